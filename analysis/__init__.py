@@ -1,0 +1,1 @@
+"""What a finished (or running) study says: ranking with uncertainty, importance, plots, report and export."""

@@ -1,0 +1,48 @@
+"""The tracking schema: the words that `search` writes to MLflow and `analysis` reads. Standard library only.
+
+Experiment = space name. Parent run = study, child run = trial. The tag keys and metric names below are a contract
+between the two packages; nothing else is shared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Tags. `mlflow.parentRunId` links a trial to its study.
+ROLE: Final = "role"  # "study" | "trial"
+STUDY_ID: Final = "study_id"  # name of the study's folder, unique within a storage
+POINT_ID: Final = "point_id"  # hash of the parameters: equal for trials that differ in seed only
+SEED: Final = "seed"
+STAGE: Final = "stage"  # "search" | "confirm"
+STOP: Final = "stop"  # "completed" | "pruned" | "failed:<kind>"; absent while running
+REASON: Final = "reason"  # one line why a failed trial failed
+TRIAL_ID: Final = "trial_id"  # "t0007", or "t0007.1" for the second seed of a point; "c0007.3" in stage confirm
+OPTUNA_NUMBER: Final = "optuna_number"  # number of the point in the Optuna study
+METHOD: Final = "method"
+METRIC: Final = "metric"  # on the study run: what selects, such as "stsb_dev"
+MODE: Final = "mode"  # on the study run: "max" | "min"
+BASELINE: Final = "baseline"  # "paper" on trials of the enqueued default point
+FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of the trial, relative to it
+SEARCHED: Final = "searched"  # study run: comma-separated names of the searched parameters
+PARENT: Final = "mlflow.parentRunId"
+NOTE: Final = "mlflow.note.content"
+
+# Metrics: dev metrics per evaluation (step = training examples seen), and at the end:
+TRAIN_SECONDS: Final = "train_seconds"
+EXAMPLES_PER_SECOND: Final = "examples_per_second"
+BEST_AT_EXAMPLES: Final = "best_at_examples"
+BEST_PREFIX: Final = "best_"  # best_stsb_dev: value of the selecting metric at its best evaluation
+
+# Artifacts.
+SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint
+SPACE_FILE: Final = "space.yaml"  # study: the resolved space
+ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine
+TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
+
+DEV_SUFFIX: Final = "_dev"
+TEST_SUFFIX: Final = "_test"
+
+
+def best_key(metric: str) -> str:
+    """`stsb_dev` -> `best_stsb_dev`."""
+    return BEST_PREFIX + metric
