@@ -89,7 +89,9 @@ class SimcseSupConfig(EncoderConfig):
     head_at: str = knob("train_and_test", "where the head is used", choices=("train_only", "train_and_test"))
     hard_negative_weight: float = knob(0.0, "w = ln alpha, added to the own negative's logit (1.5)")
     loss_form: str = knob(
-        "hard", "hard: anchors against 2N; both_rows: anchors and positives as rows (2.2)", choices=("hard", "both_rows")
+        "hard",
+        "hard: anchors against 2N; both_rows: anchors and positives as rows (2.2)",
+        choices=("hard", "both_rows"),
     )
 
 
@@ -122,7 +124,9 @@ class SdaConfig(EncoderConfig):
     negation_negative: bool = knob(True, "add the negated sentence as own hard negative (Table 6)")
     negation_scope: str = knob("own", "negation negatives seen by an anchor (D24)", choices=("own", "all"))
     delta: float = knob(0.5, "margin subtracted from the negation's cosine (4.4, D26)", low=0, high=1)
-    augmentation_share: float = knob(1.0, "share of sentences paired with their edit, rest with itself (D27)", low=0, high=1)
+    augmentation_share: float = knob(
+        1.0, "share of sentences paired with their edit, rest with itself (D27)", low=0, high=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,9 @@ class SelfcclConfig(EncoderConfig):
     head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
     eval_examples: int = knob(64000, "training examples between two evaluations (125 steps of 512)", low=1)
     margin: float = knob(0.2, "m of the easy / semi-hard border (5.2)", low=0, high=2)
-    order: str = knob("ascending", "curriculum, anti-curriculum, fixed random", choices=("ascending", "descending", "random"))
+    order: str = knob(
+        "ascending", "curriculum, anti-curriculum, fixed random", choices=("ascending", "descending", "random")
+    )
     pacing_exponent: float = knob(1.0, "lambda of g(t): 0.5 root, 1 linear, 2 quadratic (5.3)", above=0)
     pacing_unit: str = knob("epoch", "what t counts (D34)", choices=("epoch", "step"))
     pacing: bool = knob(True, "false: every epoch sees all triplets (equal-step control, D35)")
@@ -151,22 +157,32 @@ class GclsrConfig(RunConfig):
     sample_size: int | None = knob(10000, "sentences drawn once per run (6.1)", kind="int", low=2, optional=True)
     epochs: int = knob(20, "passes over the sentences", low=1)
     eval_examples: int = knob(10000, "training examples between two evaluations (one epoch, D52)", low=1)
-    group_size: int = knob(16, "values per piece of the 4096-wide vectors; 4096 = no groups (D48)", low=1, high=TEXTCNN_WIDTH)
+    group_size: int = knob(
+        16, "values per piece of the 4096-wide vectors; 4096 = no groups (D48)", low=1, high=TEXTCNN_WIDTH
+    )
     num_groups: int | None = knob(
         None, "pieces per vector; wins over group_size (D48)", kind="int", low=1, high=TEXTCNN_WIDTH, optional=True
     )
-    region_sizes: tuple[int, ...] = knob((1, 1, 1, 6, 15, 20), "widths of the convolutions (Table 9, D49)", low=1, high=64)
+    region_sizes: tuple[int, ...] = knob(
+        (1, 1, 1, 6, 15, 20), "widths of the convolutions (Table 9, D49)", low=1, high=64
+    )
     filters: int = knob(300, "F, filters per region size (D50)", low=1)
     base_lr: float = knob(0.03, "learning rate is base_lr * N / 128 (D51)", above=0)
     predictor_lr: float | None = knob(
-        1.0, "constant rate of the predictor, null = same schedule as the rest (Table 6)", kind="float", above=0, optional=True
+        1.0,
+        "constant rate of the predictor, null = same schedule as the rest (Table 6)",
+        kind="float",
+        above=0,
+        optional=True,
     )
     weight_decay: float = knob(0.001, "SGD weight decay, all parameters, batch-norm included", low=0)
     momentum: float = knob(0.9, "Nesterov momentum during warm-up", low=0, below=1)
     momentum_after_warmup: float = knob(0.8, "Nesterov momentum after warm-up (Table 7)", low=0, below=1)
     warmup_epochs: int = knob(5, "epochs of linear warm-up from 0 (Table 8)", low=0)
     max_words: int = knob(64, "words kept per sentence", low=1, high=512)
-    augmentation: str = knob("partial", "PWVA mode: none, full (p = 1), partial (p)", choices=("none", "full", "partial"))
+    augmentation: str = knob(
+        "partial", "PWVA mode: none, full (p = 1), partial (p)", choices=("none", "full", "partial")
+    )
     pwva: str = knob("code", "formulas of the public code or of the paper (D42)", choices=("code", "paper"))
     pwva_p: float = knob(0.5, "probability that a word is augmented (D41)", low=0, high=1)
     p_gwn: float = knob(0.5, "probability of Gaussian white noise (D42)", low=0, high=1)
@@ -176,19 +192,29 @@ class GclsrConfig(RunConfig):
     self_attention: bool = knob(True, "word-importance attention in training (6.3)")
     attention_at_eval: bool = knob(False, "apply it at evaluation too (D44)")
     projector_last_bn: bool = knob(True, "batch-norm after the last projector layer (D45)")
-    oov: str = knob("fixed", "unknown words: one vector per word and seed, or a new one at every use (D40)", choices=("fixed", "resample"))
+    oov: str = knob(
+        "fixed",
+        "unknown words: one vector per word and seed, or a new one at every use (D40)",
+        choices=("fixed", "resample"),
+    )
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
-        found = []
-        for key in ("group_size", "num_groups"):
-            if v[key] is not None and TEXTCNN_WIDTH % v[key]:
-                found.append((key, f"must divide {TEXTCNN_WIDTH}, got {v[key]}"))
+        found = [
+            (key, f"must divide {TEXTCNN_WIDTH}, got {v[key]}")
+            for key in ("group_size", "num_groups")
+            if v[key] is not None and TEXTCNN_WIDTH % v[key]
+        ]
         total = v["p_gwn"] + v["p_rzs"] + v["p_ifft"] + v["p_rbn"]
         if abs(total - 1) > 1e-6:
             found.append(("p_gwn", f"p_gwn + p_rzs + p_ifft + p_rbn must be 1, got {total:g}"))
         if max(v["region_sizes"]) > v["max_words"]:
-            found.append(("region_sizes", f"no region may be wider than max_words {v['max_words']}, got {max(v['region_sizes'])}"))
+            found.append(
+                (
+                    "region_sizes",
+                    f"no region may be wider than max_words {v['max_words']}, got {max(v['region_sizes'])}",
+                )
+            )
         return found
 
 
@@ -229,7 +255,10 @@ PRESETS: dict[str, Preset] = {
     "simcse_unsup": Preset("simcse", ("*bert-base*",), {}, "SimCSE Table A.1, BERT-base"),
     "simcse_unsup_large": Preset("simcse", ("*bert-large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
     "simcse_unsup_roberta": Preset(
-        "simcse", ("*roberta-base*",), {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
+        "simcse",
+        ("*roberta-base*",),
+        {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000},
+        "SimCSE Table A.1",
     ),
     "simcse_unsup_roberta_large": Preset(
         "simcse", ("*roberta-large*",), {"batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
@@ -238,27 +267,41 @@ PRESETS: dict[str, Preset] = {
     "simcse_sup": Preset("simcse_sup", ("*bert-base*", "*roberta-base*"), {}, "SimCSE Table A.1"),
     "simcse_sup_large": Preset("simcse_sup", ("*large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
     "post_sup": Preset(
-        "simcse_sup", (), {**_POST, "head_at": "train_only", "batch_size": 64, "learning_rate": 3e-5},
+        "simcse_sup",
+        (),
+        {**_POST, "head_at": "train_only", "batch_size": 64, "learning_rate": 3e-5},
         "reproduction post (D07)",
-    ),  # fmt: skip
+    ),
     "edacse_bert": Preset("edacse", ("*bert-base*",), {}, "EdaCSE Table 4"),
     "edacse_roberta": Preset("edacse", ("*roberta*",), {"lambda": 0.3, "max_marks": 2}, "EdaCSE Tables 4, 10, 15"),
     "edacse_roberta_large": Preset(
-        "edacse", ("*large*",), {"learning_rate": 5e-6, "batch_size": 16, "eval_examples": 2000, "max_marks": 5},
+        "edacse",
+        ("*large*",),
+        {"learning_rate": 5e-6, "batch_size": 16, "eval_examples": 2000, "max_marks": 5},
         "EdaCSE Tables 4, 11, 15",
-    ),  # fmt: skip
+    ),
     "sda_bert": Preset("sda", ("*bert-base*",), {"augmentation": "pi"}, "SDA Table 3"),
     "sda_roberta": Preset(
-        "sda", ("roberta-base*", "*/roberta-base*"), {"learning_rate": 1e-5, "batch_size": 64, "eval_examples": 16000}, "SDA Table 3"
+        "sda",
+        ("roberta-base*", "*/roberta-base*"),
+        {"learning_rate": 1e-5, "batch_size": 64, "eval_examples": 16000},
+        "SDA Table 3",
     ),
     "sda_chinese": Preset("sda", ("*chinese*",), {"learning_rate": 5e-5}, "SDA Table 9"),
     "selfccl_bert": Preset("selfccl", ("*bert*",), {}, "SelfCCL 5.5 (D36)"),
     "selfccl_sbert": Preset(
-        "selfccl", (),
-        {"pooling": "avg", "batch_size": 350, "learning_rate": 2e-5, "warmup_share": 0.1, "max_length": 75,
-         "weight_decay": 0.01},
+        "selfccl",
+        (),
+        {
+            "pooling": "avg",
+            "batch_size": 350,
+            "learning_rate": 2e-5,
+            "warmup_share": 0.1,
+            "max_length": 75,
+            "weight_decay": 0.01,
+        },
         "SelfCCL 5.5 (D36)",
-    ),  # fmt: skip
+    ),
     "gclsr": Preset("gclsr", ("*",), {}, "GCLSR Sec. 4.1"),
     "gclsr_headline": Preset("gclsr", (), {"region_sizes": [1, 1, 1, 1, 1, 1]}, "GCLSR Table 2 (D49)"),
 }

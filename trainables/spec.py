@@ -16,7 +16,7 @@ class TrialSpec:
 
     Attributes:
         method: name in `trainables.methods.METHODS`.
-        encoder: hub id (`id@revision`), local folder, `builtin:tiny`; for gclsr a word-vector file or `builtin:vectors`.
+        encoder: hub id (`id@revision`), local folder, `builtin:tiny`; gclsr: a word-vector file or `builtin:vectors`.
         data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...}.
         metric: dev metric that selects: `stsb_dev`, or `mean(stsb_dev,atec_dev)`; Spearman in [-1, 1].
         params: YAML-named hyperparameters (searched, constant and preset values together).
@@ -51,7 +51,7 @@ class Evaluation:
     """One evaluation of a running trial.
 
     Attributes:
-        rung: nominal training examples at this evaluation (k * eval_examples): equal across trials, what pruning compares.
+        rung: nominal training examples (k * eval_examples): equal across trials, what pruning compares.
         examples: training examples really consumed; the step of every logged metric.
         value: the selecting metric; metrics: it and all others (Spearman in [-1, 1], loss, alignment, uniformity).
         best, best_at: best value so far and the examples at which it was reached.
