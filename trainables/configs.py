@@ -276,7 +276,7 @@ PRESETS: dict[str, Preset] = {
     "edacse_roberta": Preset("edacse", ("*roberta*",), {"lambda": 0.3, "max_marks": 2}, "EdaCSE Tables 4, 10, 15"),
     "edacse_roberta_large": Preset(
         "edacse",
-        ("*large*",),
+        ("*roberta*large*",),
         {"learning_rate": 5e-6, "batch_size": 16, "eval_examples": 2000, "max_marks": 5},
         "EdaCSE Tables 4, 11, 15",
     ),
@@ -287,7 +287,7 @@ PRESETS: dict[str, Preset] = {
         {"learning_rate": 1e-5, "batch_size": 64, "eval_examples": 16000},
         "SDA Table 3",
     ),
-    "sda_chinese": Preset("sda", ("*chinese*",), {"learning_rate": 5e-5}, "SDA Table 9"),
+    "sda_chinese": Preset("sda", ("*chinese*", "*bert-base-chinese*"), {"learning_rate": 5e-5}, "SDA Table 9"),
     "selfccl_bert": Preset("selfccl", ("*bert*",), {}, "SelfCCL 5.5 (D36)"),
     "selfccl_sbert": Preset(
         "selfccl",

@@ -1,0 +1,79 @@
+"""What most methods share: tokenised columns, shuffled epochs, a transformer with AdamW (the SimCSE way, methods 1.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from trainables.configs import EncoderConfig, RunConfig
+from trainables.method import Examples, Texts, Workshop
+from trainables.schedules import decay
+
+if TYPE_CHECKING:
+    from trainables.encoder import LoadedEncoder
+
+SAMPLE, SHUFFLE, AUGMENT = 1, 2, 3  # streams of the trial's seed: what is drawn for one never moves another
+
+
+def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, workshop: Workshop) -> Examples:
+    """One column "sentence". An empty line becomes a single blank (methods 2.1)."""
+    del config, seed
+    return Examples({"sentence": workshop.tokenise([s or " " for s in texts["sentence"]])})
+
+
+def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, workshop: Workshop) -> Examples:
+    """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2)."""
+    del config, seed
+    return Examples({role: workshop.tokenise(texts[role]) for role in ("anchor", "positive", "negative")})
+
+
+def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
+    """The example numbers of a run: a random sample of `sample_size` of n, in file order, or all."""
+    if config.sample_size is None or config.sample_size >= n:
+        return np.arange(n)
+    return np.sort(np.random.default_rng([seed, SAMPLE]).choice(n, config.sample_size, replace=False))
+
+
+def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Batches of example numbers: every epoch a new permutation, the last smaller batch kept (if it has 2 examples)."""
+    chosen = sampled(len(examples), config, seed)
+    for epoch in range(config.epochs):
+        order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
+        for start in range(0, len(order), config.batch_size):
+            batch = order[start : start + config.batch_size]
+            if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
+                yield batch
+
+
+def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) -> nn.Module:
+    """A transformer encoder with pooling and head."""
+    from trainables.network import SentenceNetwork
+
+    return SentenceNetwork(config, source, seed)
+
+
+def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group (methods 1.7), and the schedule of the configuration.
+
+    Args:
+        steps: optimiser steps of the whole run; the schedule ends there.
+        steps_per_epoch: not used by these schedules.
+    """
+    del steps_per_epoch
+    optimiser = torch.optim.AdamW(
+        [p for p in network.parameters() if p.requires_grad],
+        lr=config.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=config.weight_decay,
+        fused=True,  # one pass over the weights instead of a dozen
+    )
+    warmup = round(config.warmup_share * steps)
+    return optimiser, LambdaLR(optimiser, lambda step: decay(config.lr_decay, step, steps, warmup))
