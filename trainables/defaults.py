@@ -1,4 +1,4 @@
-"""What most methods share: tokenised columns, shuffled epochs, a transformer with AdamW (the SimCSE way, methods 1.7)."""
+"""What most methods share: token columns, shuffled epochs, a transformer with AdamW (SimCSE's way, methods 1.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimCSE (arXiv:2104.08821): unsupervised, dropout is the augmentation; supervised, NLI gives positives and negatives."""
+"""SimCSE (arXiv:2104.08821): unsupervised, dropout augments; supervised, NLI gives positives and negatives."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""A trial's files: `last/` to go on after a death, `best/` what the study keeps. Local folders or fsspec URIs.
+
+<trial>/last/state.pt             everything training needs to go on; replaced whole, gone when the trial has ended
+<trial>/best/weights.safetensors  network weights of the best evaluation (encoder and head)
+<trial>/best/trial.json           the trial's spec and the evaluation they belong to
+<trial>/best/similarities.npz     cosine of every dev pair at that evaluation, float32, one array per dev set
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+STATE = "last/state.pt"
+WEIGHTS = "best/weights.safetensors"
+TRIAL = "best/trial.json"
+SIMILARITIES = "best/similarities.npz"
+
+
+class TrialFiles:
+    """Reads and writes the files of one trial; every file appears whole or not at all."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._local = "://" not in folder
+
+    def save_last(self, state: Mapping[str, Any]) -> None:
+        """Replace the resumable state."""
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        self._write(STATE, buffer.getbuffer())
+
+    def load_last(self) -> dict[str, Any] | None:
+        """The state of the life before, or None. A state that cannot be read counts as none: the trial starts anew."""
+        data = self._read(STATE)
+        if data is None:
+            return None
+        try:
+            state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception:  # torn or foreign file: torch raises a dozen kinds
+            return None
+        return state
+
+    def save_best(
+        self, weights: Mapping[str, Tensor], trial: Mapping[str, Any], similarities: Mapping[str, NDArray[np.float32]]
+    ) -> None:
+        """Write the best checkpoint; trial.json comes last, so that a reader who sees it sees the rest."""
+        self._write(WEIGHTS, save_safetensors({k: v.contiguous() for k, v in weights.items()}))
+        buffer = io.BytesIO()
+        np.savez(buffer, **similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
+        self._write(SIMILARITIES, buffer.getbuffer())
+        self._write(TRIAL, json.dumps(trial, ensure_ascii=False, indent=1).encode())
+
+    def load_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(weights, trial.json).
+
+        Raises: FileNotFoundError naming the file, when the trial has no best checkpoint (or it was not kept).
+        """
+        weights, trial = self._read(WEIGHTS), self._read(TRIAL)
+        if weights is None or trial is None:
+            raise FileNotFoundError(f"{self.folder}/{WEIGHTS}")
+        return load_safetensors(weights), json.loads(trial)
+
+    def drop_last(self) -> None:
+        """Delete the resumable state, if any."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._local:
+                os.unlink(Path(self.folder) / STATE)
+                os.rmdir(Path(self.folder) / "last")
+            else:
+                filesystem, path = fsspec.core.url_to_fs(f"{self.folder}/{STATE}")
+                filesystem.rm(path)
+
+    def _write(self, name: str, data: bytes | memoryview) -> None:
+        if not self._local:
+            with fsspec.open(f"{self.folder}/{name}", "wb") as f:  # one object, visible when complete
+                f.write(data)
+            return
+        target = Path(self.folder) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            draft.write_bytes(data)
+            os.replace(draft, target)
+        except OSError:
+            draft.unlink(missing_ok=True)  # a full disk must not keep the half file
+            raise
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            if self._local:
+                return (Path(self.folder) / name).read_bytes()
+            with fsspec.open(f"{self.folder}/{name}", "rb") as f:
+                data: bytes = f.read()
+            return data
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,278 @@
+"""The training loop of every method: plain torch, no Ray. One function, `train`; its state is `Progress`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainables.checkpoint import TrialFiles
+from trainables.configs import RunConfig
+from trainables.defaults import AUGMENT
+from trainables.distributed import World
+from trainables.method import Examples, Method, Network, Tokens
+from trainables.spec import Evaluation, Outcome, Report, Verdict
+
+LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
+Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
+
+
+class Broken(RuntimeError):
+    """Training cannot go on; `kind` is the failure's kind in the tracking schema ("nan" or "collapse")."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+@dataclass
+class Progress:
+    """Where a trial stands; what `last/` holds besides weights and optimiser."""
+
+    step: int = 0
+    examples: int = 0
+    best: float | None = None
+    best_at: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Best:
+    """Weights and similarities of the best evaluation, until they are written."""
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    similarities: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    trial: dict[str, Any] = field(default_factory=dict)
+
+
+class Training:
+    """One life of a trial. Use `train`."""
+
+    def __init__(
+        self,
+        method: Method,
+        config: RunConfig,
+        network: nn.Module,
+        examples: Examples,
+        evaluate: Evaluate,
+        *,
+        seed: int,
+        mode: str,
+        files: TrialFiles,
+        world: World,
+        about: Mapping[str, Any],
+    ) -> None:
+        self.method, self.config, self.examples, self.evaluate = method, config, examples, evaluate
+        self.seed, self.mode, self.files, self.world, self.about = seed, mode, files, world, about
+        self.network = network.to(world.device)
+        self.batches = cut(method.plan(examples, config, seed), config.max_examples)
+        self.optimiser, self.scheduler = method.optimiser(
+            self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
+        )
+        self.progress, self.best = Progress(), _Best()
+        self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
+        self.losses: list[Tensor] = []
+        self.metrics: dict[str, float] = dict(examples.facts)
+        self.saved_at = time.monotonic()
+        torch.manual_seed(seed * 1000 + world.rank)  # dropout masks: from here on each worker draws its own
+        self.resumed_from = self._resume()
+
+    def run(self, report: Report) -> Outcome:
+        """Train from where the trial stands to its end, a verdict that stops it, or a failure (`Broken`)."""
+        verdict: Verdict = "go"
+        clock = time.monotonic()
+        while self.progress.step < len(self.batches) and verdict == "go":
+            before = self.progress.examples // self.rung_size
+            self._step(self.batches[self.progress.step])
+            self.progress.seconds += time.monotonic() - clock
+            clock = time.monotonic()
+            rung = self.progress.examples // self.rung_size
+            if rung > before or self.progress.step == len(self.batches):
+                evaluation = self._evaluate(max(rung, before + 1) * self.rung_size)
+                self.progress.seconds += time.monotonic() - clock
+                clock = time.monotonic()
+                verdict = self.world.agree(report(evaluation) if self.world.rank == 0 else None)
+                clock = time.monotonic()  # waiting for the verdict is not the trial's time
+            if self.world.rank == 0 and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
+                self._save_last()
+        done = self.progress.step >= len(self.batches)
+        stop = "completed" if done else {"prune": "pruned", "pause": "paused", "go": "completed"}[verdict]
+        if self.world.rank == 0:
+            if stop == "paused":
+                self._save_last()
+            else:
+                self._save_best()
+                self.files.drop_last()
+        p = self.progress
+        return Outcome(stop=stop, best=p.best, best_at=p.best_at, examples=p.examples, seconds=p.seconds)
+
+    def _step(self, batch: NDArray[np.int64]) -> None:
+        config, world = self.config, self.world
+        rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
+        views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
+        mine = world.share(len(batch))
+        network = cast(Network, self.network)
+        self.network.train()
+        with autocast(config.precision, world.device):
+            pooled = network.encode({role: rows[mine] for role, rows in views.items()})
+        z = network.project({role: world.gather(v.float()) for role, v in pooled.items()})
+        loss = self.method.loss(z, config)
+        mlm_weight = getattr(config, "mlm_weight", 0.0)
+        total = loss
+        if mlm_weight:
+            own = {role: rows[mine] for role, rows in views.items()}
+            with autocast(config.precision, world.device):
+                total = loss + mlm_weight / world.size * self.network.mlm_loss(own, rng)  # type: ignore[operator]
+        total.backward()  # type: ignore[no-untyped-call]
+        world.reduce_gradients(self.network)
+        if max_norm := getattr(config, "max_grad_norm", 0.0):
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), max_norm, foreach=True)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scheduler.step()
+        self.losses.append(loss.detach())
+        self.progress.step += 1
+        self.progress.examples += len(batch)
+        if self.progress.step % LOSS_CHECK_STEPS == 0:
+            self._mean_loss()
+
+    def _mean_loss(self) -> float:
+        mean = float(torch.stack(self.losses).mean()) if self.losses else math.nan
+        if not math.isfinite(mean):
+            raise Broken("nan", f"the loss is {mean} after {self.progress.examples} training examples")
+        return mean
+
+    def _evaluate(self, rung: int) -> Evaluation:
+        p = self.progress
+        loss = self._mean_loss()
+        self.losses.clear()
+        self.network.eval()
+        with autocast(self.config.precision, self.world.device):
+            value, metrics, similarities = self.evaluate(self.world.sharded(cast(Network, self.network).embed))
+        if not math.isfinite(value):
+            raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
+        metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": self.scheduler.get_last_lr()[0]}
+        self.metrics = {}  # facts are logged once
+        if p.best is None or (value > p.best if self.mode == "max" else value < p.best):
+            p.best, p.best_at = value, p.examples
+            if self.world.rank == 0:
+                weights = {k: v.detach().to("cpu", copy=True) for k, v in self.network.state_dict().items()}
+                at = {"examples": p.examples, "value": value, "metrics": metrics}
+                self.best = _Best(weights, similarities, {**self.about, "best": at})
+        return Evaluation(
+            rung=rung,
+            examples=p.examples,
+            value=value,
+            metrics=metrics,
+            best=p.best,
+            best_at=p.best_at,
+            seconds=p.seconds,
+            resumed_from=self.resumed_from,
+        )
+
+    def _save_best(self) -> None:
+        if self.best.weights:  # empty: written in an earlier save and not beaten since
+            self.files.save_best(self.best.weights, self.best.trial, self.best.similarities)
+            self.best = _Best()
+
+    def _save_last(self) -> None:
+        self._save_best()
+        cuda = torch.cuda.get_rng_state(self.world.device) if self.world.device.type == "cuda" else None
+        self.files.save_last(
+            {
+                "network": self.network.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "scheduler": self.scheduler.state_dict(),
+                "progress": vars(self.progress),
+                "losses": self.losses,
+                "metrics": self.metrics,
+                "rng": torch.get_rng_state(),
+                "cuda_rng": cuda,
+            }
+        )
+        self.saved_at = time.monotonic()
+
+    def _resume(self) -> int:
+        state = self.world.agree(self.files.load_last() if self.world.rank == 0 else None)
+        if state is None:
+            return 0
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.progress = Progress(**state["progress"])
+        self.losses = [loss.to(self.world.device) for loss in state["losses"]]
+        self.metrics = state["metrics"]
+        if self.world.rank == 0:  # other workers go on with new dropout masks
+            torch.set_rng_state(state["rng"])
+            if state["cuda_rng"] is not None and self.world.device.type == "cuda":
+                torch.cuda.set_rng_state(state["cuda_rng"], self.world.device)
+        return self.progress.examples
+
+
+def train(
+    method: Method,
+    config: RunConfig,
+    network: nn.Module,
+    examples: Examples,
+    evaluate: Evaluate,
+    report: Report,
+    *,
+    seed: int,
+    files: TrialFiles,
+    mode: str = "max",
+    world: World | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Train `network` by `method`, evaluating every `eval_examples`, keeping the best evaluation (methods 1.8).
+
+    Args:
+        network: freshly initialised from `seed`; trained in place.
+        evaluate: embed -> (selecting value, all dev metrics, similarities per dev set).
+        report: gets every evaluation, answers "go", "prune" (end now) or "pause" (save and end, to be resumed).
+        files: where `last/` is found (then training goes on from it) and `last/` and `best/` are written.
+        about: what `best/trial.json` says besides the evaluation (the trial's spec).
+
+    Returns: how it ended; value = best evaluation.
+    Raises: Broken on a NaN loss or collapsed vectors.
+    """
+    return Training(
+        method,
+        config,
+        network,
+        examples,
+        evaluate,
+        seed=seed,
+        mode=mode,
+        files=files,
+        world=world or World(),
+        about=about or {},
+    ).run(report)
+
+
+def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
+    """The batches up to `max_examples` training examples in all (the batch that reaches it is the last)."""
+    kept, seen = [], 0
+    for batch in batches:
+        if max_examples is not None and seen >= max_examples:
+            break
+        kept.append(batch)
+        seen += len(batch)
+    if not kept:
+        raise ValueError("no batch of at least 2 training examples: the training data or sample_size is too small")
+    return kept
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 autocast where asked for, or (auto) where the GPU has it."""
+    wanted = precision == "bf16" or (
+        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    )
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
