@@ -74,6 +74,7 @@ class Training:
         self.seed, self.mode, self.files, self.world, self.about = seed, mode, files, world, about
         self.network = network.to(world.device)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
+        self.planned = sum(len(batch) for batch in self.batches)
         self.optimiser, self.scheduler = method.optimiser(
             self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
         )
@@ -176,6 +177,7 @@ class Training:
             best_at=p.best_at,
             seconds=p.seconds,
             resumed_from=self.resumed_from,
+            planned=self.planned,
         )
 
     def _save_best(self) -> None:

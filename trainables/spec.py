@@ -57,6 +57,7 @@ class Evaluation:
         best, best_at: best value so far and the examples at which it was reached.
         seconds: training and evaluation time of this trial so far, earlier lives of a resumed trial included.
         resumed_from: examples at which this life of the trial started (0 = from scratch).
+        planned: training examples of the whole trial; 0 = unknown. Warm-up, hyperband's brackets and progress need it.
     """
 
     rung: int
@@ -67,6 +68,7 @@ class Evaluation:
     best_at: int
     seconds: float
     resumed_from: int = 0
+    planned: int = 0
 
 
 @dataclass(frozen=True)
