@@ -1,0 +1,71 @@
+"""What `search check` says about space files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from search.space.load import load_space
+from search.space.params import Param
+from search.space.problems import SpaceError
+from search.space.space import Space, paper_notes
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One checked file: its space, or the lines that say what is wrong."""
+
+    path: str
+    space: Space | None
+    problems: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """For people: the problems, or what the space holds, one fact a line."""
+        if self.space is None:
+            return list(self.problems)
+        space, search = self.space, self.space.search
+        count = space.cardinality()
+        if space.is_grid:
+            size = f"{count} point{'' if count == 1 else 's'}, exact grid"
+        else:
+            size = f"{search.sampler}, {search.trials or 'any number of'} trials"
+            size += f" of {count} points" if count is not None else ", continuous"
+        seeds = f" x {search.repeats} seeds" if search.repeats > 1 else ""
+        preset = f", preset {space.preset}" if space.preset else ""
+        out = [
+            f"{self.path}: {size}{seeds}",
+            f"  {space.method} on {space.encoder}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
+        ]
+        out += [f"  {describe(param)}" for param in space.params.values()]
+        out += [f"  note: {note}" for note in paper_notes(space)] if search.baseline == "paper" else []
+        return out
+
+
+def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[str] = ()) -> list[Checked]:
+    """Check every file; never raises for what is written in them."""
+    checked = []
+    for path in [os.fspath(path) for path in paths]:
+        try:
+            checked.append(Checked(path, load_space(path, overrides)))
+        except SpaceError as error:
+            checked.append(Checked(path, None, tuple(map(str, error.problems))))
+    return checked
+
+
+def describe(param: Param) -> str:
+    """A parameter in one line: `learning_rate: 1e-06 .. 5e-05, log`."""
+    if param.values is not None:
+        text = ", ".join(_short(v) for v in param.values)
+    else:
+        text = f"{_short(param.low)} .. {_short(param.high)}"
+        text += ", log" if param.log else f", step {_short(param.step)}" if param.step is not None else ""
+    conditions = [f"{other} is {' or '.join(_short(v) for v in values)}" for other, values in param.when.items()]
+    listed = " (listed points)" if param.listed else ""
+    return f"{param.name}: {text}{listed}" + (f" when {' and '.join(conditions)}" if conditions else "")
+
+
+def _short(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")

@@ -1,0 +1,140 @@
+"""Checks across parameters: conditions that can hold, grids that can be listed, settings that go together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from search.space.params import Param, stored
+from search.space.problems import Problems, Where, did_you_mean
+from search.space.space import Space
+from trainables.configs import CONFIGS
+from trainables.knobs import Knob
+from trainables.knobs import problems as knob_problems
+
+MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
+_MOST_CHECKED = 400  # combinations tried for settings that do not go together
+
+
+def check_conditions(
+    params: Mapping[str, Param],
+    base: Mapping[str, Any],
+    known: Mapping[str, Knob],
+    places: Mapping[str, Where],
+    problems: Problems,
+) -> dict[str, Param]:
+    """The parameters with checked conditions, each after those it depends on (otherwise in the order given).
+
+    A condition is dead when the parameter it names never takes any of its values, and is reported.
+    """
+    checked = {}
+    for name, param in params.items():
+        when = {}
+        for other, values in param.when.items():
+            key = f"params.{name}.when"
+            if other not in known:
+                problems.add(places[name], f"{key}.{other}", "unknown" + did_you_mean(other, known))
+            elif message := next((m for v in values if (m := known[other].problem(v))), None):
+                problems.add(places[name], f"{key}.{other}", message)
+            else:
+                when[other] = tuple(stored(known[other], v) for v in values)
+                _check_reachable(params.get(other), base[other], when[other], places[name], f"{key}.{other}", problems)
+        checked[name] = replace(param, when=when)
+    return _ordered(checked, places, problems)
+
+
+def _check_reachable(
+    other: Param | None, fixed: Any, values: tuple[Any, ...], where: Where, key: str, problems: Problems
+) -> None:
+    if other is None:
+        if fixed not in values:
+            problems.add(where, key, f"never true: its value is fixed at {fixed!r}")
+    elif unreachable := [v for v in values if not other.legal(v)]:
+        problems.add(where, key, f"never takes {', '.join(map(repr, unreachable))} in this space")
+
+
+def _ordered(params: dict[str, Param], places: Mapping[str, Where], problems: Problems) -> dict[str, Param]:
+    ordered: dict[str, Param] = {}
+    left = dict(params)
+    while left:
+        ready = [n for n, p in left.items() if not any(o in left for o in p.when)]
+        if not ready:
+            for name in left:
+                problems.add(places[name], f"params.{name}.when", f"conditions in a circle: {', '.join(left)}")
+            return ordered | left
+        # One at a time: a parameter moves back only as far as its conditions need.
+        ordered[ready[0]] = left.pop(ready[0])
+    return ordered
+
+
+def check_search(space: Space, where: Where, problems: Problems) -> None:
+    """That the sampler fits what is searched and that the search can end."""
+    search = space.search
+    if not space.is_grid:
+        if not space.params:
+            problems.add(
+                where, "params", f"nothing is searched; sampler {search.sampler} needs a parameter with a range"
+            )
+        if space.rows:
+            problems.add(where, "points", f"listed points need sampler grid, got {search.sampler}")
+        if search.trials is None and search.time is None and search.device_hours is None:
+            problems.add(where, "search", "no end: give trials, time or device_hours")
+        return
+    continuous = [name for name, param in space.params.items() if param.count() is None]
+    for name in continuous:
+        problems.add(where, f"params.{name}", "sampler grid needs grid, choice, or a range with step")
+    if continuous:
+        return
+    count = space.cardinality()
+    assert count is not None
+    if count > MOST_POINTS:
+        problems.add(where, "params", f"a grid of {count:,} points; at most {MOST_POINTS:,} can be run")
+    if search.trials is not None and search.trials < count:
+        problems.add(where, "search.trials", f"a grid runs its exact product of {count} points, got {search.trials}")
+
+
+def check_combinations(space: Space, places: Mapping[str, Where], top: Where, problems: Problems) -> None:
+    """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
+    config = CONFIGS[space.method]
+    if not hasattr(config, "conflicts"):
+        return
+    seen = set()
+    for point in _combinations(space):
+        for key, message in knob_problems(config, space.values(point)):
+            if (key, message) not in seen:
+                seen.add((key, message))
+                problems.add(places.get(key, top), f"params.{key}", message)
+
+
+def _combinations(space: Space) -> Iterator[dict[str, Any]]:
+    """All points over typical values when they are few, else every pair of parameters varied around a first point."""
+    small = replace(space, params={name: _typical(p) for name, p in space.params.items()})
+    count = small.cardinality()
+    if count is not None and count <= _MOST_CHECKED:
+        yield from small.points()
+        return
+    lone = {name: p if p.listed else replace(p, values=_typical_values(p)[:1]) for name, p in small.params.items()}
+    for pair in itertools.combinations([n for n, p in lone.items() if not p.listed], 2):
+        varied = replace(small, params=lone | {name: small.params[name] for name in pair})
+        yield from itertools.islice(varied.points(), _MOST_CHECKED)
+
+
+def _typical(param: Param) -> Param:
+    if param.listed:
+        return param
+    return replace(param, kind="choice", values=_typical_values(param), low=None, high=None, step=None, log=False)
+
+
+def _typical_values(param: Param) -> tuple[Any, ...]:
+    return param.values if param.values is not None else (param.low, param.high)
+
+
+def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Values without repetition, first ones kept (lists do not hash)."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return tuple(found)

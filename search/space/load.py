@@ -1,0 +1,318 @@
+"""From a YAML file to a checked `Space`, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from search.space.conditions import check_combinations, check_conditions, check_search, distinct
+from search.space.nodes import Node, from_plain, merge, override, read_file
+from search.space.params import KINDS, Param, read_param, stored
+from search.space.problems import Problems, Where, did_you_mean
+from search.space.scale import scaled_down
+from search.space.sections import (
+    Pruner,
+    Resources,
+    Search,
+    auto,
+    check_pruner,
+    check_resources,
+    entries,
+    read_data,
+    read_metric,
+    seconds,
+    settings,
+)
+from search.space.space import NO_PRESET, TRAIN_KEYS, Space, base_values
+from trainables.configs import CONFIGS, PRESETS, preset_for
+from trainables.knobs import Knob, knobs
+
+TOP_KEYS = (
+    "name", "method", "encoder", "preset", "extends", "data", "metric", "params", "points", "search", "pruner",
+    "resources", "train", "smoke",
+)  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_BUILTIN = {"gclsr": "builtin:vectors"}  # every other method: builtin:tiny
+
+
+def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Space:
+    """Read and check a space file.
+
+    Args:
+        path: a YAML file; `extends: other.yaml` in it is relative to it.
+        overrides: `key.path=value` strings, applied in turn after `extends`.
+    Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
+    """
+    problems = Problems()
+    source = os.fspath(path)
+    root = _read_with_bases(source, (), problems)
+    problems.raise_if_any()  # what a file means is looked at only when all of it can be read
+    assert root is not None
+    root = override(root, overrides, problems)
+    problems.raise_if_any()
+    return _checked(root, source, problems)
+
+
+def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:
+    """A space from plain data, such as `Space.resolved()` read back.
+
+    Raises: SpaceError; problems are at `source` without line.
+    """
+    return _checked(from_plain(plain, Where(source)), source, Problems())
+
+
+def _checked(root: Node, source: str, problems: Problems) -> Space:
+    space = _build(root, source, problems)
+    problems.raise_if_any()
+    assert space is not None
+    if space.smoke:
+        _check_smoke(space, root.value["smoke"], problems)
+        problems.raise_if_any()
+    return space
+
+
+def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> Node | None:
+    node = read_file(path, problems)
+    if node is None or "extends" not in node.value:
+        return node
+    given = node.value["extends"]
+    own = Node({key: value for key, value in node.value.items() if key != "extends"}, node.where)
+    if not isinstance(given.value, str) or not given.value.strip() or "\0" in given.value:
+        problems.add(given.where, "extends", f"expected the path of a space file, got {given.plain()!r}")
+        return own
+    base_path = os.path.normpath(os.path.join(os.path.dirname(path), given.value))
+    trail = (*trail, os.path.normpath(path))
+    if base_path in trail:
+        problems.add(given.where, "extends", "in a circle: " + " -> ".join((*trail, base_path)))
+        return own
+    if not os.path.isfile(base_path):
+        problems.add(given.where, "extends", f"no such file: {base_path}")
+        return own
+    base = _read_with_bases(base_path, trail, problems)
+    if base is None:
+        return own
+    base.value.pop("name", None)  # a study is named by its own file, not by what it builds on
+    return merge(base, own)
+
+
+def _build(root: Node, source: str, problems: Problems) -> Space | None:
+    """The space of a document; None only when problems were added."""
+    before = len(problems.found)
+    top = root.where
+    for key in root.value.keys() - TOP_KEYS:
+        problems.add(root.value[key].where, key, "unknown" + did_you_mean(key, TOP_KEYS))
+    if "extends" in root.value:  # only an override or a resolved space can still have it here
+        problems.add(root.value["extends"].where, "extends", "belongs in a file")
+    part = root.value.get
+
+    name = _read_name(part("name"), source, problems)
+    method = _read_method(part("method"), top, problems)
+    encoder = _read_encoder(part("encoder"), method, top, problems)
+    data = read_data(part("data"), method, root, problems)
+    metric = read_metric(part("metric"), data, root, problems)
+    search = settings(Search, part("search"), "search", problems, {"time": seconds})
+    pruner = settings(Pruner, part("pruner"), "pruner", problems, {"warmup": auto})
+    resources = settings(Resources, part("resources"), "resources", problems)
+    check_pruner(pruner, search, part("pruner") or root, problems)
+    check_resources(resources, part("resources") or root, problems)
+    smoke = part("smoke")
+    if smoke is not None and not isinstance(smoke.value, dict):
+        problems.add(smoke.where, "smoke", f"expected a mapping of changes, got {smoke.kind()}")
+    if method is None:
+        return None  # without it no parameter can be checked
+    preset = _read_preset(part("preset"), method, encoder, problems)
+    params, constants, rows, places = _read_params(root, method, preset, problems)
+    if len(problems.found) > before:
+        return None
+    assert name is not None
+    assert encoder is not None
+    assert data is not None
+    assert metric is not None
+    space = Space(
+        name=name, method=method, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
+        constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
+        smoke=smoke.plain() if smoke else {}, source=source,
+    )  # fmt: skip
+    check_search(space, (part("search") or root).where, problems)
+    if len(problems.found) == before:
+        check_combinations(space, places, top, problems)
+    return space if len(problems.found) == before else None
+
+
+def _read_name(node: Node | None, source: str, problems: Problems) -> str | None:
+    if node is None:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(source).stem).strip("-.")[:100] or "space"
+    if isinstance(node.value, str) and _NAME.fullmatch(node.value):
+        return node.value
+    problems.add(
+        node.where,
+        "name",
+        f"expected up to 100 letters, digits, '.', '_' or '-' (it names a folder), got {node.plain()!r}",
+    )
+    return None
+
+
+def _read_method(node: Node | None, top: Where, problems: Problems) -> str | None:
+    if node is None:
+        problems.add(top, "method", f"missing; one of {', '.join(CONFIGS)}")
+    elif not isinstance(node.value, str):
+        problems.add(node.where, "method", f"expected one of {', '.join(CONFIGS)}, got {node.kind()}")
+    elif node.value not in CONFIGS:
+        problems.add(node.where, "method", f"unknown {node.value!r}" + did_you_mean(node.value, CONFIGS))
+    else:
+        return node.value
+    return None
+
+
+def _read_encoder(node: Node | None, method: str | None, top: Where, problems: Problems) -> str | None:
+    vectors = method == "gclsr"
+    what = "a file of word vectors" if vectors else "a hub id or a folder"
+    builtin = _BUILTIN.get(method or "", "builtin:tiny")
+    if node is None:
+        problems.add(top, "encoder", f"missing; expected {what}, or {builtin}")
+    elif not isinstance(node.value, str) or not node.value.strip() or not node.value.isprintable():
+        problems.add(node.where, "encoder", f"expected {what}, or {builtin}, got {node.plain()!r}")
+    elif method and node.value.startswith("builtin:") and node.value != builtin:
+        problems.add(node.where, "encoder", f"method {method} has {builtin}, got {node.value!r}")
+    else:
+        return node.value
+    return None
+
+
+def _read_preset(node: Node | None, method: str, encoder: str | None, problems: Problems) -> str | None:
+    if node is None or node.value is None:
+        return preset_for(method, encoder) if encoder else None
+    legal = [name for name, preset in PRESETS.items() if preset.method == method]
+    if node.value == NO_PRESET:
+        return None
+    if not isinstance(node.value, str):
+        problems.add(node.where, "preset", f"expected one of {', '.join(legal)}, {NO_PRESET}, got {node.plain()!r}")
+    elif node.value not in legal:
+        owner = f" (of method {PRESETS[node.value].method})" if node.value in PRESETS else ""
+        known = (*legal, NO_PRESET)
+        problems.add(
+            node.where, "preset", f"unknown {node.value!r} for {method}{owner}" + did_you_mean(node.value, known)
+        )
+    else:
+        return node.value
+    return None
+
+
+def _read_params(
+    root: Node, method: str, preset: str | None, problems: Problems
+) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...], dict[str, Where]]:
+    """Searched parameters, constants, listed rows, and the place of each for later messages."""
+    known = knobs(CONFIGS[method])
+    params: dict[str, Param] = {}
+    constants: dict[str, Any] = {}
+    places: dict[str, Where] = {}
+    searched = _named(root.value.get("params"), "params", method, known, problems)
+    train = entries(root.value.get("train"), "train", TRAIN_KEYS, problems)
+    for name, node in searched.items():
+        places[name] = node.where
+        if isinstance(node.value, dict):
+            if param := read_param(known[name], node, f"params.{name}", problems):
+                params[name] = param
+        else:
+            _read_constant(known[name], node, f"params.{name}", constants, problems)
+    for name, node in train.items():
+        if name in searched:
+            problems.add(node.where, f"train.{name}", "also in params; give it once")
+        places[name] = node.where
+        _read_constant(known[name], node, f"train.{name}", constants, problems)
+    rows = _read_rows(root.value.get("points"), method, known, {**searched, **train}, problems)
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = distinct(row[name] for row in rows if name in row)
+        params[name] = Param(name=name, kind="grid", values=values, listed=True)
+        places[name] = root.value["points"].where
+    base = base_values(method, preset) | constants
+    return check_conditions(params, base, known, places, problems), constants, rows, places
+
+
+def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:
+    if node is None or node.value is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node.where, key, f"expected a mapping of hyperparameters, got {node.kind()}")
+        return {}
+    for name in node.value.keys() - known.keys():
+        problems.add(node.value[name].where, f"{key}.{name}", f"unknown for {method!r}" + _closest(name, known))
+    return {name: item for name, item in node.value.items() if name in known}
+
+
+def _closest(name: str, known: Iterable[str]) -> str:
+    """Only a suggestion: listing every hyperparameter would drown the message."""
+    hint = did_you_mean(name, known)
+    return hint if hint.startswith("; did you mean") else ""
+
+
+def _read_constant(knob: Knob, node: Node, key: str, constants: dict[str, Any], problems: Problems) -> None:
+    value = node.plain()
+    if message := knob.problem(value):
+        if isinstance(value, list) and knob.kind != "ints":
+            message = f"a list is no constant; to search it write {{choice: {value!r}}}"
+        problems.add(node.where, key, message)
+    else:
+        constants[knob.name] = stored(knob, value)
+
+
+def _read_rows(
+    node: Node | None, method: str, known: Mapping[str, Knob], elsewhere: Mapping[str, Node], problems: Problems
+) -> tuple[dict[str, Any], ...]:
+    """The `points` section: a list of mappings, each one point of an exact list."""
+    if node is None:
+        return ()
+    if not isinstance(node.value, list) or not node.value:
+        got = "an empty list" if node.value == [] else node.kind()
+        problems.add(node.where, "points", f"expected a list of points, got {got}")
+        return ()
+    rows: list[dict[str, Any]] = []
+    for i, item in enumerate(node.value):
+        key = f"points[{i}]"
+        if not isinstance(item.value, dict) or not item.value:
+            problems.add(item.where, key, f"expected a mapping of hyperparameters, got {item.kind()}")
+            continue
+        row = {}
+        for name, value in _named(item, key, method, known, problems).items():
+            if name in elsewhere:
+                problems.add(value.where, f"{key}.{name}", "also given outside the points; give it once")
+            elif message := known[name].problem(value.plain()):
+                problems.add(value.where, f"{key}.{name}", message)
+            else:
+                row[name] = stored(known[name], value.plain())
+        if row in rows:
+            problems.add(item.where, key, f"the same as points[{rows.index(row)}]")
+        rows.append(row)
+    return tuple(rows)
+
+
+def _check_smoke(space: Space, node: Node, problems: Problems) -> None:
+    """The smoke section's own mistakes, at its own lines."""
+    found = Problems()
+    _build_smoke(space, node, found)
+    for problem in found.found:
+        problems.add(problem.where, f"smoke.{problem.key}", problem.message)
+
+
+def smoke(space: Space) -> Space:
+    """The space scaled to a minute or two on two CPU cores, on the builtin encoder and corpus.
+
+    Same method, parameters and sampler; `scale.py` says what shrinks, the file's `smoke` section has the last word.
+    Its numbers show that things run, and nothing about the papers.
+    """
+    problems = Problems()
+    built = _build_smoke(space, from_plain(space.smoke, Where(space.source)), problems)
+    problems.raise_if_any()
+    assert built is not None
+    return built
+
+
+def _build_smoke(space: Space, changes: Node, problems: Problems) -> Space | None:
+    scaled = from_plain(scaled_down(space), changes.where)
+    return _build(merge(scaled, changes), space.source, problems)
+
+
+__all__ = ["KINDS", "load_space", "smoke", "space_from"]

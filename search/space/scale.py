@@ -1,0 +1,107 @@
+"""How a space shrinks to a smoke test: builtin encoder and corpus, few and small trials."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from search.space.conditions import distinct
+from search.space.params import Param
+from search.space.space import TRAIN_KEYS, Space
+
+TRIALS = 8
+CAPS = {  # hyperparameters that set how long a step or a trial takes -> largest value of a smoke trial
+    "batch_size": 64, "sample_size": 2000, "max_length": 64, "filters": 16, "epochs": 4, "warmup_epochs": 1,
+}  # fmt: skip
+EXAMPLES, EVAL_EXAMPLES = 2000, 500
+# GCLSR's projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores.
+GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 384, 128
+# SelfCCL's curriculum makes 2.5 passes (D35): all of it has to fit into EXAMPLES.
+SELFCCL_TRIPLETS = 800
+
+
+def scaled_down(space: Space) -> dict[str, Any]:
+    """The resolved space, changed; not yet checked.
+
+    The metric's dev sets are replaced by the builtin one, so the metric becomes `builtin_dev`.
+    """
+    gclsr = space.method == "gclsr"
+    small = _few_rows(_capped(space))
+    out = copy.deepcopy(small.resolved())
+    out["encoder"] = "builtin:vectors" if gclsr else "builtin:tiny"
+    out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
+    out["data"]["parser"] = "builtin" if space.method == "sda" else None
+    out["metric"]["name"] = "builtin_dev"
+    repeats = min(space.search.repeats, 2)
+    trials = None if space.is_grid else max(2, min(space.search.trials or TRIALS, TRIALS) // repeats)
+    out["search"] |= {
+        "trials": trials, "repeats": repeats, "time": None, "device_hours": None, "patience": None, "concurrent": None,
+    }  # fmt: skip
+    out["pruner"] |= {"warmup": None, "min_rung": None}
+    out["resources"] = {"gpus": 0, "cpus": 1, "workers": 1}
+    out["train"] |= {
+        "max_examples": GCLSR_EXAMPLES if gclsr else EXAMPLES,
+        "eval_examples": GCLSR_EVAL_EXAMPLES if gclsr else EVAL_EXAMPLES,
+        "eval_steps": None,
+        "precision": "fp32",
+    }
+    for key in TRAIN_KEYS:  # what is searched is in params, and stays there
+        if key in small.params:
+            out["train"].pop(key, None)
+    if space.method == "selfccl" and "sample_size" not in small.params:
+        out["params"]["sample_size"] = SELFCCL_TRIPLETS
+    out.pop("smoke", None)
+    return out
+
+
+def _capped(space: Space) -> Space:
+    """No value above `CAPS`, in constants, ranges, lists, listed points and conditions alike."""
+
+    def cap(name: str, value: Any) -> Any:
+        limit = CAPS.get(name)
+        return limit if limit is not None and isinstance(value, (int, float)) and value > limit else value
+
+    constants = {name: cap(name, value) for name, value in space.values({}).items() if name not in space.params}
+    if constants.get("sample_size", 0) is None:
+        constants["sample_size"] = CAPS["sample_size"]
+    params: dict[str, Param] = {}
+    for name, param in space.params.items():
+        when = {o: distinct(cap(o, v) for v in values) for o, values in param.when.items()}
+        if param.values is not None:
+            param = replace(param, values=distinct(cap(name, v) for v in param.values))
+        elif name in CAPS:
+            low, high = cap(name, param.low), cap(name, param.high)
+            steps = distinct(v for v in (low, high) if v is not None)
+            param = Param(name=name, kind="choice", values=steps) if high != param.high else param
+        params[name] = replace(param, when=when)
+    rows = distinct({name: cap(name, value) for name, value in row.items()} for row in space.rows)
+    return replace(space, params=params, constants=constants, rows=rows)
+
+
+def _few_rows(space: Space) -> Space:
+    """Of a grid about `TRIALS` points: first rows and first values, and every value that a condition names."""
+    if not space.is_grid:
+        return space
+    named = {(o, repr(v)) for p in space.params.values() for o, values in p.when.items() for v in values}
+
+    def shortened(lengths: dict[str, int]) -> Space:
+        params = {}
+        for name, param in space.params.items():
+            if not param.listed:
+                kept = [v for i, v in enumerate(param) if i < lengths[name] or (name, repr(v)) in named]
+                param = Param(name=name, kind="grid", values=tuple(kept), when=param.when)
+            params[name] = param
+        return replace(space, params=params, rows=space.rows[:TRIALS])
+
+    lengths = {name: 1 for name, param in space.params.items() if not param.listed}
+    growing = list(lengths)
+    while growing:
+        for name in list(growing):
+            longer = lengths | {name: lengths[name] + 1}
+            fits = (shortened(longer).cardinality() or 0) <= TRIALS
+            if fits and lengths[name] < (space.params[name].count() or 0):
+                lengths = longer
+            else:
+                growing.remove(name)
+    return shortened(lengths)

@@ -1,0 +1,263 @@
+"""The sections of a space file as typed settings: data, metric, search, pruner, resources."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from search.space.nodes import Node
+from search.space.problems import Problems, did_you_mean
+from trainables.knobs import knob, knobs
+
+S = TypeVar("S")
+
+SAMPLERS = ("grid", "random", "tpe", "gp", "cmaes", "nsga2", "qmc")
+PRUNERS = (
+    "none", "median", "percentile", "successive_halving", "hyperband", "patient", "threshold", "wilcoxon",
+)  # fmt: skip
+LANGUAGES = ("en", "zh")
+_MEAN = re.compile(r"mean\((.*)\)")
+_DATA_FILE = re.compile(r"\.(tsv|csv|jsonl|parquet|txt)(\.gz)?$", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is trained on and what selects.
+
+    Attributes:
+        train: named corpus or file; dev: named pair sets or files; language: "en" | "zh".
+        parser: pipeline that parses for SDA, "builtin", or None = the language's default.
+        columns: our column name -> the file's, for files with other headings.
+    """
+
+    train: str
+    dev: tuple[str, ...]
+    language: str = "en"
+    parser: str | None = None
+    columns: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What selects: `<set>_dev` or `mean(a_dev,b_dev)`; Spearman in [-1, 1]."""
+
+    name: str
+    mode: str = "max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How many trials, proposed how, ended when."""
+
+    sampler: str = knob("tpe", "what proposes points; grid = the exact product", choices=SAMPLERS)
+    trials: int | None = knob(
+        None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
+    )
+    seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
+    repeats: int = knob(1, "seeds per point; the study sees their mean", low=1, high=1000)
+    time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
+    device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
+    patience: int | None = knob(
+        None, "stop after this many points without improvement", kind="int", low=1, optional=True
+    )
+    baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
+    max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
+    max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
+    keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)
+    concurrent: int | None = knob(
+        None, "trials at the same time, null = as the resources allow", kind="int", low=1, optional=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruner:
+    """What stops trials early. Resource = training examples seen."""
+
+    kind: str = knob("none", "Optuna's pruner", choices=PRUNERS)
+    reduction: int = knob(3, "of successive halving and hyperband: 1 in this many goes on", low=2, high=100)
+    warmup: int | None = knob(
+        None, "no pruning before this many examples; null = auto, from the schedule", kind="int", low=0, optional=True
+    )
+    min_rung: int | None = knob(
+        None, "examples of the first rung; null = first evaluation", kind="int", low=1, optional=True
+    )
+    percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
+    patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
+    lower: float | None = knob(
+        None, "of the threshold pruner: a value below ends the trial", kind="float", optional=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one trial gets."""
+
+    gpus: float = knob(0.0, "GPUs of each worker; a fraction lets trials share one", low=0)
+    cpus: float = knob(1.0, "CPU cores of each worker", above=0)
+    workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
+
+
+def entries(node: Node | None, key: str, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
+    """The entries of a section that have known names; everything else is reported."""
+    if node is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node.where, key, f"expected a mapping with {', '.join(known)}, got {node.kind()}")
+        return {}
+    for name in node.value.keys() - known:
+        problems.add(node.value[name].where, f"{key}.{name}", "unknown" + did_you_mean(name, known))
+    return {name: item for name, item in node.value.items() if name in known}
+
+
+def settings(
+    cls: type[S],
+    node: Node | None,
+    key: str,
+    problems: Problems,
+    readers: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> S:
+    """A section whose fields are knobs. `readers` turn a written value (`8h`) into the knob's (seconds) first.
+
+    Mistaken values are reported and replaced by their defaults, so that checking goes on.
+    """
+    known = knobs(cls)
+    good = {}
+    for name, item in entries(node, key, tuple(known), problems).items():
+        value = item.plain()
+        if readers and name in readers:
+            try:
+                value = readers[name](value)
+            except ValueError as error:
+                problems.add(item.where, f"{key}.{name}", str(error))
+                continue
+        if message := known[name].problem(value):
+            problems.add(item.where, f"{key}.{name}", message)
+        else:
+            good[name] = known[name].coerce(value)
+    return cls(**good)
+
+
+def seconds(value: Any) -> Any:
+    """`8h`, `90m`, `1h30m`, `30s`, `2d` in seconds; numbers are seconds already.
+
+    Raises: ValueError for any other text.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value.replace(" ", ""))
+    if not found or not any(found.groups()):
+        raise ValueError(f"expected seconds or a time such as 8h, 90m or 1h30m, got {value!r}")
+    return sum(float(n) * unit for n, unit in zip(found.groups(), (86400, 3600, 60, 1), strict=True) if n)
+
+
+def auto(value: Any) -> Any:
+    """`auto` is null: worked out when the study runs."""
+    return None if value == "auto" else value
+
+
+def metric_key(dev_set: str) -> str:
+    """The metric a dev set gives: `stsb` -> `stsb_dev`, `my/pairs.tsv` -> `pairs_dev`."""
+    return _DATA_FILE.sub("", dev_set.rstrip("/").rsplit("/", 1)[-1]) + "_dev"
+
+
+def metric_parts(name: str) -> tuple[str, ...]:
+    """The dev metrics a metric is made of: itself, or those inside `mean(...)`."""
+    found = _MEAN.fullmatch(name)
+    return tuple(part.strip() for part in found[1].split(",")) if found else (name,)
+
+
+def read_data(node: Node | None, method: str | None, top: Node, problems: Problems) -> Data | None:
+    """The data section, or None when train or dev is unusable."""
+    if node is None:
+        problems.add(top.where, "data", "missing; expected a mapping with train and dev")
+        return None
+    before = len(problems.found)
+    given = entries(node, "data", tuple(f.name for f in dataclasses.fields(Data)), problems)
+    values: dict[str, Any] = {}
+    for name in ("train", "dev"):
+        if name not in given and isinstance(node.value, dict):
+            problems.add(node.where, f"data.{name}", "missing")
+    for name in ("train", "parser", "language"):
+        if name in given:
+            values[name] = _text(given[name], f"data.{name}", problems, optional=name == "parser")
+    if values.get("language") not in (None, *LANGUAGES):
+        problems.add(given["language"].where, "data.language", f"expected one of en, zh, got {values['language']!r}")
+    if "dev" in given:
+        values["dev"] = _dev_sets(given["dev"], problems)
+    if values.get("parser") and method not in (None, "sda"):
+        problems.add(given["parser"].where, "data.parser", f"only method sda parses, not {method}")
+    if "columns" in given and (columns := given["columns"].plain()) is not None:
+        if isinstance(columns, dict) and all(isinstance(v, str) for v in columns.values()):
+            values["columns"] = columns
+        else:
+            problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
+    return Data(**values) if len(problems.found) == before else None
+
+
+def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
+    items = node.value if isinstance(node.value, list) else [node]
+    if not items:
+        problems.add(node.where, "data.dev", "expected at least one set, got an empty list")
+    names = [_text(item, "data.dev", problems) for item in items]
+    keys: dict[str, str] = {}
+    for name, item in zip(names, items, strict=True):
+        if name and (other := keys.setdefault(metric_key(name), name)) is not None and names.count(name) > 1:
+            problems.add(item.where, "data.dev", f"{name!r} is given twice")
+        elif name and other != name:
+            problems.add(item.where, "data.dev", f"{name!r} and {other!r} would both be called {metric_key(name)}")
+    return tuple(name for name in names if name)
+
+
+def read_metric(node: Node | None, data: Data | None, top: Node, problems: Problems) -> Metric | None:
+    """The metric section; its name must be made of the listed dev sets."""
+    if node is None:
+        problems.add(top.where, "metric", "missing; expected a mapping with name, such as stsb_dev")
+        return None
+    before = len(problems.found)
+    given = entries(node, "metric", ("name", "mode"), problems)
+    mode = _text(given["mode"], "metric.mode", problems) if "mode" in given else "max"
+    if mode not in ("max", "min", None):
+        problems.add(given["mode"].where, "metric.mode", f"expected max or min, got {mode!r}")
+    name = _text(given["name"], "metric.name", problems) if "name" in given else None
+    if "name" not in given and isinstance(node.value, dict):
+        problems.add(node.where, "metric.name", "missing")
+    if name and data:
+        legal = [metric_key(dev_set) for dev_set in data.dev]
+        parts = metric_parts(name)
+        for part in dict.fromkeys(parts):
+            if part not in legal:
+                problems.add(
+                    given["name"].where, "metric.name", f"{part!r} is of no listed dev set" + did_you_mean(part, legal)
+                )
+            elif parts.count(part) > 1:
+                problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
+        name = name if len(parts) == 1 and name == parts[0] else f"mean({','.join(parts)})"
+    return Metric(name=name, mode=mode or "max") if name and len(problems.found) == before else None
+
+
+def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems) -> None:
+    """What the pruner's settings need of each other and of the search."""
+    if pruner.kind == "threshold" and pruner.lower is None:
+        problems.add(node.where, "pruner.lower", "missing; the threshold pruner needs it")
+    if pruner.kind == "wilcoxon" and search.repeats < 2:
+        problems.add(node.where, "pruner.kind", "wilcoxon compares repeats: search.repeats must be at least 2, got 1")
+
+
+def check_resources(resources: Resources, node: Node, problems: Problems) -> None:
+    """Ray lends fractions of one GPU or whole GPUs."""
+    if resources.gpus > 1 and resources.gpus != int(resources.gpus):
+        problems.add(node.where, "resources.gpus", f"above 1 only whole GPUs can be had, got {resources.gpus:g}")
+
+
+def _text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:
+    if node.value is None and optional:
+        return None
+    if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():
+        return node.value
+    got = repr(node.value) if isinstance(node.value, str) else node.kind()
+    problems.add(node.where, key, f"expected text, got {got}")
+    return None

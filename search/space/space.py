@@ -1,0 +1,210 @@
+"""A checked search space: what is searched, what is fixed, how, on what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import yaml
+
+from search.space.params import Param
+from search.space.sections import Data, Metric, Pruner, Resources, Search
+from trainables.configs import CONFIGS, PRESETS
+from trainables.knobs import knobs
+
+TRAIN_KEYS = ("max_examples", "epochs", "eval_examples", "eval_steps", "precision", "checkpoint_seconds")
+NO_PRESET = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """One space file, checked and complete. Made by `load_space`, never by hand.
+
+    Attributes:
+        params: what is searched, in an order in which conditions come before what depends on them.
+        constants: hyperparameters the file fixes (`params` scalars and the `train` section).
+        rows: the `points` section: listed points, each a mapping of some of `params`.
+        preset: name in `trainables.configs.PRESETS`, or None.
+        smoke: changes that `smoke()` makes on top of its own, as plain YAML data.
+        source: the file it came from, for messages.
+    """
+
+    name: str
+    method: str
+    encoder: str
+    preset: str | None
+    data: Data
+    metric: Metric
+    params: Mapping[str, Param]
+    constants: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...] = ()
+    search: Search = field(default_factory=Search)
+    pruner: Pruner = field(default_factory=Pruner)
+    resources: Resources = field(default_factory=Resources)
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """Every hyperparameter's value where nothing is searched: default, then preset, then constant."""
+        return base_values(self.method, self.preset) | dict(self.constants)
+
+    def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """All hyperparameters of a trial at this point, in the order of the method's configuration."""
+        return self.base | dict(point)
+
+    def active(self, name: str, point: Mapping[str, Any]) -> bool:
+        """Whether a parameter exists at this point, given what its conditions name.
+
+        A condition on a parameter that is itself inactive does not hold; one on a constant looks at the constant.
+        """
+        return _active(self.params, self.base, name, point)
+
+    @property
+    def is_grid(self) -> bool:
+        return self.search.sampler == "grid"
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Every point of a countable space, once each: listed rows times the product of the other parameters.
+
+        The first parameter of the file varies slowest. Row n of a grid study is always the same point.
+
+        Raises: ValueError when a parameter is continuous.
+        """
+        if uncountable := [p.name for p in self.params.values() if p.count() is None]:
+            raise ValueError(f"{', '.join(uncountable)}: continuous, so the points cannot be listed")
+        free = [p for p in self.params.values() if not p.listed]
+        base = self.base
+        for row in self.rows or ({},):
+            yield from _product(free, self.params, base, dict(row))
+
+    def cardinality(self) -> int | None:
+        """How many different points there are; None when a parameter is continuous.
+
+        Counts without listing: of a parameter's values only those that conditions name are told apart.
+        """
+        if any(p.count() is None for p in self.params.values()):
+            return None
+        free = [p for p in self.params.values() if not p.listed]
+        base = self.base
+        return sum(_count(free, self.params, base, dict(row)) for row in self.rows or ({},))
+
+    def resolved(self) -> dict[str, Any]:
+        """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
+        base = self.base
+        searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
+        fixed = {k: v for k, v in base.items() if k not in self.params and k not in TRAIN_KEYS}
+        train = {k: base[k] for k in TRAIN_KEYS if k not in self.params}
+        out: dict[str, Any] = {
+            "name": self.name,
+            "method": self.method,
+            "encoder": self.encoder,
+            "preset": self.preset or NO_PRESET,
+            "data": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.data).items()},
+            "metric": asdict(self.metric),
+            "params": searched | fixed,
+            "points": [dict(row) for row in self.rows],
+            "search": asdict(self.search),
+            "pruner": asdict(self.pruner),
+            "resources": asdict(self.resources),
+            "train": train,
+            "smoke": dict(self.smoke),
+        }
+        return {key: value for key, value in out.items() if value or key not in ("points", "smoke")}
+
+    def to_yaml(self) -> str:
+        """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
+        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True, width=120)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits: equal for spaces that mean the same search, whatever their files look like."""
+        meaning = {k: v for k, v in self.resolved().items() if k != "smoke"}
+        return hashlib.sha256(json.dumps(meaning, ensure_ascii=True).encode()).hexdigest()[:16]
+
+
+def base_values(method: str, preset: str | None) -> dict[str, Any]:
+    """YAML-named defaults of a method under a preset, lists as lists."""
+    values = {name: list(k.default) if k.kind == "ints" else k.default for name, k in knobs(CONFIGS[method]).items()}
+    return values | (dict(PRESETS[preset].values) if preset else {})
+
+
+def paper_point(space: Space) -> dict[str, Any]:
+    """The published setting as a point of the space: preset or default values, moved to the nearest legal ones.
+
+    In a space of listed points it is the row that differs from the published setting in the fewest parameters.
+    """
+    return _paper(space)[0]
+
+
+def paper_notes(space: Space) -> list[str]:
+    """What `paper_point` had to change, one line each; empty when the published setting lies in the space."""
+    return _paper(space)[1]
+
+
+def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
+    published = base_values(space.method, space.preset)
+    point: dict[str, Any] = {}
+    if space.rows:
+        # A row that leaves a parameter out has the published value there.
+        row: Mapping[str, Any] = min(space.rows, key=lambda r: sum(published[n] != v for n, v in r.items()))
+        point = dict(row)
+    for name, param in space.params.items():
+        if not param.listed and space.active(name, point):
+            point[name] = param.nearest(published[name])
+    notes = [
+        f"{name}: published {published[name]!r} is not in the space, {value!r} is used"
+        for name, value in point.items()
+        if not space.params[name].legal(published[name]) or (space.params[name].listed and value != published[name])
+    ]
+    notes += [
+        f"{name}: published {published[name]!r}, fixed at {value!r} by the space"
+        for name, value in space.constants.items()
+        if value != published[name] and name not in TRAIN_KEYS
+    ]
+    return point, notes
+
+
+def _active(params: Mapping[str, Param], base: Mapping[str, Any], name: str, point: Mapping[str, Any]) -> bool:
+    for other, allowed in params[name].when.items():
+        if other in params:
+            if other not in point or point[other] not in allowed:
+                return False
+        elif base[other] not in allowed:
+            return False
+    return True
+
+
+def _product(
+    free: Sequence[Param], params: Mapping[str, Param], base: Mapping[str, Any], point: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    if not free:
+        yield {name: point[name] for name in params if name in point}
+    elif not _active(params, base, free[0].name, point):
+        yield from _product(free[1:], params, base, point)
+    else:
+        for value in free[0]:
+            yield from _product(free[1:], params, base, {**point, free[0].name: value})
+
+
+def _count(free: Sequence[Param], params: Mapping[str, Param], base: Mapping[str, Any], point: dict[str, Any]) -> int:
+    if not free:
+        return 1
+    first, rest = free[0], free[1:]
+    if not _active(params, base, first.name, point):
+        return _count(rest, params, base, point)
+    named = {
+        repr(v): v for p in rest for v in p.when.get(first.name, ()) if first.legal(v)
+    }  # by repr: lists do not hash
+    total = sum(_count(rest, params, base, {**point, first.name: value}) for value in named.values())
+    count = first.count()
+    assert count is not None
+    if others := count - len(named):
+        total += others * _count(rest, params, base, {**point, first.name: _OTHER})
+    return total
+
+
+_OTHER = object()  # stands for every value that no condition names
