@@ -1,0 +1,76 @@
+"""One entry point: `python -m benchmarks NAME [--out FILE]` prints a table and writes JSON.
+
+Every benchmark is a module with `run(runs: int) -> dict[str, Any]`: a "rows" table and whatever else belongs to the record.
+Ratios are of medians of alternated runs on the same machine in the same call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+NAMES = {
+    "peer": "(a), (b) whole search against sentence-transformers' hyperparameter_search",
+    "packing": "(c) step time packed against padded, per method",
+    "startup": "(d) trial start-up of no-op trials, one and two workers",
+    "driver": "(e) driver cost per trial and memory at 100, 300, 1,000 trials",
+    "analysis_speed": "(f) analysis best at 1,000 and 10,000 trials",
+    "sda": "(g) SDA parse and augment rate, first and second time",
+    "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
+}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import torch
+
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+@click.command(epilog="\b\n" + "\n".join(f"{name:16} {what}" for name, what in NAMES.items()))
+@click.argument("name", type=click.Choice(list(NAMES)))
+@click.option("--runs", default=5, show_default=True, help="alternated runs per side")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file [benchmarks/results/NAME.json]")
+def main(name: str, runs: int, out: Path | None) -> None:
+    """Run one benchmark."""
+    from rich.console import Console
+    from rich.table import Table
+
+    started = time.time()
+    result = importlib.import_module(f"benchmarks.{name}").run(runs)
+    result |= {"benchmark": name, "runs": runs, "machine": machine(), "seconds": round(time.time() - started, 1)}
+    table = Table(title=NAMES[name])
+    rows = result["rows"]
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+    target = out or Path(__file__).parent / "results" / f"{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""(a) A whole search against what people would pick instead: sentence-transformers' `hyperparameter_search` (Optuna).
+
+Both sides are processes of their own, start to exit: the same encoder folder, the same 8,192 sentences (STS-B train and
+Wikipedia), unsupervised SimCSE at batch 64 for 128 steps, four evaluations on STS-B dev, the same eight learning rates,
+all cores, alternated A B A B. (b) is our side with pruning, timed to the moment it has reached the peer's best score.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RATES = [1e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4]
+BATCH, STEPS, EVALUATIONS, SENTENCES = 64, 128, 4, 8192
+
+SPACE = """
+name: peer
+method: simcse
+encoder: {encoder}
+data: {{train: {sentences}, dev: [stsb], language: en}}
+metric: {{name: stsb_dev, mode: max}}
+params:
+  learning_rate: {{grid: {rates}}}
+  batch_size: {batch}
+  pooling: cls_before_pooler
+  head: none
+search: {{sampler: grid, seed: 0, baseline: none}}
+pruner: {{kind: {pruner}}}
+resources: {{cpus: 1}}
+train: {{max_examples: {examples}, eval_examples: {eval_examples}}}
+"""
+
+
+def data_folder() -> Path:
+    """The folder of real data.
+
+    Raises: SystemExit when it is not there: this benchmark means nothing on made-up sentences.
+    """
+    folder = Path(os.environ.get("SEARCH_DATA_DIR", "../shared/data"))
+    if not (folder / "en_stsb_dev.tsv").exists():
+        raise SystemExit("the benchmark needs STS-B and Wikipedia sentences: set SEARCH_DATA_DIR")
+    return folder.resolve()
+
+
+def make_encoder(folder: Path, layers: int = 4, hidden: int = 256) -> Path:
+    """A seeded random BERT of mini shape with the real vocabulary, saved as transformers and sentence-transformers read it."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    torch.manual_seed(0)
+    vocabulary = data_folder() / "vocab_bert_base_uncased.txt"
+    tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_sentences(path: Path) -> Path:
+    """8,192 distinct training sentences: STS-B train and Wikipedia, half and half."""
+    import gzip
+    import random
+
+    data = data_folder()
+    rows = (data / "en_stsb_train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    stsb = list(dict.fromkeys(s for row in rows for s in row.split("\t")[:2]))
+    with gzip.open(data / "en_wiki_sentences.txt.gz", "rt", encoding="utf-8") as f:
+        wiki = [line.rstrip("\n") for line in f]
+    rng = random.Random(0)
+    chosen = rng.sample(stsb, SENTENCES // 2) + rng.sample(wiki, SENTENCES // 2)
+    rng.shuffle(chosen)
+    path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
+    return path
+
+
+def peer_search(encoder: str, sentences: str, out: str) -> None:
+    """The peer's documented recipe, in this process; writes its best dev score."""
+    import optuna
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+        losses,
+        models,
+    )
+    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
+
+    lines = Path(sentences).read_text(encoding="utf-8").splitlines()
+    rows = [r.split("\t") for r in (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    evaluator = EmbeddingSimilarityEvaluator(
+        [r[0] for r in rows],
+        [r[1] for r in rows],
+        [float(r[2]) for r in rows],
+        name="stsb_dev",
+        show_progress_bar=False,
+    )
+    best = []
+
+    def model(trial: Any) -> SentenceTransformer:
+        del trial
+        transformer = models.Transformer(encoder, max_seq_length=32)
+        pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="cls")
+        return SentenceTransformer(modules=[transformer, pooling], device="cpu")
+
+    def objective(metrics: dict[str, float]) -> float:
+        best.append(metrics["eval_stsb_dev_spearman_cosine"])
+        return best[-1]
+
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=scratch,
+            per_device_train_batch_size=BATCH,
+            max_steps=STEPS,
+            eval_strategy="steps",
+            eval_steps=STEPS // EVALUATIONS,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            warmup_steps=0,
+            use_cpu=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=None,
+            model_init=model,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"anchor": lines, "positive": lines}),
+            loss=lambda m: losses.MultipleNegativesRankingLoss(m, scale=20.0),
+            evaluator=evaluator,
+        )
+        trainer.hyperparameter_search(
+            hp_space=lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", RATES)},
+            compute_objective=objective,
+            n_trials=len(RATES),
+            direction="maximize",
+            backend="optuna",
+            sampler=optuna.samplers.GridSampler({"learning_rate": RATES}, seed=0),
+        )
+        scores = [
+            h["eval_stsb_dev_spearman_cosine"]
+            for h in trainer.state.log_history
+            if "eval_stsb_dev_spearman_cosine" in h
+        ]
+    Path(out).write_text(json.dumps({"best": max(best + scores)}))
+
+
+def timed_peer(encoder: Path, sentences: Path, scratch: Path) -> dict[str, float]:
+    """One run of the peer as a process: wall seconds and best dev score."""
+    out = scratch / "peer.json"
+    code = f"from benchmarks.peer import peer_search; peer_search({str(encoder)!r}, {str(sentences)!r}, {str(out)!r})"
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return {"seconds": time.perf_counter() - started, "best": json.loads(out.read_text())["best"]}
+
+
+def timed_ours(
+    encoder: Path, sentences: Path, scratch: Path, pruner: str, target: float | None = None
+) -> dict[str, float]:
+    """One run of `search run` as a process: wall seconds (to the target score, if given) and best dev score."""
+    storage = Path(tempfile.mkdtemp(dir=scratch))
+    space = storage / "peer.yaml"
+    space.write_text(
+        SPACE.format(
+            encoder=encoder,
+            sentences=sentences,
+            rates=RATES if target is None else RATES[::-1],
+            batch=BATCH,
+            pruner=pruner,
+            examples=BATCH * STEPS,
+            eval_examples=BATCH * STEPS // EVALUATIONS,
+        )
+    )
+    command = [str(Path(sys.executable).with_name("search")), "run", str(space), "--storage", str(storage)]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    best, reached = float("-inf"), None
+    for line in process.stdout:
+        for value in re.findall(r"stsb_dev[= ]+(-?\d+\.\d+)", line):
+            score = float(value) / (100 if abs(float(value)) > 1 else 1)
+            best = max(best, score)
+        if target is not None and reached is None and best >= target:
+            reached = time.perf_counter() - started
+    if process.wait():
+        raise SystemExit(f"search run failed with exit code {process.returncode}")
+    return {"seconds": reached or time.perf_counter() - started, "best": best}
+
+
+def run(runs: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        encoder, sentences = make_encoder(scratch / "encoder"), write_sentences(scratch / "sentences.txt")
+        theirs, ours, pruned = [], [], []
+        for _ in range(runs):
+            theirs.append(timed_peer(encoder, sentences, scratch))
+            ours.append(timed_ours(encoder, sentences, scratch, "none"))
+            pruned.append(timed_ours(encoder, sentences, scratch, "median", target=theirs[-1]["best"]))
+    rows = [
+        {
+            "side": side,
+            "seconds": statistics.median(r["seconds"] for r in results),
+            "ratio": statistics.median(a["seconds"] / b["seconds"] for a, b in zip(results, theirs, strict=True)),
+            "best stsb_dev": statistics.median(r["best"] for r in results),
+        }
+        for side, results in (("sentence-transformers", theirs), ("ours", ours), ("ours, to the peer's best", pruned))
+    ]
+    return {"rows": rows, "theirs": theirs, "ours": ours, "pruned": pruned}

@@ -1,0 +1,38 @@
+"""Shared by all tests: helper modules on the path, private caches, real data where it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+for folder in (TESTS, *(p for p in TESTS.iterdir() if p.is_dir())):
+    sys.path.insert(0, str(folder))
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+NEIGHBOUR = TESTS.parent.parent / "shared" / "data"
+if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():
+    os.environ["SEARCH_DATA_DIR"] = str(NEIGHBOUR)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests never read or fill the user's cache."""
+    os.environ["SEARCH_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data; the test is skipped by name where there is none."""
+    folder = os.environ.get("SEARCH_DATA_DIR")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("real data: SEARCH_DATA_DIR is not set")
+    return Path(folder)

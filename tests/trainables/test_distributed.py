@@ -1,0 +1,61 @@
+"""Two gloo workers give the gradient of one device on the joined batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import toy
+from torch import multiprocessing
+
+from trainables.configs import SimcseConfig
+from trainables.distributed import World
+from trainables.simcse import loss, views
+
+CONFIG = SimcseConfig(dropout=0.0)
+BATCH = np.arange(21)  # odd: the shares differ
+
+
+def gradients(world: World) -> dict[str, torch.Tensor]:
+    network = toy.ToyNetwork(CONFIG, seed=0)
+    whole = views(toy.examples(), BATCH, CONFIG, np.random.default_rng(0))
+    mine = world.share(len(BATCH))
+    pooled = network.encode({role: rows[mine] for role, rows in whole.items()})
+    loss(network.project({role: world.gather(v) for role, v in pooled.items()}), CONFIG).backward()
+    world.reduce_gradients(network)
+    return {name: p.grad for name, p in network.named_parameters()}
+
+
+def worker(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    world = World(rank, 2)
+    rows = [toy.examples().columns["sentence"][i] for i in range(7)]
+    network = toy.ToyNetwork(CONFIG, seed=0)
+    result = {
+        "gradients": gradients(world),
+        "embedded": world.sharded(network.embed)(rows),
+        "agreed": world.agree("prune" if rank == 0 else None),
+    }
+    torch.save(result, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_workers_equal_one_device(tmp_path):
+    multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    expected = gradients(World())
+    rows = [toy.examples().columns["sentence"][i] for i in range(7)]
+    for rank in (0, 1):
+        result = torch.load(tmp_path / f"{rank}.pt")
+        for name, gradient in expected.items():
+            difference = (result["gradients"][name] - gradient).norm() / gradient.norm().clamp_min(1e-3)
+            assert difference < 1e-5, name
+        assert torch.allclose(result["embedded"], toy.ToyNetwork(CONFIG, seed=0).embed(rows))
+        assert result["agreed"] == "prune"
+
+
+def test_shares_cover_the_batch():
+    for n in (2, 7, 64):
+        for size in (1, 2, 3):
+            parts = [range(n)[World(rank, size).share(n)] for rank in range(size)]
+            assert [i for part in parts for i in part] == list(range(n))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1

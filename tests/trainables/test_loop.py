@@ -1,0 +1,122 @@
+"""The training loop on a toy method: cadence, verdicts, the best-checkpoint rule, resuming, faults."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import toy
+
+from trainables.checkpoint import TrialFiles
+from trainables.configs import SimcseConfig
+from trainables.loop import Broken, cut, train
+
+
+def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0):
+    """One life of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
+    config = config or SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=4, eval_examples=64)
+    seen = []
+
+    def report(evaluation):
+        seen.append(evaluation)
+        return (verdicts or {}).get(evaluation.rung, "go")
+
+    network = toy.ToyNetwork(config, seed)
+    outcome = train(
+        toy.METHOD, config, network, toy.examples(), evaluate, report, seed=seed, files=TrialFiles(str(folder))
+    )
+    return outcome, seen
+
+
+def test_evaluates_every_eval_examples_and_at_the_end(tmp_path):
+    config = SimcseConfig(batch_size=16, epochs=2, eval_examples=48)
+    outcome, seen = life(tmp_path, config)
+    assert [(e.rung, e.examples) for e in seen] == [(48, 48), (96, 96), (144, 128)]
+    assert outcome.stop == "completed"
+    assert outcome.examples == 128
+    assert seen[0].metrics["f"] == 1.0  # the facts come once
+    assert "f" not in seen[1].metrics
+
+
+def test_rungs_are_equal_for_batch_sizes_that_do_not_divide_them(tmp_path):
+    _, seen = life(tmp_path, SimcseConfig(batch_size=24, epochs=2, eval_examples=32))
+    assert [e.rung for e in seen] == [32, 64, 96, 128]
+    assert all(e.examples >= e.rung for e in seen[:-1])
+
+
+def test_eval_steps_wins(tmp_path):
+    _, seen = life(tmp_path, SimcseConfig(batch_size=16, epochs=2, eval_examples=10, eval_steps=4))
+    assert [e.examples for e in seen] == [64, 128]
+
+
+def test_max_examples_ends_the_run(tmp_path):
+    outcome, _ = life(tmp_path, SimcseConfig(batch_size=16, epochs=9, max_examples=40, eval_examples=1000))
+    assert outcome.examples == 48  # the batch that reaches 40 is the last
+
+
+def test_the_best_evaluation_is_kept(tmp_path):
+    outcome, seen = life(tmp_path, SimcseConfig(batch_size=16, learning_rate=0.5, epochs=6, eval_examples=16))
+    best = max(seen, key=lambda e: e.value)
+    assert (outcome.best, outcome.best_at) == (best.value, best.examples)
+    weights, trial = TrialFiles(str(tmp_path)).load_best()
+    network = toy.ToyNetwork(SimcseConfig(), 1)
+    network.load_state_dict(weights)
+    network.eval()
+    assert toy.evaluate(network.embed)[0] == pytest.approx(best.value, abs=1e-6)
+    assert trial["best"]["examples"] == best.examples
+    assert TrialFiles(str(tmp_path)).load_last() is None
+
+
+def test_pruned_where_judged(tmp_path):
+    outcome, seen = life(tmp_path, verdicts={128: "prune"})
+    assert outcome.stop == "pruned"
+    assert seen[-1].rung == outcome.examples == 128
+
+
+def test_a_paused_trial_goes_on_as_if_nothing_had_happened(tmp_path):
+    whole, straight = life(tmp_path / "whole")
+    first, before = life(tmp_path / "cut", verdicts={128: "pause"})
+    assert first.stop == "paused"
+    second, after = life(tmp_path / "cut")
+    assert [e.value for e in before + after] == [e.value for e in straight]
+    assert [e.metrics["loss"] for e in before + after] == [e.metrics["loss"] for e in straight]
+    assert (second.best, second.best_at, second.stop) == (whole.best, whole.best_at, "completed")
+    assert {e.resumed_from for e in after} == {128}
+    a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "cut"))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_same_seed_same_result_and_other_seed_other_result(tmp_path):
+    runs = [life(tmp_path / str(i), seed=seed)[1] for i, seed in enumerate((3, 3, 4))]
+    values = [[(e.value, e.metrics["loss"]) for e in run] for run in runs]
+    assert values[0] == values[1]
+    assert values[0] != values[2]
+
+
+def test_a_torn_state_starts_anew(tmp_path):
+    life(tmp_path, verdicts={64: "pause"})
+    (tmp_path / "last" / "state.pt").write_bytes(b"torn")
+    _, seen = life(tmp_path)
+    assert seen[0].examples == 64
+    assert seen[0].resumed_from == 0
+
+
+def test_nan_loss_is_broken(tmp_path):
+    with pytest.raises(Broken, match="loss is nan") as caught:
+        life(tmp_path, SimcseConfig(batch_size=16, learning_rate=1e30, epochs=8, max_grad_norm=0))
+    assert caught.value.kind == "nan"
+
+
+def test_collapsed_vectors_are_broken(tmp_path):
+    def constant(embed):
+        return math.nan, {}, {}
+
+    with pytest.raises(Broken) as caught:
+        life(tmp_path, evaluate=constant)
+    assert caught.value.kind == "collapse"
+
+
+def test_no_batch_is_an_error():
+    with pytest.raises(ValueError, match="at least 2 training examples"):
+        cut(iter(()), None)
