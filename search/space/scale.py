@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +12,16 @@ from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
 
 TRIALS = 8
-CAPS = {  # hyperparameters that set how long a step or a trial takes -> largest value of a smoke trial
-    "batch_size": 64, "sample_size": 2000, "max_length": 64, "filters": 16, "epochs": 4, "warmup_epochs": 1,
+CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value worth a smoke trial
+    "batch_size": (16, 64), "sample_size": (100, 2000), "max_length": (16, 64), "filters": (8, 16), "epochs": (1, 4),
+    "warmup_epochs": (1, 2),
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
 # GCLSR's projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores.
-GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 384, 128
-# SelfCCL's curriculum makes 2.5 passes (D35): all of it has to fit into EXAMPLES.
-SELFCCL_TRIPLETS = 800
+GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 512, 128
+# Methods whose schedule runs over epochs: so few examples that all of it fits (SelfCCL's curriculum of four epochs
+# makes 2.5 passes, D35).
+SAMPLES = {"selfccl": 800, "gclsr": 128}
 
 
 def scaled_down(space: Space) -> dict[str, Any]:
@@ -49,34 +52,43 @@ def scaled_down(space: Space) -> dict[str, Any]:
     for key in TRAIN_KEYS:  # what is searched is in params, and stays there
         if key in small.params:
             out["train"].pop(key, None)
-    if space.method == "selfccl" and "sample_size" not in small.params:
-        out["params"]["sample_size"] = SELFCCL_TRIPLETS
+    if space.method in SAMPLES and "sample_size" not in small.params:
+        out["params"]["sample_size"] = SAMPLES[space.method]
     out.pop("smoke", None)
     return out
 
 
 def _capped(space: Space) -> Space:
     """No value above `CAPS`, in constants, ranges, lists, listed points and conditions alike."""
+    shrink = {name: _shrinker(name, space.params.get(name)) for name in CAPS}
 
-    def cap(name: str, value: Any) -> Any:
-        limit = CAPS.get(name)
-        return limit if limit is not None and isinstance(value, (int, float)) and value > limit else value
+    def small(name: str, value: Any) -> Any:
+        return shrink[name](value) if name in shrink and value is not None else value
 
-    constants = {name: cap(name, value) for name, value in space.values({}).items() if name not in space.params}
-    if constants.get("sample_size", 0) is None:
-        constants["sample_size"] = CAPS["sample_size"]
+    constants = {name: small(name, value) for name, value in space.values({}).items() if name not in space.params}
+    if "sample_size" in constants and constants["sample_size"] is None:
+        constants["sample_size"] = CAPS["sample_size"][1]
     params: dict[str, Param] = {}
     for name, param in space.params.items():
-        when = {o: distinct(cap(o, v) for v in values) for o, values in param.when.items()}
+        when = {other: distinct(small(other, v) for v in values) for other, values in param.when.items()}
         if param.values is not None:
-            param = replace(param, values=distinct(cap(name, v) for v in param.values))
-        elif name in CAPS:
-            low, high = cap(name, param.low), cap(name, param.high)
-            steps = distinct(v for v in (low, high) if v is not None)
-            param = Param(name=name, kind="choice", values=steps) if high != param.high else param
+            param = replace(param, values=distinct(small(name, v) for v in param.values))
+        elif param.high is not None and param.high != small(name, param.high):
+            ends = distinct(small(name, v) for v in (param.low, param.high))
+            param = Param(name=name, kind="choice", values=ends)
         params[name] = replace(param, when=when)
-    rows = distinct({name: cap(name, value) for name, value in row.items()} for row in space.rows)
+    rows = distinct({name: small(name, value) for name, value in row.items()} for row in space.rows)
     return replace(space, params=params, constants=constants, rows=rows)
+
+
+def _shrinker(name: str, param: Param | None) -> Callable[[float], float]:
+    """How the values of a hyperparameter shrink: cut at the largest, or in proportion where a cut leaves one value."""
+    least, most = CAPS[name]
+    values = [v for v in (param.values or (param.low, param.high)) if v is not None] if param else []
+    if len(values) > 1 and min(values) >= most:
+        factor = most / max(values)
+        return lambda value: max(least, round(value * factor))
+    return lambda value: min(value, most)
 
 
 def _few_rows(space: Space) -> Space:
