@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.chunks import Progress, cores, in_chunks
+from trainables.chunks import Progress, cores, in_chunks, progress_shown
 
 DEFAULT_PARSERS = {"en": "en_core_web_sm", "zh": "zh_core_web_md"}  # SDA's (methods 4.1)
+BUILTIN = "builtin"
 CHUNK = 1000  # sentences handed to a process at a time
 ALONE = 2000  # sentences up to which starting further processes costs more than it saves
 FORMAT = 1  # of the stored arrays; part of every cache key
@@ -185,14 +186,9 @@ def hash_texts(texts: Sequence[str]) -> str:
 
 
 def parsed(
-    texts: Sequence[str],
-    parser: str | None,
-    language: str,
-    cached: Cached,
-    processes: int | None = None,
-    progress: Progress | None = None,
+    texts: Sequence[str], parser: str | None, language: str, cached: Cached, processes: int | None = None
 ) -> Parses:
-    """The parses of `texts`, from the cache or made now (see `parse_texts`).
+    """The parses of `texts`, from the cache or made now with visible progress (see `parse_texts`).
 
     Args:
         parser: pipeline name, folder or "builtin"; None = the paper's for the language.
@@ -201,13 +197,14 @@ def parsed(
     Raises: ParserError.
     """
     parser = parser or DEFAULT_PARSERS[language]
-    if parser == "builtin":  # a grammar's annotation, not a parser's: as fast to make as to load
+    if parser == BUILTIN:  # a grammar's annotation, not a parser's: as fast to make as to load
         return builtin_parses(texts, language)
 
     def make() -> Arrays:
-        return parse_texts(texts, parser, language, processes, progress).to_arrays()
+        with progress_shown(f"Parsing with {parser}") as progress:
+            return parse_texts(texts, parser, language, processes, progress).to_arrays()
 
-    key = (hash_texts(texts), parser_identity(parser, language), language, FORMAT)
+    key = (hash_texts(texts), parser_identity(parser, language), FORMAT)
     return Parses.from_arrays(cached("parses", key, make))
 
 
@@ -280,11 +277,14 @@ def _joined(parts: Sequence[Parses]) -> Parses:
     return Parses(list(words), list(labels), **arrays, starts=np.concatenate(starts))
 
 
-def parser_identity(parser: str, language: str) -> str:
+def parser_identity(parser: str | None, language: str) -> str:
     """Language, name, version and a hash of the training record (two pipelines may share name and version).
 
-    Quick: nothing is loaded but a small file. Raises: ParserError.
+    Quick, as nothing is loaded but a small file: a check before training starts. Raises: ParserError.
     """
+    parser = parser or DEFAULT_PARSERS[language]
+    if parser == BUILTIN:
+        return BUILTIN
     path = _pipeline_folder(parser, language) / "meta.json"
     record = path.read_bytes()
     meta = json.loads(record)
