@@ -35,6 +35,7 @@ BEST_PREFIX: Final = "best_"  # best_stsb_dev: value of the selecting metric at 
 
 # Artifacts.
 SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint
+GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the same pairs: stsb_dev, stsb_gold
 SPACE_FILE: Final = "space.yaml"  # study: the resolved space
 ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine
 TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
@@ -43,6 +44,11 @@ DEV_SUFFIX: Final = "_dev"
 TEST_SUFFIX: Final = "_test"
 
 
+def stored(metric: str) -> str:
+    """A metric's name as MLflow takes it: `mean(a_dev,b_dev)` -> `mean_a_dev_b_dev`, others as they are."""
+    return metric.replace("(", "_").replace(")", "").replace(",", "_")
+
+
 def best_key(metric: str) -> str:
     """`stsb_dev` -> `best_stsb_dev`."""
-    return BEST_PREFIX + metric
+    return BEST_PREFIX + stored(metric)

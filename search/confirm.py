@@ -1,0 +1,109 @@
+"""Confirming: the best points and the baseline again on fresh seeds, the hopeless ones given up early."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scipy import stats
+
+from search.journal import Ledger, Run, RunState
+from search.space import Space
+from search.study import make_run
+from trainables.spec import Evaluation
+
+RACE_LEVEL = 0.05  # chance, over all points of a race, to give up one that is as good as the leader
+RACE_SEEDS = 3  # common seeds before two points are compared
+
+
+class ConfirmPlan:
+    """The `top` best points and the baseline on `seeds` fresh seeds (a `Plan`), seed by seed.
+
+    Seeds start after those of the search, so that a value that won by the luck of its seed does not keep its luck.
+    All points get the same seeds: a seed's draw of data and initialisation is common to them, and differences over
+    seeds are paired. A point that a one-sided paired t-test finds worse than the leader (level `RACE_LEVEL` divided by
+    the number of rivals: Bonferroni) gets no further seeds; the baseline always gets all.
+
+    Raises: ValueError when the study has no completed point.
+    """
+
+    def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
+        self._space, self._ledger, self._seeds = space, ledger, seeds
+        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        settled = [event for event in ledger.points.values() if event["state"] == "complete"]
+        if not settled:
+            raise ValueError("no point of this study is complete: nothing to confirm")
+        ranked = sorted(settled, key=lambda event: -self._sign * event["value"])
+        chosen = [event["number"] for event in ranked[:top]]
+        first = {number: runs[0].run for (stage, number), runs in ledger.by_point.items() if stage == "search"}
+        self._baseline = next((number for number, run in first.items() if run.baseline), None)
+        if self._baseline is not None and self._baseline not in chosen:
+            chosen.append(self._baseline)
+        self._points = {number: first[number] for number in chosen}
+        self._todo = [(seed, number) for seed in range(seeds) for number in chosen]
+        self._todo = [(s, n) for s, n in self._todo if self._id(n, s) not in ledger.runs]
+
+    def next(self) -> Run | None:
+        while self._todo:
+            seed, number = self._todo.pop(0)
+            if not self.given_up(number):
+                return self._run(number, seed)
+        return None
+
+    def exhausted(self) -> bool:
+        return not self._todo
+
+    def evaluated(self, run: Run, evaluation: Evaluation) -> bool:  # noqa: ARG002  # the plan's interface
+        return False  # a confirmed value is the value of a whole trial
+
+    def ended(self, state: RunState) -> None:
+        """Nothing: the ledger knows."""
+
+    def given_up(self, number: int) -> bool:
+        """Whether a point lost the race to the leader."""
+        if number == self._baseline:
+            return False
+        values = {n: self._values(n) for n in self._points}
+        means = {n: self._sign * sum(v.values()) / len(v) for n, v in values.items() if v}
+        if number not in means:
+            return self._failed(number)
+        leader = max(means, key=lambda n: means[n])
+        rivals = max(1, len(self._points) - 1)
+        return number != leader and worse(values[number], values[leader], self._sign, RACE_LEVEL / rivals)
+
+    def _failed(self, number: int) -> bool:
+        runs = self._ledger.by_point.get(("confirm", number), [])
+        return any(state.failed for state in runs)
+
+    def _values(self, number: int) -> dict[int, float]:
+        """seed -> value of a point's confirming runs."""
+        runs = self._ledger.by_point.get(("confirm", number), [])
+        return {s.run.seed: s.best for s in runs if s.state == "completed" and s.best is not None}
+
+    def _id(self, number: int, repeat: int) -> str:
+        return self._run(number, repeat).id
+
+    def _run(self, number: int, repeat: int) -> Run:
+        search = self._space.search
+        run = self._points[number]
+        return make_run(
+            self._space,
+            run.point,
+            number=number,
+            repeat=repeat,
+            seed=search.seed + search.repeats + repeat,
+            stage="confirm",
+            baseline=run.baseline,
+        )
+
+
+def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float, level: float) -> bool:
+    """Whether `values` are worse than the leader's over their common seeds: one-sided paired t-test at `level`."""
+    common: Sequence[int] = sorted(values.keys() & leader.keys())
+    if len(common) < RACE_SEEDS:
+        return False
+    gaps = [sign * (leader[seed] - values[seed]) for seed in common]
+    if max(gaps) - min(gaps) < 1e-12:  # no spread: the t statistic is undefined, the order is plain
+        return gaps[0] > 0
+    p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
+    return math.isfinite(p) and bool(p < level)

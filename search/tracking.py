@@ -1,0 +1,396 @@
+"""The journal replayed into MLflow, off the event loop of Tune, as often as it takes.
+
+Every write can be repeated without harm: runs are found again by their tags, metrics carry the journal's times (MLflow
+drops exact repetitions), tags and statuses are set to what they are. How far the tracker has come is kept beside the
+journal, so that a later life, `search status` or the end of this one goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from search import record
+from search.journal import Event, read_with_ends
+from search.layout import StudyFolder, is_remote
+from search.space import Space
+from search.views import saved_views
+
+BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
+POLL_S = 0.5  # how often the journal is looked at for new lines
+RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
+LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
+PARAM_LIMIT = 6000  # MLflow cuts longer values
+STATUS = {"completed": "FINISHED", "pruned": "FINISHED", "paused": "KILLED"}
+
+
+def tracking_uri(storage: str) -> str:
+    """MLFLOW_TRACKING_URI where it is set, else a database in the storage (behind a URI: in ./runs)."""
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if given:
+        return given
+    folder = Path("runs").absolute() if is_remote(storage) else Path(storage)
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+class Tracker:
+    """Writes one study's journal to MLflow.
+
+    Args: uri: of the tracking store; environment: facts about the machine for the study's artifact.
+    """
+
+    def __init__(self, uri: str, folder: StudyFolder, space: Space) -> None:
+        self.uri, self.folder, self.space = uri, folder, space
+        self.experiment_id: str | None = None
+        self._client: Any = None
+        self._study_run: str | None = None
+        self._runs: dict[str, str] = {}  # our trial id -> MLflow's run id
+        position = _read_json(folder.tracked)
+        same = position.get("uri") == uri
+        self._offset: int = position.get("offset", 0) if same else 0
+        self._late: dict[str, int] = position.get("late", {}) if same else {}  # trial id -> ms of its end
+
+    def catch_up(self, final: bool = False) -> bool:
+        """Write what the journal has and MLflow has not; True when there was anything.
+
+        Args: final: nobody is writing any more: artifacts that are missing now will not come.
+        Raises: whatever MLflow raises when the store is locked, down or broken; call again later.
+        """
+        events = []
+        for event, end in read_with_ends(self.folder.journal, self._offset):
+            events.append(event)
+            if len(events) >= BATCH_EVENTS:
+                self._write(events, end)
+                events = []
+            last = end
+        if events:
+            self._write(events, last)
+        self._late_artifacts(final)
+        return bool(events)
+
+    def close_stale(self) -> int:
+        """Close as KILLED every run of this study that MLflow shows as running; call when no driver is alive.
+
+        Returns: how many there were.
+        """
+        self._connect()
+        client = self._client
+        stale = self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
+        for run in stale:
+            client.set_terminated(run.info.run_id, "KILLED")
+        return len(stale)
+
+    def link(self) -> str | None:
+        """Address of the saved view in the MLflow UI, for an http(s) store."""
+        if self.experiment_id is None or not self.uri.startswith("http"):
+            return None
+        return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs?viewStateShareKey={self.folder.study}"
+
+    def _write(self, events: list[Event], end: int) -> None:
+        """One batch: metrics of each trial together, in the order of the journal otherwise."""
+        self._connect()
+        metrics: dict[str, list[Any]] = {}
+        for event in events:
+            kind = event["e"]
+            if kind == "eval":
+                metrics.setdefault(event["id"], []).extend(_metrics(event))
+                continue
+            if "id" in event and event["id"] in metrics:
+                self._log_metrics(event["id"], metrics.pop(event["id"]))
+            handler = getattr(self, f"_on_{kind}", None)
+            if handler is not None:
+                handler(event)
+        for trial_id, values in metrics.items():
+            self._log_metrics(trial_id, values)
+        self._offset = end
+        self._save_position()
+
+    def _save_position(self) -> None:
+        draft = self.folder.tracked.with_suffix(".tmp")
+        draft.write_text(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}))
+        os.replace(draft, self.folder.tracked)
+
+    def _on_life(self, event: Event) -> None:
+        client, run_id = self._client, self._study_run
+        client.update_run(run_id, status="RUNNING")
+        client.set_tag(run_id, record.METRIC, self.space.metric.name)
+
+    def _on_start(self, event: Event) -> None:
+        from mlflow.entities import Param
+
+        run_id = self._run_of(event)
+        params = [Param(name, str(value)[:PARAM_LIMIT]) for name, value in event["params"].items()]
+        self._client.log_batch(run_id, params=params)
+        self._client.update_run(run_id, status="RUNNING")
+
+    def _on_again(self, event: Event) -> None:
+        self._client.update_run(self._runs[event["id"]], status="RUNNING")
+
+    def _on_pause(self, event: Event) -> None:
+        self._client.set_terminated(self._runs[event["id"]], "KILLED", end_time=event["t"])
+
+    def _on_end(self, event: Event) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        run_id, stop = self._runs[event["id"]], event["stop"]
+        values = {
+            record.TRAIN_SECONDS: event["seconds"],
+            record.BEST_AT_EXAMPLES: event["best_at"],
+            record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
+            record.best_key(self.space.metric.name): event["best"],
+        }
+        metrics = [
+            Metric(record.stored(name), float(v), event["t"], event["examples"])
+            for name, v in values.items()
+            if v is not None
+        ]
+        tags = [RunTag(record.STOP, stop)]
+        if event["reason"]:
+            tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
+        self._client.log_batch(run_id, metrics=metrics, tags=tags)
+        if event["traceback"]:
+            self._client.log_text(run_id, event["traceback"], record.TRACEBACK_FILE)
+        self._client.set_terminated(run_id, STATUS.get(stop, "FAILED"), end_time=event["t"])
+        self._late[event["id"]] = event["t"]
+
+    def _on_close(self, event: Event) -> None:
+        status = {"finished": "FINISHED", "failed": "FAILED"}.get(event["status"], "KILLED")
+        client = self._client
+        if event["reason"]:
+            client.set_tag(self._study_run, record.REASON, event["reason"])
+        client.set_terminated(self._study_run, status, end_time=event["t"])
+
+    def _log_metrics(self, trial_id: str, metrics: list[Any]) -> None:
+        for i in range(0, len(metrics), 1000):  # MLflow takes 1,000 at once
+            self._client.log_batch(self._runs[trial_id], metrics=metrics[i : i + 1000])
+
+    def _late_artifacts(self, final: bool) -> None:
+        """Log the similarities of ended trials, which may be written some seconds after the end."""
+        if not self._late:
+            return
+        self._connect()
+        for trial_id, ended in list(self._late.items()):
+            source = f"{self.folder.trial(trial_id)}/best/{record.SIMILARITIES}"
+            filesystem, path = fsspec.core.url_to_fs(source)
+            if filesystem.exists(path):
+                with tempfile.TemporaryDirectory() as scratch:
+                    local = Path(scratch) / record.SIMILARITIES
+                    filesystem.get_file(path, str(local))
+                    self._client.log_artifact(self._runs[trial_id], str(local))
+            elif not final and time.time() - ended / 1000 < LATE_S:
+                continue
+            del self._late[trial_id]
+        self._save_position()
+
+    def _connect(self) -> None:
+        """Find or make the experiment, the study's run and what is known of its trials."""
+        if self._client is not None:
+            return
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("DO_NOT_TRACK", "true")
+        # A tracker that is down is ours to wait for: MLflow's own waits would last minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        from mlflow import MlflowClient
+
+        client = MlflowClient(self.uri)
+        experiment = client.get_experiment_by_name(self.space.name)
+        if experiment is None:
+            place = None
+            if self.uri.startswith("sqlite:"):  # else MLflow would put artifacts into the current folder
+                Path(self.uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+                place = (Path(self.uri.removeprefix("sqlite:///")).parent / "artifacts" / self.space.name).as_uri()
+            self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
+        else:
+            self.experiment_id = experiment.experiment_id
+        self._client = client
+        try:
+            for run in self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}'"):
+                tags = run.data.tags
+                if tags.get(record.ROLE) == "study":
+                    self._study_run = run.info.run_id
+                elif record.TRIAL_ID in tags:
+                    self._runs[tags[record.TRIAL_ID]] = run.info.run_id
+            if self._study_run is None:
+                self._study_run = self._make_study_run()
+        except BaseException:
+            self._client = None  # half connected is not connected
+            raise
+
+    def _make_study_run(self) -> str:
+        from mlflow.entities import Param
+
+        client, space = self._client, self.space
+        tags = {
+            record.ROLE: "study",
+            record.STUDY_ID: self.folder.study,
+            record.METHOD: space.method,
+            record.METRIC: space.metric.name,
+            record.MODE: space.metric.mode,
+            record.FOLDER: self.folder.uri,
+            record.SEARCHED: ",".join(space.params),
+            record.NOTE: study_note(space, self.folder),
+        }
+        run = client.create_run(self.experiment_id, run_name=self.folder.study, tags=tags)
+        run_id: str = run.info.run_id
+        params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(space.resolved()).items()]
+        for i in range(0, len(params), 100):  # MLflow takes 100 at once
+            client.log_batch(run_id, params=params[i : i + 100])
+        for path in (self.folder.space, self.folder.environment):
+            if path.exists():
+                client.log_artifact(run_id, str(path))
+        for tag, value in saved_views(space, self.folder.study).items():
+            client.set_experiment_tag(self.experiment_id, tag, value)
+        return run_id
+
+    def _run_of(self, event: Event) -> str:
+        """MLflow's run of a trial, made when it is not there."""
+        trial_id = event["id"]
+        if trial_id not in self._runs:
+            tags = {
+                record.ROLE: "trial",
+                record.STUDY_ID: self.folder.study,
+                record.TRIAL_ID: trial_id,
+                record.POINT_ID: event["point_id"],
+                record.SEED: str(event["seed"]),
+                record.STAGE: event["stage"],
+                record.OPTUNA_NUMBER: str(event["number"]),
+                record.METHOD: self.space.method,
+                record.FOLDER: f"trials/{trial_id}",
+                record.PARENT: self._study_run,
+            }
+            if event["baseline"]:
+                tags[record.BASELINE] = event["baseline"]
+            name = run_name(trial_id, event["point"])
+            run = self._client.create_run(self.experiment_id, start_time=event["t"], run_name=name, tags=tags)
+            self._runs[trial_id] = run.info.run_id
+        return self._runs[trial_id]
+
+    def _search(self, text: str) -> list[Any]:
+        found, token = [], None
+        while True:
+            page = self._client.search_runs([self.experiment_id], text, max_results=5000, page_token=token)
+            found.extend(page)
+            token = page.token
+            if not token:
+                return found
+
+
+class Replayer:
+    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search.
+
+    Args: also: called now and then in the same thread (the study's files on their way to a remote storage).
+    """
+
+    def __init__(self, tracker: Tracker, also: Callable[[], None] = lambda: None) -> None:
+        self.tracker, self._also = tracker, also
+        self.trouble = ""  # the last failure, one line; empty when all is well
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="tracking", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, patience_s: float) -> bool:
+        """Bring the tracker up to date, trying for at most `patience_s` seconds; False when it could not be done."""
+        self._stop.set()
+        self._thread.join(timeout=patience_s)
+        if self._thread.is_alive():
+            self.trouble = self.trouble or "the tracker does not answer"
+            return False
+        until = time.monotonic() + patience_s
+        while not self._try(final=True):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(min(1.0, patience_s / 4))
+        return True
+
+    def _loop(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            failures = 0 if self._try() else failures + 1
+            self._stop.wait(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
+
+    def _try(self, final: bool = False) -> bool:
+        try:
+            self.tracker.catch_up(final)
+            self._also()
+        except Exception as error:  # stores raise what they like; nothing of it may reach the search
+            self.trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return False
+        self.trouble = ""
+        return True
+
+
+def replay(tracker: Tracker, alive: bool) -> str:
+    """Bring MLflow up to date once; with no driver alive also close runs left RUNNING. "" or what went wrong."""
+    try:
+        tracker.catch_up(final=not alive)
+        if not alive:
+            tracker.close_stale()
+    except Exception as error:  # as in Replayer
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ""
+
+
+def run_name(trial_id: str, point: Mapping[str, Any]) -> str:
+    """`t07 lr=3e-5`: the id and the first searched parameter, short enough for MLflow's table."""
+    if not point:
+        return trial_id
+    name, value = next(iter(point.items()))
+    text = f"{value:.2g}" if isinstance(value, float) else str(value)
+    return f"{trial_id} {_short(name)}={text}"[:40]
+
+
+def study_note(space: Space, folder: StudyFolder) -> str:
+    """Markdown shown on the study's page."""
+    searched = "\n".join(f"- `{name}`: {param.written()}" for name, param in space.params.items())
+    return (
+        f"**{space.method}** on `{space.encoder}`, trained on `{space.data.train}`, "
+        f"selected by `{space.metric.name}` ({space.metric.mode}).\n\n{searched}\n\n"
+        f"Folder: `{folder.uri}`"
+    )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as `a.b.c` keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _metrics(event: Event) -> list[Any]:
+    from mlflow.entities import Metric
+
+    return [
+        Metric(record.stored(name), float(v), event["t"], event["examples"]) for name, v in event["metrics"].items()
+    ]
+
+
+def _short(name: str) -> str:
+    known = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sample_size": "n"}
+    return known.get(name, name)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        data = json.loads(path.read_text())
+        if isinstance(data, dict):
+            return data
+    return {}
