@@ -1,0 +1,152 @@
+"""Scoring an encoder on sentence-pair sets: every distinct sentence is encoded once, over all sets (methods 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainables.data import Pairs
+from trainables.method import TokenColumn, Tokens
+from trainables.metrics import (
+    NO_SPREAD,
+    SMALLEST_NORM,
+    aggregate,
+    alignment,
+    ranks,
+    selecting_value,
+    standardised,
+    uniformity,
+)
+
+__all__ = ["Evaluated", "PreparedSets", "TokenPairs", "evaluate", "prepare_sets", "selecting_value", "test_suite"]
+
+Embed = Callable[[Sequence[Tokens]], Tensor]  # sequences -> (n, D) vectors in the same order, no gradient
+POSITIVE_SCORE = 4.0  # STS-B pairs above this gold score are the positives of alignment (methods 7.5)
+
+_SUITES = {
+    "en": ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"),
+    "zh": ("atec", "bq", "lcqmc", "pawsx", "stsb"),
+}
+
+
+@dataclass(frozen=True)
+class TokenPairs:
+    """One pair set, ready to be scored.
+
+    first, second: (n,) numbers of the pairs' sentences in the list of distinct sentences.
+    gold: (n,). gold_ranks: (n,) its standardised ranks, so that an evaluation ranks the cosines only.
+    subset: (n,) names, or None. graded: scores on a scale that goes beyond 4, as in STS-B.
+    """
+
+    name: str
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    gold: NDArray[np.float64]
+    gold_ranks: NDArray[np.float64]
+    subset: list[str] | None
+
+    @property
+    def graded(self) -> bool:
+        return bool(self.gold.max() > POSITIVE_SCORE) and len(np.unique(self.gold)) > 2
+
+
+@dataclass(frozen=True)
+class PreparedSets:
+    """Pair sets over one list of distinct sentences, shortest first; made once per (sets, tokenizer)."""
+
+    sentences: list[Tokens]
+    sets: tuple[TokenPairs, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Result of an evaluation.
+
+    metrics: `<set>_dev` Spearman in [-1, 1] (NaN when the vectors are NaN or all the same), `alignment`, `uniformity`.
+    similarities: `<set>_dev` -> (n,) float32 cosines in the order of the pairs.
+    """
+
+    metrics: dict[str, float]
+    similarities: dict[str, NDArray[np.float32]]
+
+
+def test_suite(language: str) -> tuple[str, ...]:
+    """Names of the test sets of a language: the seven English ones (7.1), the five Chinese ones (7.3).
+
+    Raises: ValueError for another language.
+    """
+    if language not in _SUITES:
+        raise ValueError(f"language: expected one of {', '.join(_SUITES)}, got {language!r}")
+    return _SUITES[language]
+
+
+def prepare_sets(sets: Sequence[Pairs], tokenise: Callable[[Sequence[str]], TokenColumn]) -> PreparedSets:
+    """Tokenise the distinct sentences of all sets once and number the pairs.
+
+    Raises: ValueError if two sets have one name.
+    """
+    names = [pairs.name for pairs in sets]
+    if len(set(names)) < len(names):
+        raise ValueError(f"expected pair sets with different names, got {', '.join(names)}")
+    texts = list(dict.fromkeys(t for pairs in sets for side in (pairs.first, pairs.second) for t in side))
+    column = tokenise(texts)
+    order = np.argsort(np.diff(column.starts), kind="stable")
+    position = np.empty(len(texts), dtype=np.int64)
+    position[order] = np.arange(len(texts))
+    number = dict(zip(texts, position.tolist(), strict=True))
+
+    def numbers(side: list[str]) -> NDArray[np.int64]:
+        return np.fromiter((number[text] for text in side), dtype=np.int64, count=len(side))
+
+    return PreparedSets(
+        column.take(order),
+        tuple(
+            TokenPairs(p.name, numbers(p.first), numbers(p.second), p.gold, standardised(ranks(p.gold)), p.subset)
+            for p in sets
+        ),
+    )
+
+
+def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evaluated:
+    """Spearman of cosine and gold score of every set, plus alignment and uniformity of the first graded set.
+
+    Args:
+        embed: called once with all distinct sentences, shortest first; it cuts them into chunks itself.
+        split: ending of the metric names. On "test" the sets with parts also get `<set>_test_mean` and `_wmean` (7.1).
+    """
+    vectors = embed(prepared.sentences).detach().float()
+    unit = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+    metrics: dict[str, float] = {}
+    similarities: dict[str, NDArray[np.float32]] = {}
+    for pairs in prepared.sets:
+        first, second = (torch.from_numpy(side).to(unit.device) for side in (pairs.first, pairs.second))
+        cosine: NDArray[np.float32] = (unit[first] * unit[second]).sum(1).cpu().numpy()
+        key = f"{pairs.name}_{split}"
+        similarities[key] = cosine
+        metrics[key] = _spearman(cosine, pairs.gold_ranks)
+        if split == "test" and pairs.subset is not None:
+            scores = aggregate(cosine, pairs.gold, pairs.subset)
+            metrics |= {f"{key}_{how}": scores[how] for how in ("mean", "wmean")}
+    return Evaluated(metrics | _geometry(unit, prepared.sets), similarities)
+
+
+def _spearman(cosine: NDArray[np.float32], gold_ranks: NDArray[np.float64]) -> float:
+    if np.isnan(cosine).any() or np.ptp(cosine) < NO_SPREAD:  # a correlation would be one with rounding errors
+        return float("nan")
+    return float(standardised(ranks(cosine)) @ gold_ranks)
+
+
+def _geometry(unit: Tensor, sets: Sequence[TokenPairs]) -> dict[str, float]:
+    graded = next((pairs for pairs in sets if pairs.graded), None)
+    if graded is None:
+        return {}
+    positive = graded.gold > POSITIVE_SCORE
+    sentences = np.unique(np.concatenate((graded.first, graded.second)))
+    x = unit[torch.from_numpy(sentences).to(unit.device)].cpu().numpy()
+    first, second = (x[np.searchsorted(sentences, side[positive])] for side in (graded.first, graded.second))
+    return {"alignment": alignment(first, second), "uniformity": uniformity(x)}

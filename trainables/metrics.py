@@ -1,0 +1,149 @@
+"""Correlations, cosine, alignment and uniformity: arrays in, numbers out (methods 7.1, 7.5). NumPy only."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+SMALLEST_NORM = 1e-8  # norms are clamped from below, so the cosine with a zero vector is 0 (methods 1.1, 7.1)
+NO_SPREAD = 1e-6  # cosines closer together than this differ by float32 rounding only
+UNIFORMITY_SENTENCES = 1024  # more than this and uniformity is taken on a fixed sample of so many vectors
+
+Floats = NDArray[np.floating]
+
+
+def ranks(values: Floats) -> NDArray[np.float64]:
+    """Average ranks, 1..n, ties share their mean rank (methods 7.1, D60).
+
+    Args:
+        values: (n,) without NaN.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    counts = np.diff(np.append(starts, len(values)))
+    result = np.empty(len(values))
+    result[order] = np.repeat(starts + (counts + 1) / 2, counts)
+    return result
+
+
+def standardised(values: Floats) -> NDArray[np.float64]:
+    """(n,) values minus their mean, scaled to Euclidean norm 1; all NaN when they are all equal."""
+    centred = values - np.mean(values, dtype=np.float64)
+    norm = float(np.linalg.norm(centred))
+    return centred / norm if norm > 0 and np.ptp(values) > 0 else np.full(len(values), math.nan)
+
+
+def pearson(x: Floats, y: Floats) -> float:
+    """Pearson correlation in [-1, 1]; NaN if either side is constant or holds a NaN.
+
+    Raises: ValueError if the shapes differ or there are fewer than two values.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
+        raise ValueError(f"expected two arrays of one length >= 2, got shapes {x.shape} and {y.shape}")
+    return float(np.clip(standardised(x) @ standardised(y), -1, 1))
+
+
+def spearman(x: Floats, y: Floats) -> float:
+    """Spearman correlation with tie correction: Pearson of the average ranks (D60). NaN as in `pearson`."""
+    x, y = np.asarray(x), np.asarray(y)
+    if np.isnan(x).any() or np.isnan(y).any():
+        return math.nan
+    return pearson(ranks(x), ranks(y))
+
+
+def normalised(vectors: Floats) -> Floats:
+    """(n, D) rows scaled to norm 1; a zero row stays zero."""
+    result: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
+    return result
+
+
+def cosines(first: Floats, second: Floats) -> Floats:
+    """(n,) cosine of each row of `first` with the same row of `second`, both (n, D); 0 where one is a zero vector."""
+    result: Floats = np.einsum("nd,nd->n", normalised(first), normalised(second))
+    return result
+
+
+def aggregate(similarity: Floats, gold: Floats, subset: Sequence[str] | None = None) -> dict[str, float]:
+    """Spearman of a set in the three settings of SentEval (methods 7.1).
+
+    Args:
+        similarity, gold: (n,). subset: (n,) part of each pair, None = one part.
+    Returns: "all": one correlation over all pairs (the papers' setting); with parts also "mean" and "wmean", the plain
+        mean of the parts' correlations and the mean weighted by their sizes.
+    """
+    scores = {"all": spearman(similarity, gold)}
+    if subset is not None:
+        names = np.asarray(subset)
+        parts = [names == name for name in dict.fromkeys(subset)]
+        each = [spearman(similarity[part], gold[part]) for part in parts]
+        scores["mean"] = float(np.mean(each))
+        scores["wmean"] = float(np.average(each, weights=[part.sum() for part in parts]))
+    return scores
+
+
+def percent(correlation: float) -> float:
+    """A correlation as the papers print it: x 100, two decimals."""
+    return round(100 * correlation, 2)
+
+
+def sts_average(correlations: Sequence[float]) -> float:
+    """Avg of the papers: mean of the rounded percentages, rounded again (methods 7.1)."""
+    return round(float(np.mean([percent(c) for c in correlations])), 2)
+
+
+def alignment(first: Floats, second: Floats, power: float = 2.0) -> float:
+    """Mean distance^power of positive pairs on the unit sphere, in [0, 2^power]; lower is better (methods 7.5).
+
+    Args:
+        first, second: (n, D), any norm.
+    """
+    distance = np.linalg.norm(normalised(first) - normalised(second), axis=1)
+    return float(np.mean(distance**power))
+
+
+def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCES, seed: int = 0) -> float:
+    """log of the mean over distinct pairs of exp(-t |x - y|^2) on the unit sphere, in [-4t, 0]; lower is better (7.5).
+
+    Args:
+        vectors: (n, D), any norm, n >= 2.
+        limit: from more than `limit` vectors a sample of that size is drawn with `seed`, always the same one.
+    """
+    if len(vectors) < 2:
+        raise ValueError(f"expected at least two vectors, got {len(vectors)}")
+    if len(vectors) > limit:
+        vectors = vectors[np.random.default_rng(seed).choice(len(vectors), limit, replace=False)]
+    x = normalised(vectors)
+    squares = np.einsum("nd,nd->n", x, x)  # 1, or 0 of a zero vector
+    upper = np.triu_indices(len(x), k=1)
+    distances = np.maximum((squares[:, None] + squares[None, :] - 2 * (x @ x.T))[upper], 0)
+    return float(np.log(np.mean(np.exp(-t * distances), dtype=np.float64)))
+
+
+def metric_parts(metric: str) -> list[str]:
+    """The measured names that a selecting metric is made of: `stsb_dev`, or `mean(stsb_dev, atec_dev)`.
+
+    Raises: ValueError if the text is neither.
+    """
+    name = r"[\w.-]+"
+    if match := re.fullmatch(rf"\s*mean\(\s*({name}(?:\s*,\s*{name})*)\s*\)\s*", metric):
+        return [part.strip() for part in match[1].split(",")]
+    if re.fullmatch(name, metric):
+        return [metric]
+    raise ValueError(f"metric: expected a name such as stsb_dev or mean(stsb_dev,atec_dev), got {metric!r}")
+
+
+def selecting_value(metric: str, metrics: dict[str, float]) -> float:
+    """The value of a selecting metric: a measured one or a plain mean of several.
+
+    Raises: ValueError naming what was measured if a part is missing.
+    """
+    parts = metric_parts(metric)
+    if missing := [part for part in parts if part not in metrics]:
+        raise ValueError(f"metric: {missing[0]!r} was not measured; measured: {', '.join(metrics)}")
+    return float(np.mean([metrics[part] for part in parts]))

@@ -1,0 +1,218 @@
+"""Tokens and other costly things, computed once per content and shared between processes through files.
+
+An entry's file name is the hash of everything it depends on, so a file is never stale and two processes that make the
+same entry at the same time write the same thing. Arrays are memory-mapped: processes share the pages of one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from trainables.method import TokenColumn
+
+CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"
+MAX_TOKENS = 512  # no method keeps more (knob max_length), so no more are stored
+CHUNK = 8192  # texts per call of the tokenizer: bounds the memory of its results
+MEMO_ENTRIES = 32  # entries a process keeps at hand; token columns are memory-mapped and cost it little
+FORMAT = b"1"  # part of every hash; raise it when the layout of the files changes
+
+T = TypeVar("T")
+_ABSENT = object()
+Encode = Callable[[Sequence[str]], Iterable[Sequence[int]]]  # texts -> token ids without special tokens
+
+
+def cache_dir() -> Path:
+    """The folder of cached things: `SEARCH_CACHE_DIR`, else the user's cache folder."""
+    value = os.environ.get(CACHE_DIR_VARIABLE)
+    return Path(value).expanduser() if value else Path(platformdirs.user_cache_dir("contrastive-search"))
+
+
+def content_hash(parts: object) -> str:
+    """32 hex digits for nested content: None, bool, numbers, texts, bytes, paths, sequences, mappings, arrays, columns.
+
+    Raises: TypeError for anything else, since its content cannot be known.
+    """
+    digest = hashlib.blake2b(FORMAT, digest_size=16)
+    _feed(digest, parts)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: object) -> None:
+    """Every value starts with its type and length, so that different contents never run together."""
+    if isinstance(value, (list, tuple)):
+        digest.update(b"list %d " % len(value))
+        if value and all(type(v) is str for v in value):  # a corpus: one pass instead of one call per text
+            encoded = [v.encode("utf-8", "surrogatepass") for v in value]
+            digest.update(b"texts ")
+            digest.update(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)).tobytes())
+            digest.update(b"".join(encoded))
+            return
+        for v in value:
+            _feed(digest, v)
+    elif isinstance(value, Mapping):
+        digest.update(b"mapping %d " % len(value))
+        for key in sorted(value, key=repr):
+            _feed(digest, key)
+            _feed(digest, value[key])
+    elif isinstance(value, TokenColumn):
+        digest.update(b"column ")
+        _feed(digest, value.flat)
+        _feed(digest, value.starts)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"array {value.dtype.str} {value.shape} ".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    elif value is None or isinstance(value, (bool, int, float, str, bytes, os.PathLike, np.generic)):
+        raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        digest.update(f"{type(value).__name__} {len(raw)} ".encode())
+        digest.update(raw)
+    else:
+        raise TypeError(f"cache key: expected texts, numbers, arrays, lists or mappings, got {type(value).__name__}")
+
+
+class DiskCache:
+    """Things made once per content, kept in a folder and the latest ones in this process.
+
+    A token column or an array comes back memory-mapped and read-only; anything else is pickled, so the folder must be
+    one that only its user can write (the user's cache folder is). A file that cannot be read is made anew.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_dir()
+        self._memo: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
+        """`make()`, or what it gave before for equal `parts`.
+
+        Args:
+            name: what it is, a word for file names; things of different names never mix.
+            parts: everything the result depends on; see `content_hash`.
+        """
+        key = f"{name}-{content_hash(parts)}"
+        with self._lock:
+            if key in self._memo:
+                self._memo.move_to_end(key)
+                return self._memo[key]  # type: ignore[no-any-return]
+        base = self.folder / key
+        value = _load(base)
+        if value is _ABSENT:
+            made = make()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _store(base, made)
+            value = _load(base)  # memory-mapped, as every later process gets it
+            value = made if value is _ABSENT else value
+        with self._lock:
+            self._memo[key] = value
+            while len(self._memo) > MEMO_ENTRIES:
+                self._memo.popitem(last=False)
+        return value  # type: ignore[no-any-return]
+
+
+class TokenCache:
+    """Token columns of texts under one tokenizer.
+
+    Args:
+        encode: texts -> token ids; see `tokenizer_encoder` for Hugging Face tokenizers.
+        fingerprint: changes when the tokenizer does; see `tokenizer_fingerprint`.
+        cache: where the columns are kept.
+    """
+
+    def __init__(self, encode: Encode, fingerprint: str, cache: DiskCache | None = None) -> None:
+        self.encode, self.fingerprint, self.cache = encode, fingerprint, cache or DiskCache()
+
+    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
+        """Token ids of every text without special tokens, at most `MAX_TOKENS` each."""
+        texts = texts if isinstance(texts, list) else list(texts)
+        return self.cache.cached("tokens", [self.fingerprint, MAX_TOKENS, texts], lambda: self._column(texts))
+
+    def _column(self, texts: list[str]) -> TokenColumn:
+        flat, lengths = [], []
+        for start in range(0, len(texts), CHUNK):
+            rows = [row[:MAX_TOKENS] for row in self.encode(texts[start : start + CHUNK])]
+            lengths += [len(row) for row in rows]
+            flat.append(np.fromiter((i for row in rows for i in row), dtype=np.int32, count=sum(map(len, rows))))
+        return TokenColumn(
+            np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32),
+            np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        )
+
+
+def tokenizer_encoder(tokenizer: Any) -> Encode:
+    """`Encode` of a Hugging Face tokenizer; a fast one encodes whole batches outside Python."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return lambda texts: tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]  # type: ignore[no-any-return]
+    return lambda texts: (e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=False))
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Hash of all that decides a tokenizer's ids: its serialised pipeline, or class and vocabulary of a slow one."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return content_hash(backend.to_str())
+    options = {k: v for k, v in tokenizer.init_kwargs.items() if isinstance(v, (bool, int, float, str))}
+    return content_hash([type(tokenizer).__name__, tokenizer.get_vocab(), options])
+
+
+def _store(base: Path, value: object) -> None:
+    if isinstance(value, TokenColumn):
+        _write(base, ".flat.npy", lambda file: np.save(file, value.flat))
+        _write(base, ".starts.npy", lambda file: np.save(file, value.starts))  # last: its presence completes the entry
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        _write(base, ".npy", lambda file: np.save(file, value))
+    else:
+        _write(base, ".pickle", lambda file: pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def _write(base: Path, suffix: str, save: Callable[[Any], None]) -> None:
+    """Under another name first, so that no reader ever sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=base.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            save(file)
+        os.replace(temporary, base.with_name(base.name + suffix))
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _load(base: Path) -> Any:
+    """The stored value, or `_ABSENT` if there is none that can be read."""
+    paths = {suffix: base.with_name(base.name + suffix) for suffix in (".starts.npy", ".flat.npy", ".npy", ".pickle")}
+    try:
+        if paths[".starts.npy"].exists():
+            return _checked(TokenColumn(_mapped(paths[".flat.npy"]), _mapped(paths[".starts.npy"])))
+        if paths[".npy"].exists():
+            return _mapped(paths[".npy"])
+        if paths[".pickle"].exists():
+            return pickle.loads(paths[".pickle"].read_bytes())
+    except Exception:  # a damaged pickle can raise anything; whatever is wrong, the entry is made anew
+        return _ABSENT
+    return _ABSENT
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """A read-only view of the file. A plain array: slicing a `np.memmap` costs several times more."""
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: empty")
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _checked(column: TokenColumn) -> TokenColumn:
+    starts = column.starts
+    whole = starts.ndim == 1 and len(starts) and starts[0] == 0 and starts[-1] == len(column.flat)
+    if not whole or (np.diff(starts) < 0).any():
+        raise ValueError("the offsets do not fit the tokens")
+    return column
