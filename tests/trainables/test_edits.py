@@ -1,0 +1,122 @@
+"""The comparison edits: exact distributions on short sentences."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from outcomes import outcomes
+
+from trainables import edits
+from trainables.configs import COMPARISON_EDITS
+from trainables.dice import pick_places
+
+TEN = [str(i) for i in range(10)]
+
+
+def spread(edit: Any, words: list[str], **options: Any) -> dict[str, Fraction]:
+    return outcomes(lambda rng: " ".join(edit(words, rng, **options)))
+
+
+def test_places_are_uniform_sets() -> None:
+    found = outcomes(lambda rng: " ".join(map(str, pick_places(rng, 4, 2))))
+    assert found == {f"{i} {j}": Fraction(1, 6) for i in range(4) for j in range(i + 1, 4)}
+
+
+def test_crop_keeps_a_span() -> None:
+    assert spread(edits.crop, TEN) == {
+        " ".join(TEN[:9]): Fraction(1, 2),
+        " ".join(TEN[1:]): Fraction(1, 2),
+    }
+
+
+@pytest.mark.parametrize("percent", [10, 20, 30])
+def test_deletion_removes_its_share(percent: int) -> None:
+    edit = edits.word_edit(f"delete_{percent}", "en")
+    words = edit(TEN, Random(0))
+    assert len(words) == 10 - percent // 10
+    assert words == sorted(words)
+
+
+def test_deletion_takes_every_place_alike() -> None:
+    assert spread(edits.delete_words, ["a", "b", "c"], share=0.1) == {
+        "b c": Fraction(1, 3), "a c": Fraction(1, 3), "a b": Fraction(1, 3),
+    }  # fmt: skip
+
+
+def test_mask_hides_its_share() -> None:
+    words = edits.mask_words([str(i) for i in range(20)], Random(1), "[MASK]")
+    assert words.count("[MASK]") == 3
+    assert all(w in ("[MASK]", str(i)) for i, w in enumerate(words))
+
+
+def test_repetition_draws_how_many() -> None:
+    assert spread(edits.repeat_words, ["a", "b"]) == {
+        "a b": Fraction(1, 3), "a a b": Fraction(1, 6), "a b b": Fraction(1, 6), "a a b b": Fraction(1, 3),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "marks"), [("en", ".;?:!,"), ("zh", "。；？：！，")])
+def test_marks_come_before_words(language: str, marks: str) -> None:
+    found = spread(edits.insert_random_marks, ["a", "b", "c"], language=language)
+    assert set(found) == {
+        " ".join(words) for m in marks for words in ([m, "a", "b", "c"], ["a", m, "b", "c"], ["a", "b", m, "c"])
+    }
+    assert set(found.values()) == {Fraction(1, 18)}
+
+
+def test_synonyms_only_where_there_are_some() -> None:
+    table = {"big": ["large", "great"], "dog": ["hound"]}
+    found = spread(edits.replace_synonyms, ["a", "big", "dog"], synonyms=lambda w: table.get(w, ()))
+    assert found == {"a large dog": Fraction(1, 4), "a great dog": Fraction(1, 4), "a big hound": Fraction(1, 2)}
+    assert spread(edits.replace_synonyms, ["a", "b"], synonyms=lambda _: ()) == {"a b": Fraction(1)}
+
+
+@pytest.mark.parametrize("name", [n for n in COMPARISON_EDITS if n != "synonym"])
+def test_one_word_survives(name: str) -> None:
+    edit = edits.word_edit(name, "en", "[MASK]")
+    assert all("a" in text.split() for text in outcomes(lambda rng: " ".join(edit(["a"], rng))))
+
+
+def test_unknown_edit_lists_the_known() -> None:
+    with pytest.raises(ValueError, match=r"edit: expected one of crop, .*, got 'shuffle'"):
+        edits.word_edit("shuffle", "en")
+
+
+def _synset(*names: str) -> SimpleNamespace:
+    return SimpleNamespace(lemma_names=lambda **_: list(names))
+
+
+def test_wordnet_gives_sorted_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    synsets = {("dog", "eng"): [_synset("dog", "domestic_dog"), _synset("cad", "dog")]}
+    reader = SimpleNamespace(synsets=lambda word, lang="eng": synsets.get((word, lang), []))
+    monkeypatch.setitem(sys.modules, "nltk.corpus", SimpleNamespace(wordnet=reader))
+    synonyms = edits.wordnet("en")
+    assert synonyms("Dog") == ["cad", "domestic dog"]
+    assert synonyms("unheard") == []
+
+
+def test_missing_wordnet_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def synsets(*_: str, **__: str) -> None:
+        raise LookupError("Resource wordnet not found.")
+
+    monkeypatch.setitem(sys.modules, "nltk.corpus", SimpleNamespace(wordnet=SimpleNamespace(synsets=synsets)))
+    with pytest.raises(edits.ThesaurusError, match=r"`python -m nltk.downloader wordnet omw-1.4`"):
+        edits.word_edit("synonym", "zh")
+
+
+def test_missing_nltk_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nltk.corpus", None)
+    with pytest.raises(edits.ThesaurusError, match=r"pip install 'contrastive-search\[sda\]'"):
+        edits.wordnet("en")
+
+
+def test_same_dice_same_words() -> None:
+    edit = partial(edits.repeat_words, TEN)
+    assert edit(Random(3)) == edit(Random(3))
+    assert len({tuple(edit(Random(s))) for s in range(20)}) > 10

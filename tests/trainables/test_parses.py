@@ -1,0 +1,166 @@
+"""Parses: storage round trips, the spaCy path, and what is said when a pipeline is missing or unfit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotated import annotated
+
+from trainables import parses as parses_module
+from trainables.parses import (
+    ParserError,
+    Parses,
+    builtin_parses,
+    hash_texts,
+    pack_texts,
+    parse_texts,
+    parsed,
+    parser_identity,
+    unpack_texts,
+)
+
+spacy = pytest.importorskip("spacy")
+
+SENTENCES = [
+    annotated("She|PRON|PRP|nsubj|1|she painted|VERB|VBD|ROOT|1|paint fences|NOUN|NNS|dobj|1|fence"),
+    [],
+    annotated("他|PRON|PN|nsubj|1 来|VERB|VV|ROOT|1"),
+]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A spaCy pipeline with an untrained tagger and parser: its parses mean nothing but are trees."""
+    from spacy.training import Example
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tagger")
+    nlp.add_pipe("parser")
+    words = ["We", "saw", "them"]
+    annotation = {"words": words, "tags": ["PRP", "VBD", "PRP"], "heads": [1, 1, 1], "deps": ["nsubj", "ROOT", "dobj"]}
+    spacy.util.fix_random_seed(0)
+    nlp.initialize(lambda: [Example.from_dict(nlp.make_doc(" ".join(words)), annotation)])
+    folder = tmp_path_factory.mktemp("pipeline") / "untrained"
+    nlp.to_disk(folder)
+    return str(folder)
+
+
+def test_round_trips() -> None:
+    parses = Parses.from_tokens(SENTENCES)
+    assert len(parses) == 3
+    assert list(parses.sentences()) == SENTENCES
+    assert [parses[i] for i in range(3)] == SENTENCES
+    assert list(parses.part(1, 3).sentences()) == SENTENCES[1:]
+    again = Parses.from_arrays(parses.to_arrays())
+    assert list(again.sentences()) == SENTENCES
+    assert again.fingerprint == parses.fingerprint
+    assert Parses.from_tokens(SENTENCES[:2]).fingerprint != parses.fingerprint
+
+
+def test_no_sentences() -> None:
+    parses = Parses.from_tokens([])
+    assert list(Parses.from_arrays(parses.to_arrays()).sentences()) == []
+
+
+def test_a_head_outside_the_sentence_is_named() -> None:
+    with pytest.raises(ValueError, match=r"sentence 0: expected the head of 'go' in 0\.\.0, got 1"):
+        Parses.from_tokens([annotated("go|VERB|VB|ROOT|1")])
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "", "不 是\n\t𝄞", "b"], ["", "x"]])
+def test_texts_pack_and_unpack(texts: list[str]) -> None:
+    assert unpack_texts(pack_texts(texts, "t"), "t") == texts
+
+
+def test_hash_sees_the_borders() -> None:
+    assert hash_texts(["ab", "c"]) != hash_texts(["a", "bc"])
+    assert hash_texts(["ab", "c"]) == hash_texts(("ab", "c"))
+
+
+def test_parsing_gives_a_tree_over_the_stripped_text(pipeline: str) -> None:
+    texts = ["  The cat sat on the mat. ", "", "It rained, and we stayed."]
+    parses = parse_texts(texts, pipeline, "en")
+    assert len(parses) == 3
+    for text, tokens in zip(texts, parses.sentences(), strict=True):
+        doc = spacy.load(pipeline)(text.strip())
+        expected = [(t.text, t.lemma_, t.pos_, t.tag_, t.dep_, t.head.i) for t in doc]
+        assert [tuple(t) for t in tokens] == expected
+
+
+def test_processes_do_not_change_the_parses(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parses_module, "CHUNK", 10)
+    texts = [f"Sentence number {i} says {'very ' * (i % 4)}little." for i in range(21)]
+    seen: list[tuple[int, int]] = []
+    apart = parse_texts(texts, pipeline, "en", processes=2, progress=lambda done, total: seen.append((done, total)))
+    assert list(apart.sentences()) == list(parse_texts(texts, pipeline, "en", processes=1).sentences())
+    assert seen == [(10, 21), (20, 21), (21, 21)]
+
+
+def test_cached_by_content_and_pipeline(pipeline: str) -> None:
+    store: dict[Any, Any] = {}
+
+    def cached(name: str, parts: Sequence[object], make: Callable[[], Any]) -> Any:
+        key = (name, *parts)
+        if key not in store:
+            store[key] = make()
+        return store[key]
+
+    first = parsed(["One two."], pipeline, "en", cached)
+    assert parsed(["One two."], pipeline, "en", cached).fingerprint == first.fingerprint
+    assert len(store) == 1
+    parsed(["One two three."], pipeline, "en", cached)
+    assert len(store) == 2
+
+
+def test_identity_tells_equal_names_apart(pipeline: str, tmp_path: Path) -> None:
+    other = spacy.load(pipeline)
+    other.meta["description"] = "trained on something else"
+    other.to_disk(tmp_path / "other")
+    assert parser_identity(pipeline, "en") != parser_identity(str(tmp_path / "other"), "en")
+    assert parser_identity("builtin", "zh") == "builtin"
+
+
+def test_missing_pipeline_names_the_command() -> None:
+    with pytest.raises(ParserError, match=r"'xx_absent_sm': .*not installed.*`python -m spacy download xx_absent_sm`"):
+        parse_texts(["a"], "xx_absent_sm", "en")
+
+
+@pytest.mark.skipif(spacy.util.is_package("zh_core_web_md"), reason="zh_core_web_md is installed here")
+def test_the_default_is_the_papers() -> None:
+    with pytest.raises(ParserError, match=r"`python -m spacy download zh_core_web_md`"):
+        parser_identity(None, "zh")
+
+
+def test_unfit_pipelines(pipeline: str, tmp_path: Path) -> None:
+    with pytest.raises(ParserError, match=r"no spaCy pipeline in this folder"):
+        parser_identity(str(tmp_path), "en")
+    with pytest.raises(ParserError, match=r"expected a pipeline for 'zh', got one for 'en'"):
+        parser_identity(pipeline, "zh")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(ParserError, match=r"with a dependency parser, got only a tokenizer"):
+        parse_texts(["a"], str(tmp_path / "blank"), "en")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_builtin_sentences_have_parses(language: str) -> None:
+    from trainables.builtin import sentences
+
+    texts = sentences(language, 20)
+    for text, tokens in zip(texts, builtin_parses(texts, language).sentences(), strict=True):
+        assert "".join(t.text for t in tokens) == text.replace(" ", "")
+        assert [t.dep for t in tokens].count("ROOT") == 1
+
+
+@pytest.mark.real_data
+def test_real_pipeline(real_data: Path) -> None:
+    folder = Path(os.environ.get("SEARCH_PIPELINE_DIR", real_data.parent / "models")) / "en_ewt_sm"
+    if not folder.is_dir():
+        pytest.skip("no trained pipeline: SEARCH_PIPELINE_DIR is not set")
+    tokens = parse_texts(["She painted the fence in spring."], str(folder), "en")[0]
+    assert [t.text for t in tokens] == ["She", "painted", "the", "fence", "in", "spring", "."]
+    assert (tokens[0].dep, tokens[0].head) == ("nsubj", 1)
+    assert (tokens[1].dep, tokens[1].tag, tokens[1].lemma) == ("ROOT", "VBD", "paint")
