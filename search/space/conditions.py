@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from search.space.params import Param, stored
 from search.space.problems import Problems, Where, did_you_mean
+from search.space.sections import Search, mistake
 from search.space.space import Space
 from trainables.configs import CONFIGS
 from trainables.knobs import Knob
@@ -22,12 +23,14 @@ def check_conditions(
     params: Mapping[str, Param],
     base: Mapping[str, Any],
     known: Mapping[str, Knob],
+    unsure: Collection[str],
     places: Mapping[str, Where],
     problems: Problems,
 ) -> dict[str, Param]:
     """The parameters with checked conditions, each after those it depends on (otherwise in the order given).
 
-    A condition is dead when the parameter it names never takes any of its values, and is reported.
+    A condition is dead when the parameter it names never takes one of its values, and is reported; on parameters that
+    are themselves mistaken (`unsure`) nothing is said.
     """
     checked = {}
     for name, param in params.items():
@@ -36,10 +39,12 @@ def check_conditions(
             key = f"params.{name}.when"
             if other not in known:
                 problems.add(places[name], f"{key}.{other}", "unknown" + did_you_mean(other, known))
-            elif message := next((m for v in values if (m := known[other].problem(v))), None):
+            elif message := next((m for v in values if (m := mistake(known[other], v))), None):
                 problems.add(places[name], f"{key}.{other}", message)
             else:
                 when[other] = tuple(stored(known[other], v) for v in values)
+                if other in unsure:
+                    continue
                 _check_reachable(params.get(other), base[other], when[other], places[name], f"{key}.{other}", problems)
         checked[name] = replace(param, when=when)
     return _ordered(checked, places, problems)
@@ -69,33 +74,39 @@ def _ordered(params: dict[str, Param], places: Mapping[str, Where], problems: Pr
     return ordered
 
 
-def check_search(space: Space, where: Where, problems: Problems) -> None:
-    """That the sampler fits what is searched and that the search can end."""
-    search = space.search
-    if not space.is_grid:
-        if not space.params:
-            problems.add(
-                where, "params", f"nothing is searched; sampler {search.sampler} needs a parameter with a range"
-            )
-        if space.rows:
-            problems.add(where, "points", f"listed points need sampler grid, got {search.sampler}")
-        if search.trials is None and search.time is None and search.device_hours is None:
-            problems.add(where, "search", "no end: give trials, time or device_hours")
+def check_search(
+    search: Search,
+    params: Mapping[str, Param],
+    rows: Collection[object],
+    where: Callable[[str], Where],
+    problems: Problems,
+) -> None:
+    """That the sampler fits what is searched. `where`: place of a section or parameter."""
+    if search.sampler == "grid":
+        for name, param in params.items():
+            if param.count() is None:
+                problems.add(where(name), f"params.{name}", "sampler grid needs grid, choice, or a range with step")
         return
-    continuous = [name for name, param in space.params.items() if param.count() is None]
-    for name in continuous:
-        problems.add(where, f"params.{name}", "sampler grid needs grid, choice, or a range with step")
-    if continuous:
+    if not params:
+        sampler = search.sampler
+        problems.add(where("params"), "params", f"nothing is searched; sampler {sampler} needs a parameter with values")
+    if rows:
+        problems.add(where("points"), "points", f"listed points need sampler grid, got {search.sampler}")
+
+
+def check_size(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
+    """That a grid is not too large, nor cut short."""
+    count = space.cardinality() if space.is_grid else None
+    if count is None:
         return
-    count = space.cardinality()
-    assert count is not None
     if count > MOST_POINTS:
-        problems.add(where, "params", f"a grid of {count:,} points; at most {MOST_POINTS:,} can be run")
-    if search.trials is not None and search.trials < count:
-        problems.add(where, "search.trials", f"a grid runs its exact product of {count} points, got {search.trials}")
+        problems.add(where("params"), "params", f"a grid of {count:,} points; at most {MOST_POINTS:,} can be run")
+    elif space.search.trials is not None and space.search.trials < count:
+        message = f"a grid runs its exact product of {count} points, got {space.search.trials}"
+        problems.add(where("search"), "search.trials", message)
 
 
-def check_combinations(space: Space, places: Mapping[str, Where], top: Where, problems: Problems) -> None:
+def check_combinations(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
     """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
     config = CONFIGS[space.method]
     if not hasattr(config, "conflicts"):
@@ -105,7 +116,7 @@ def check_combinations(space: Space, places: Mapping[str, Where], top: Where, pr
         for key, message in knob_problems(config, space.values(point)):
             if (key, message) not in seen:
                 seen.add((key, message))
-                problems.add(places.get(key, top), f"params.{key}", message)
+                problems.add(where(key), f"params.{key}", message)
 
 
 def _combinations(space: Space) -> Iterator[dict[str, Any]]:

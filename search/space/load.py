@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from search.space.conditions import check_combinations, check_conditions, check_search, distinct
+from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.params import KINDS, Param, read_param, stored
-from search.space.problems import Problems, Where, did_you_mean
+from search.space.problems import Problems, SpaceError, Where, close_to, did_you_mean
 from search.space.scale import scaled_down
 from search.space.sections import (
     Pruner,
     Resources,
     Search,
     auto,
+    check_end,
     check_pruner,
     check_resources,
     entries,
+    mistake,
     read_data,
     read_metric,
     seconds,
@@ -49,11 +51,9 @@ def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     problems = Problems()
     source = os.fspath(path)
     root = _read_with_bases(source, (), problems)
-    problems.raise_if_any()  # what a file means is looked at only when all of it can be read
-    assert root is not None
-    root = override(root, overrides, problems)
-    problems.raise_if_any()
-    return _checked(root, source, problems)
+    if root is None or problems.unreadable:
+        raise SpaceError(problems.found)
+    return _checked(override(root, overrides, problems), source, problems)
 
 
 def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:
@@ -81,15 +81,15 @@ def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> N
     given = node.value["extends"]
     own = Node({key: value for key, value in node.value.items() if key != "extends"}, node.where)
     if not isinstance(given.value, str) or not given.value.strip() or "\0" in given.value:
-        problems.add(given.where, "extends", f"expected the path of a space file, got {given.plain()!r}")
+        problems.lost(given.where, "extends", f"expected the path of a space file, got {given.plain()!r}")
         return own
     base_path = os.path.normpath(os.path.join(os.path.dirname(path), given.value))
     trail = (*trail, os.path.normpath(path))
     if base_path in trail:
-        problems.add(given.where, "extends", "in a circle: " + " -> ".join((*trail, base_path)))
+        problems.lost(given.where, "extends", "in a circle: " + " -> ".join((*trail, base_path)))
         return own
     if not os.path.isfile(base_path):
-        problems.add(given.where, "extends", f"no such file: {base_path}")
+        problems.lost(given.where, "extends", f"no such file: {base_path}")
         return own
     base = _read_with_bases(base_path, trail, problems)
     if base is None:
@@ -116,6 +116,7 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     search = settings(Search, part("search"), "search", problems, {"time": seconds})
     pruner = settings(Pruner, part("pruner"), "pruner", problems, {"warmup": auto})
     resources = settings(Resources, part("resources"), "resources", problems)
+    check_end(search, part("search") or root, problems)
     check_pruner(pruner, search, part("pruner") or root, problems)
     check_resources(resources, part("resources") or root, problems)
     smoke = part("smoke")
@@ -125,6 +126,12 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
         return None  # without it no parameter can be checked
     preset = _read_preset(part("preset"), method, encoder, problems)
     params, constants, rows, places = _read_params(root, method, preset, problems)
+
+    def where(name: str) -> Where:
+        node = part(name)
+        return places.get(name) or (node.where if node else top)
+
+    check_search(search, params, rows, where, problems)
     if len(problems.found) > before:
         return None
     assert name is not None
@@ -136,9 +143,9 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
         constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
         smoke=smoke.plain() if smoke else {}, source=source,
     )  # fmt: skip
-    check_search(space, (part("search") or root).where, problems)
+    check_size(space, where, problems)
     if len(problems.found) == before:
-        check_combinations(space, places, top, problems)
+        check_combinations(space, where, problems)
     return space if len(problems.found) == before else None
 
 
@@ -214,8 +221,7 @@ def _read_params(
     for name, node in searched.items():
         places[name] = node.where
         if isinstance(node.value, dict):
-            if param := read_param(known[name], node, f"params.{name}", problems):
-                params[name] = param
+            params[name] = read_param(known[name], node, f"params.{name}", problems)
         else:
             _read_constant(known[name], node, f"params.{name}", constants, problems)
     for name, node in train.items():
@@ -229,7 +235,9 @@ def _read_params(
         params[name] = Param(name=name, kind="grid", values=values, listed=True)
         places[name] = root.value["points"].where
     base = base_values(method, preset) | constants
-    return check_conditions(params, base, known, places, problems), constants, rows, places
+    unsure = {name for name, param in params.items() if not param.values and param.low is None}
+    unsure |= {name for name in (*searched, *train) if name not in params and name not in constants}
+    return check_conditions(params, base, known, unsure, places, problems), constants, rows, places
 
 
 def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:
@@ -239,19 +247,13 @@ def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], 
         problems.add(node.where, key, f"expected a mapping of hyperparameters, got {node.kind()}")
         return {}
     for name in node.value.keys() - known.keys():
-        problems.add(node.value[name].where, f"{key}.{name}", f"unknown for {method!r}" + _closest(name, known))
+        problems.add(node.value[name].where, f"{key}.{name}", f"unknown for {method!r}" + close_to(name, known))
     return {name: item for name, item in node.value.items() if name in known}
-
-
-def _closest(name: str, known: Iterable[str]) -> str:
-    """Only a suggestion: listing every hyperparameter would drown the message."""
-    hint = did_you_mean(name, known)
-    return hint if hint.startswith("; did you mean") else ""
 
 
 def _read_constant(knob: Knob, node: Node, key: str, constants: dict[str, Any], problems: Problems) -> None:
     value = node.plain()
-    if message := knob.problem(value):
+    if message := mistake(knob, value):
         if isinstance(value, list) and knob.kind != "ints":
             message = f"a list is no constant; to search it write {{choice: {value!r}}}"
         problems.add(node.where, key, message)
@@ -269,24 +271,26 @@ def _read_rows(
         got = "an empty list" if node.value == [] else node.kind()
         problems.add(node.where, "points", f"expected a list of points, got {got}")
         return ()
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
     for i, item in enumerate(node.value):
         key = f"points[{i}]"
         if not isinstance(item.value, dict) or not item.value:
             problems.add(item.where, key, f"expected a mapping of hyperparameters, got {item.kind()}")
             continue
         row = {}
+        before = len(problems.found)
         for name, value in _named(item, key, method, known, problems).items():
             if name in elsewhere:
                 problems.add(value.where, f"{key}.{name}", "also given outside the points; give it once")
-            elif message := known[name].problem(value.plain()):
+            elif message := mistake(known[name], value.plain()):
                 problems.add(value.where, f"{key}.{name}", message)
             else:
                 row[name] = stored(known[name], value.plain())
-        if row in rows:
-            problems.add(item.where, key, f"the same as points[{rows.index(row)}]")
-        rows.append(row)
-    return tuple(rows)
+        if same := next((other for other, earlier in rows.items() if earlier == row), None):
+            problems.add(item.where, key, f"the same as {same}")
+        if len(problems.found) == before:
+            rows[key] = row
+    return tuple(rows.values())
 
 
 def _check_smoke(space: Space, node: Node, problems: Problems) -> None:

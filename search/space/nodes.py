@@ -66,22 +66,22 @@ def read_file(path: str, problems: Problems) -> Node | None:
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        problems.add(where, "", "no such file")
+        problems.lost(where, "", "no such file")
         return None
     except (OSError, ValueError) as error:  # a folder, no permission, a NUL in the name
-        problems.add(where, "", f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        problems.lost(where, "", f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        problems.add(Where(path, line), "", f"not UTF-8 (byte 0x{content[error.start]:02x})")
+        problems.lost(Where(path, line), "", f"not UTF-8 (byte 0x{content[error.start]:02x})")
         return None
     node = read_text(text, Where(path, 1), "", problems)
     if node is None or isinstance(node.value, dict):
         return node
     got = "an empty file" if node.value is None else node.kind()
-    problems.add(Where(path, 1), "", f"expected a mapping with name, method, data, ..., got {got}")
+    problems.lost(Where(path, 1), "", f"expected a mapping with name, method, data, ..., got {got}")
     return None
 
 
@@ -89,19 +89,23 @@ def read_text(text: str, start: Where, key: str, problems: Problems) -> Node | N
     """The tree of a YAML text; an override (`start.override`) is on no line."""
 
     def fail(line: int, message: str) -> None:
-        problems.add(start if start.override else Where(start.file, line), key, message)
+        problems.lost(start if start.override else Where(start.file, line), key, message)
 
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = error.problem or error.context or "mistake in the notation"
+        if message.startswith("but ") and error.context:
+            message = f"{error.context}, {message}"
         if "'\\t'" in message:
             message = "a tab; YAML is indented with blanks"
         fail(mark.line + 1 if mark else 1, f"not valid YAML: {message}")
         return None
     except yaml.reader.ReaderError as error:
-        fail(text[: error.position].count("\n") + 1, f"not valid YAML: character {error.character!r} is not allowed")
+        fail(
+            text[: error.position].count("\n") + 1, f"not valid YAML: character U+{error.character:04X} is not allowed"
+        )
         return None
     except RecursionError:
         fail(1, "nested too deeply")
@@ -136,11 +140,11 @@ class _Converter:
         if self.made > MOST_VALUES:
             raise _TooLarge
         if id(node) in self.open:
-            self.problems.add(where, key, "an alias inside its own anchor")
+            self.problems.lost(where, key, "an alias inside its own anchor")
             return Node(None, where)
         if not node.tag.startswith(_TAG) or node.tag.removeprefix(_TAG) not in _KNOWN_TAGS:
             name = node.tag.replace(_TAG, "!!")
-            self.problems.add(where, key, f"unknown tag {name}; space files hold plain values only")
+            self.problems.lost(where, key, f"unknown tag {name}; space files hold plain values only")
             return Node(None, where)
         self.open.add(id(node))
         try:
@@ -166,10 +170,10 @@ class _Converter:
             if kind in ("int", "float"):  # a longer integer is no setting: as a float it is told to be out of range
                 return float(text.replace(".inf", "inf").replace(".nan", "nan"))
         except (ValueError, KeyError):
-            self.problems.add(where, key, f"{text!r} is not a !!{kind}")
+            self.problems.lost(where, key, f"{text!r} is not a !!{kind}")
             return None
         if any("\ud800" <= c <= "\udfff" for c in text):
-            self.problems.add(where, key, "text with half a surrogate pair")
+            self.problems.lost(where, key, "text with half a surrogate pair")
             return None
         return text
 
@@ -179,7 +183,7 @@ class _Converter:
         for key_node, value_node in node.value:
             where = self.where(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.add(where, path, "a key must be plain text")
+                self.problems.lost(where, path, "a key must be plain text")
                 continue
             key = str(key_node.value)
             full = f"{path}.{key}" if path else key
@@ -198,7 +202,7 @@ class _Converter:
         value = self.convert(node, where, path).value
         parts = [part.value for part in value] if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
-            self.problems.add(where, path, "<< takes a mapping or a list of mappings")
+            self.problems.lost(where, path, "<< takes a mapping or a list of mappings")
             return {}
         return {key: item for part in reversed(parts) for key, item in part.items()}
 

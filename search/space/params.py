@@ -10,6 +10,7 @@ from typing import Any
 
 from search.space.nodes import Node
 from search.space.problems import Problems, did_you_mean
+from search.space.sections import mistake
 from trainables.knobs import Knob
 
 KINDS = ("float", "int", "choice", "grid")
@@ -99,21 +100,24 @@ class Param:
         return out
 
 
-def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param | None:
-    """A `{float: [low, high], ...}` mapping as a parameter of this knob; None when it is mistaken.
+def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param:
+    """A `{float: [low, high], ...}` mapping as a parameter of this knob.
 
-    `when` is read as lists of values; `conditions.py` checks it against the other parameters.
+    `when` is read as lists of values; `conditions.py` checks it against the other parameters. A mistaken parameter is
+    reported and has no values, so that its conditions can still be checked.
     """
     given = node.value
     before = len(problems.found)
     for name in given.keys() - _KEYS:
         problems.add(given[name].where, f"{key}.{name}", "unknown" + did_you_mean(name, _KEYS))
+    when = _read_when(given["when"], f"{key}.when", problems) if "when" in given else {}
+    mistaken = Param(name=knob.name, kind="choice", values=(), when=when)
     kinds = [kind for kind in KINDS if kind in given]
     if len(kinds) != 1:
         got = f"got {' and '.join(kinds)}" if kinds else "got none"
         if kinds or len(problems.found) == before:
             problems.add(node.where, key, f"expected exactly one of {', '.join(KINDS)}, {got}")
-        return None
+        return mistaken
     kind = kinds[0]
     if kind in ("choice", "grid"):
         for name in ("log", "step"):
@@ -122,9 +126,8 @@ def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param | 
         param = _read_list(knob, kind, given[kind], f"{key}.{kind}", problems)
     else:
         param = _read_range(knob, kind, given, key, problems)
-    when = _read_when(given["when"], f"{key}.when", problems) if "when" in given else {}
     if param is None or len(problems.found) > before:
-        return None
+        return mistaken
     return Param(**{**vars(param), "when": when})
 
 
@@ -136,7 +139,7 @@ def _read_list(knob: Knob, kind: str, node: Node, key: str, problems: Problems) 
     values: list[Any] = []
     for item in node.value:
         value = item.plain()
-        if message := knob.problem(value):
+        if message := mistake(knob, value):
             problems.add(item.where, key, message)
         elif any(_same(value, v) for v in values):
             problems.add(item.where, key, f"{value!r} is given twice")

@@ -53,17 +53,32 @@ class Problems:
     """Collects mistakes while a file is read, so that all are reported at once."""
 
     found: list[Problem] = field(default_factory=list)
+    unreadable: bool = False  # part of a file is lost: what is left must not be judged
 
     def add(self, where: Where, key: str, message: str) -> None:
         self.found.append(Problem(where, key, message))
+
+    def lost(self, where: Where, key: str, message: str) -> None:
+        """A mistake that hides what was meant."""
+        self.add(where, key, message)
+        self.unreadable = True
 
     def raise_if_any(self) -> None:
         if self.found:
             raise SpaceError(self.found)
 
 
+def close_to(word: object, known: Iterable[object]) -> str:
+    """`; did you mean 'x'?` when a known word is close, else nothing."""
+    close = (
+        difflib.get_close_matches(word[:100], [k for k in known if isinstance(k, str)], 1)
+        if isinstance(word, str)
+        else []
+    )
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` when a known word is close, else `; allowed: a, b, c`."""
     known = list(known)
-    close = difflib.get_close_matches(word[:100], known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(known)}"
+    return close_to(word, known) or f"; allowed: {', '.join(known)}"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from search.space.nodes import Node
-from search.space.problems import Problems, did_you_mean
-from trainables.knobs import knob, knobs
+from search.space.problems import Problems, close_to, did_you_mean
+from trainables.knobs import Knob, knob, knobs
 
 S = TypeVar("S")
 
@@ -134,11 +134,17 @@ def settings(
             except ValueError as error:
                 problems.add(item.where, f"{key}.{name}", str(error))
                 continue
-        if message := known[name].problem(value):
+        if message := mistake(known[name], value):
             problems.add(item.where, f"{key}.{name}", message)
         else:
             good[name] = known[name].coerce(value)
     return cls(**good)
+
+
+def mistake(knob_: Knob, value: Any) -> str | None:
+    """What is wrong with a value, with a suggestion when it is close to an allowed word."""
+    message = knob_.problem(value)
+    return message + close_to(value, knob_.choices or ()) if message else None
 
 
 def seconds(value: Any) -> Any:
@@ -231,12 +237,22 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
         for part in dict.fromkeys(parts):
             if part not in legal:
                 problems.add(
-                    given["name"].where, "metric.name", f"{part!r} is of no listed dev set" + did_you_mean(part, legal)
+                    given["name"].where,
+                    "metric.name",
+                    f"{part!r} is of no set in data.dev; allowed: {', '.join(legal)} and mean(...) of them",
                 )
             elif parts.count(part) > 1:
                 problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
         name = name if len(parts) == 1 and name == parts[0] else f"mean({','.join(parts)})"
     return Metric(name=name, mode=mode or "max") if name and len(problems.found) == before else None
+
+
+def check_end(search: Search, node: Node, problems: Problems) -> None:
+    """That a search other than a grid ends some time. `node`: the section, or the whole document without one."""
+    given = node.value if isinstance(node.value, dict) else {}
+    ends = [given[name] for name in ("trials", "time", "device_hours") if name in given]
+    if search.sampler != "grid" and all(end.value is None for end in ends):
+        problems.add(node.where, "search", "no end: give trials, time or device_hours")
 
 
 def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems) -> None:
