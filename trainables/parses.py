@@ -166,12 +166,15 @@ class _Numbers(dict[str, int]):
 def pack_texts(texts: Sequence[str], name: str) -> Arrays:
     """Texts as two arrays, `<name>_utf8` (all of them end to end) and `<name>_ends` (in characters): loads at once."""
     ends = np.cumsum([len(t) for t in texts], dtype=np.int64)
-    return {f"{name}_utf8": np.frombuffer("".join(texts).encode(), np.uint8), f"{name}_ends": ends}
+    return {
+        f"{name}_utf8": np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), np.uint8),
+        f"{name}_ends": ends,
+    }
 
 
 def unpack_texts(arrays: Mapping[str, NDArray[Any]], name: str) -> list[str]:
     """The inverse of `pack_texts`."""
-    joined = arrays[f"{name}_utf8"].tobytes().decode()
+    joined = arrays[f"{name}_utf8"].tobytes().decode("utf-8", "surrogatepass")
     ends = arrays[f"{name}_ends"].tolist()
     return [joined[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
 
@@ -197,8 +200,8 @@ def parsed(
     Raises: ParserError.
     """
     parser = parser or DEFAULT_PARSERS[language]
-    if parser == BUILTIN:  # a grammar's annotation, not a parser's: as fast to make as to load
-        return builtin_parses(texts, language)
+    if parser == BUILTIN:  # not on disk: it follows the generator's code, which no key can name
+        return builtin_parses(tuple(texts), language)
 
     def make() -> Arrays:
         with progress_shown(f"Parsing with {parser}") as progress:
@@ -208,8 +211,9 @@ def parsed(
     return Parses.from_arrays(cached("parses", key, make))
 
 
-def builtin_parses(texts: Sequence[str], language: str) -> Parses:
-    """The annotation of generated sentences."""
+@functools.lru_cache(maxsize=2)  # every trial of a warm process asks for the same
+def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
+    """The annotation of generated sentences. Raises: ValueError for a sentence that was not generated."""
     from trainables.builtin import parse
 
     return Parses.from_tokens(parse(text, language) for text in texts)

@@ -12,7 +12,7 @@ from trainables.losses import info_nce, info_nce_margin
 from trainables.method import Encoded, Examples, Method, Texts, TokenColumn, Views, Workshop
 from trainables.sda_corpus import NEGATION, NO_EDIT, edited_texts
 
-PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2
+PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2, English Wikipedia
 MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 
 
@@ -41,7 +41,7 @@ def prepare(texts: Texts, config: SdaConfig, seed: int, workshop: Workshop) -> E
         columns[role] = workshop.tokenise(edited_role)
         changed = sum(a != b for a, b in zip(anchor_texts, edited_role, strict=True))
         facts[f"coverage_{edit}"] = changed / max(len(anchor_texts), 1)
-        if edit in PUBLISHED_COVERAGE:
+        if edit in PUBLISHED_COVERAGE and workshop.language == "en":
             facts[f"published_coverage_{edit}"] = PUBLISHED_COVERAGE[edit]
     columns["positive"] = shared(columns["positive"], columns["anchor"], config.augmentation_share, seed)
     return Examples(columns, facts=facts)
@@ -84,4 +84,14 @@ def loss(z: Encoded, config: SdaConfig) -> Tensor:
     )
 
 
-METHOD = Method("sda", SdaConfig, prepare, shuffled_epochs, views, loss, sentence_network, adamw)
+METHOD = Method(
+    "sda",
+    SdaConfig,
+    prepare,
+    shuffled_epochs,
+    views,
+    loss,
+    sentence_network,
+    adamw,
+    prepared_from=("augmentation", "rule_set", "negation_negative", "augmentation_share", "seed"),
+)

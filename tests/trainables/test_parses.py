@@ -71,7 +71,7 @@ def test_a_head_outside_the_sentence_is_named() -> None:
         Parses.from_tokens([annotated("go|VERB|VB|ROOT|1")])
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["a", "", "不 是\n\t𝄞", "b"], ["", "x"]])
+@pytest.mark.parametrize("texts", [[], [""], ["a", "", "不 是\n\t𝄞", "b"], ["", "x"], ["\ud800"]])
 def test_texts_pack_and_unpack(texts: list[str]) -> None:
     assert unpack_texts(pack_texts(texts, "t"), "t") == texts
 
@@ -149,7 +149,7 @@ def test_unfit_pipelines(pipeline: str, tmp_path: Path) -> None:
 def test_builtin_sentences_have_parses(language: str) -> None:
     from trainables.builtin import sentences
 
-    texts = sentences(language, 20)
+    texts = tuple(sentences(language, 20))
     for text, tokens in zip(texts, builtin_parses(texts, language).sentences(), strict=True):
         assert "".join(t.text for t in tokens) == text.replace(" ", "")
         assert [t.dep for t in tokens].count("ROOT") == 1
