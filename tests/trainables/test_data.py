@@ -1,0 +1,285 @@
+"""Sets by name and file: what is found, what is read, what is said when it is not there."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from trainables import sources
+from trainables.data import DataError, check_data, load_corpus, load_pairs, set_name
+
+ROOT = Path(__file__).parents[2]
+ROWS = [("a b", "a c", "5"), ('said "so', "x", "0.5"), ("no gold", "y", ""), ("d", "e", "2")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty SEARCH_DATA_DIR."""
+    monkeypatch.setenv(sources.DATA_DIR_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def table(path, rows, header=("sentence1", "sentence2", "score")):
+    path.write_text("\n".join("\t".join(row) for row in [header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_pairs_keep_quotes_and_drop_rows_without_gold(folder):
+    table(folder / "en_stsb_dev.tsv", ROWS)
+    pairs = load_pairs("stsb", "dev", "en")
+    assert pairs.first == ["a b", 'said "so', "d"]
+    assert pairs.gold.tolist() == [5.0, 0.5, 2.0]
+    assert pairs.subset is None
+    assert pairs.revision.startswith("sha256:")
+
+
+def test_subsets_and_sets_without_split_in_their_file_name(folder):
+    header = ("sentence1", "sentence2", "score", "subset")
+    table(folder / "en_sts12.tsv", [("a", "b", "1", "news"), ("c", "d", "2", "web")], header)
+    assert load_pairs("sts12", "test", "en").subset == ["news", "web"]
+    with pytest.raises(DataError, match=r"'sts12' \(en\): no dev part"):
+        load_pairs("sts12", "dev", "en")
+
+
+def test_a_dev_set_is_never_taken_from_another_part(folder):
+    table(folder / "zh_bq_dev_half.tsv", ROWS)
+    table(folder / "zh_bq_train_part.tsv", ROWS)
+    assert sources.find_local("bq", "zh", "dev") is None
+    assert sources.find_local("bq", "zh", "train").path.name == "zh_bq_train_part.tsv"
+
+
+def test_pawsx_placeholders_are_left_out(folder):
+    rows = [("NS", "甲", "0"), ("乙", "丙", "1"), ("丁", "NS", "1"), ("戊", "己", "0")]
+    table(folder / "zh_pawsx_dev.tsv", rows)
+    table(folder / "zh_pawsx_train.tsv", rows)
+    assert load_pairs("pawsx", "dev", "zh").first == ["乙", "戊"]
+    assert load_corpus("pawsx", "zh").columns["sentence"] == ["甲", "乙", "丙", "丁", "戊", "己"]
+
+
+def test_edacse_corpus_is_the_distinct_sentences_of_the_parts_there_are(folder, caplog):
+    table(folder / "zh_atec_train20k.tsv", [("甲", "乙", "1"), ("甲", "丙", "0")])
+    table(folder / "zh_stsb_train.tsv", [("丙", "丁", "5")])
+    corpus = load_corpus("edacse-zh", "zh")
+    assert corpus.columns["sentence"] == ["甲", "乙", "丙", "丁"]
+    assert [part.split(":")[0] for part in corpus.revision.split("+")] == ["atec", "stsb"]
+    assert "no train part of bq, lcqmc, pawsx" in caplog.text
+
+
+def test_corpora_join_and_empty_lines_become_a_blank(folder):
+    with gzip.open(folder / "en_wiki_sentences.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("One.\n\nTwo with\u0085 a control character.\n")
+    table(folder / "en_nli_triplets.tsv", [("p", "q", "r"), ("p", "s", "t")], ("anchor", "positive", "negative"))
+    assert load_corpus("wiki", "en").columns["sentence"] == ["One.", " ", "Two with\u0085 a control character."]
+    assert load_corpus("nli", "en", "triplets").columns["negative"] == ["r", "t"]
+    assert load_corpus("nli+wiki", "en").columns["sentence"][:6] == ["p", "q", "r", "s", "t", "One."]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "parquet", "csv.gz"])
+def test_any_table_with_named_columns(tmp_path, suffix):
+    names = ["left", "right", "similarity"]
+    rows = [("a, b", "c", "1.5"), ("d", "e\u2028f", "3"), ("g", "h", "")]
+    path = tmp_path / f"mine.{suffix}"
+    if suffix == "tsv":
+        table(path, rows, names)
+    elif suffix == "jsonl":
+        lines = [json.dumps({"left": a, "right": b, "similarity": float(s) if s else None}) for a, b, s in rows]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    elif suffix == "parquet":
+        scores = [float(s) if s else None for *_, s in rows]
+        columns = {"left": [a for a, *_ in rows], "right": [b for _, b, _ in rows], "similarity": scores}
+        pyarrow.parquet.write_table(pa.table(columns), path)
+    else:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([names, *rows])
+        content = text.getvalue().encode()
+        path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    columns = {"first": "left", "second": "right", "score": "similarity"}
+    pairs = load_pairs(str(path), "dev", "en", columns)
+    assert (pairs.name, pairs.first, pairs.second) == ("mine", ["a, b", "d"], ["c", "e\u2028f"])
+    assert pairs.gold.tolist() == [1.5, 3.0]
+    assert load_corpus(str(path), "en", columns={"sentence": "right"}).columns["sentence"] == ["c", "e\u2028f", "h"]
+
+
+def test_split_in_a_path_and_names_of_files(tmp_path):
+    table(tmp_path / "my set_test.tsv", ROWS)
+    path = str(tmp_path / "my set_{split}.tsv")
+    assert len(load_pairs(path, "test", "en")) == 3
+    assert load_pairs(path, "test", "en").name == set_name(path) == "my_set"
+    with pytest.raises(DataError, match=r"my set_dev\.tsv': does not exist"):
+        load_pairs(path, "dev", "en")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sentence1\tsentence2\tscore\na\tb\n", "row 2: expected 3 fields, got 2"),
+        ("sentence1\tsentence2\tscore\na\tb\tmuch\nc\td\t1\n", "row 2: expected a number as score, got 'much'"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t1\n", "at least two pairs with different scores"),
+        ("s1\tsentence2\tscore\na\tb\t1\n", r"expected a column sentence1 \(first\), got s1, sentence2, score"),
+        ("", "got none"),
+    ],
+)
+def test_malformed_pairs(folder, content, message):
+    (folder / "en_stsb_dev.tsv").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        load_pairs("stsb", "dev", "en")
+
+
+def test_damaged_files(folder):
+    (folder / "en_wiki_sentences.txt.gz").write_bytes(gzip.compress(b"sentence\n" * 999)[:40])
+    (folder / "en_stsb_dev.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xff\xfe\tb\t1\n")
+    for load in (lambda: load_corpus("wiki", "en"), lambda: load_pairs("stsb", "dev", "en")):
+        with pytest.raises(DataError, match="cannot be read as UTF-8 text") as error:
+            load()
+        assert "\n" not in str(error.value)
+
+
+def test_check_reports_every_problem_in_one_go(folder):
+    (folder / "en_wiki_sentences.txt").write_text("A.\nB.\n")
+    table(folder / "en_stsb_dev.tsv", ROWS)
+    data = {"train": "wiki", "dev": ["stsb"], "language": "en"}
+    check_data({"method": "simcse", "data": data, "metric": "stsb_dev"})
+    with pytest.raises(DataError) as error:
+        check_data(
+            {
+                "method": "selfccl",
+                "data": {"train": "wiki", "dev": ["stsb", "stbs", "atec"], "language": "en"},
+                "metric": "mean(stsb_dev, sickr_dev)",
+            }
+        )
+    train, unknown, language, metric = str(error.value).splitlines()
+    assert "expected a table with anchor, positive and negative" in train
+    assert "did you mean 'stsb'?" in unknown
+    assert "known for language zh only" in language
+    assert metric == "metric: 'sickr_dev' is not measured; dev sets give: stsb_dev, stbs_dev, atec_dev"
+
+
+def test_check_needs_no_torch(folder):
+    table(folder / "en_stsb_dev.tsv", ROWS)
+    (folder / "en_wiki_sentences.txt").write_text("A.\n")
+    code = (
+        "import sys; from trainables.data import check_data;"
+        "check_data({'method': 'sda', 'data': {'train': 'wiki', 'dev': ['stsb'], 'language': 'en'}});"
+        "print([m for m in ('torch', 'ray', 'pandas', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_missing_set_says_where_it_looked_and_what_to_do(folder):
+    with pytest.raises(DataError) as error:
+        load_corpus("lcqmc", "zh")  # the tests run with HF_HUB_OFFLINE
+    message = str(error.value)
+    assert "\n" not in message
+    for part in (f"zh_lcqmc_train.tsv in {folder}", "C-MTEB/LCQMC@17f9b096f803", "SEARCH_DATA_DIR names"):
+        assert part in message
+
+
+def test_data_dir_that_is_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv(sources.DATA_DIR_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="SEARCH_DATA_DIR: expected a folder"):
+        load_pairs("stsb", "dev", "en")
+
+
+def test_builtin_sets():
+    for language in ("en", "zh"):
+        assert len(load_corpus("builtin", language).columns["sentence"]) == 6000
+        assert set(load_corpus("builtin", language, "triplets").columns) == {"anchor", "positive", "negative"}
+        pairs = load_pairs("builtin", "dev", language)
+        assert len(pairs) == 500
+        assert 0 <= pairs.gold.min() < pairs.gold.max() <= 5
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """The two routes of the hub that loading a data file needs; answers for `mteb/stsbenchmark-sts` only."""
+
+    repo, revision = sources.HUB["en", "stsb"].repo, sources.HUB["en", "stsb"].revision
+    content = gzip.compress(
+        b'{"sentence1": "a", "sentence2": "b", "score": 5.0}\n{"sentence1": "c", "sentence2": "d", "score": 1.0}\n'
+    )
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        if self.path.startswith(f"/api/datasets/{self.repo}/revision/{self.revision}"):
+            files = [{"rfilename": name} for name in ("README.md", "train.jsonl.gz", "validation.jsonl.gz")]
+            self.answer(json.dumps({"id": self.repo, "sha": self.revision, "siblings": files}).encode())
+        elif self.path == f"/datasets/{self.repo}/resolve/{self.revision}/validation.jsonl.gz":
+            self.answer(self.content)
+        else:
+            self.send_error(404)
+
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"0123456789abcdef"')
+        self.send_header("X-Repo-Commit", self.revision)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_hub_file_is_loaded_at_its_pinned_revision_and_then_from_the_cache(tmp_path):
+    code = (
+        "from trainables.data import check_data, load_pairs\n"
+        "check_data({'method': 'simcse', 'data': {'train': 'builtin', 'dev': ['stsb'], 'language': 'en'}})\n"
+        "p = load_pairs('stsb', 'dev', 'en'); print(p.first, p.gold.tolist(), p.revision)"
+    )
+    env = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", sources.DATA_DIR_VARIABLE)}
+    env |= {"HF_HOME": str(tmp_path)}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    env["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
+
+    def load():
+        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+
+    first = load()
+    server.shutdown()
+    server.server_close()
+    assert first.stdout.strip() == f"['a', 'c'] [5.0, 1.0] {FakeHub.repo}@{FakeHub.revision}", first.stderr
+    assert load().stdout == first.stdout  # the hub is gone
+    started = time.monotonic()
+    env["HF_HOME"] = str(tmp_path / "empty")
+    gone = load()
+    assert time.monotonic() - started < 10  # not the half minute of the client's retries
+    assert "on the hub: " in gone.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.real_data
+@pytest.mark.usefixtures("real_data")
+def test_real_sets_have_their_published_sizes():
+    sizes = {("stsb", "dev", "en"): 1500, ("sickr", "test", "en"): 4927, ("sts12", "test", "en"): 3108,
+             ("sts16", "test", "en"): 1186, ("stsb", "dev", "zh"): 1458, ("atec", "dev", "zh"): 20000,
+             ("pawsx", "dev", "zh"): 1984, ("pawsx", "test", "zh"): 1975}  # fmt: skip
+    for (name, split, language), size in sizes.items():
+        assert len(load_pairs(name, split, language)) == size, (name, split, language)
+    assert len(np.unique(load_pairs("lcqmc", "test", "zh").gold)) == 2
+
+
+@pytest.mark.real_data
+@pytest.mark.usefixtures("real_data")
+def test_real_corpora_load_fast():
+    started = time.monotonic()
+    assert len(load_corpus("wiki", "en")) == 53348
+    assert len(load_corpus("edacse-zh", "zh")) > 50000
+    assert len(load_corpus("nli", "en", "triplets")) == 8135
+    assert time.monotonic() - started < 3

@@ -1,0 +1,122 @@
+"""Evaluation equals the definition on plain loops, and encodes every sentence once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from trainables import evaluate as ev
+from trainables.data import Pairs, load_pairs
+from trainables.method import TokenColumn
+from trainables.metrics import alignment, cosines, uniformity
+
+VECTORS = torch.randn(128, 12, generator=torch.Generator().manual_seed(0))
+
+
+def tokenise(texts):
+    rows = [[ord(c) for c in text] for text in texts]
+    flat = np.array([i for row in rows for i in row], dtype=np.int32)
+    return TokenColumn(flat, np.cumsum([0, *map(len, rows)]))
+
+
+class Encoder:
+    """Mean of fixed letter vectors; remembers what it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, sequences):
+        self.seen.append([row.tolist() for row in sequences])
+        return torch.stack([VECTORS[row].mean(0) if row else torch.zeros(12) for row in self.seen[-1]])
+
+
+def vector(text):
+    return VECTORS[[ord(c) for c in text]].mean(0).numpy()
+
+
+@pytest.fixture
+def sets():
+    graded = Pairs("stsb", ["ab", "abc", "x", "ab"], ["ba", "xyz", "y", "zz"], np.array([5, 1, 4.5, 1.0]), None, "r")
+    parts = Pairs("sts12", ["ab", "q", "r", "st"], ["abc", "w", "x", "u"], np.array([0, 1, 1, 0.0]), list("mmnn"), "r")
+    return [parts, graded]
+
+
+def test_scores_equal_the_definition(sets):
+    result = ev.evaluate(Encoder(), ev.prepare_sets(sets, tokenise))
+    assert set(result.metrics) == {"sts12_dev", "stsb_dev", "alignment", "uniformity"}
+    for pairs in sets:
+        expected = [
+            cosines(vector(a)[None], vector(b)[None])[0] for a, b in zip(pairs.first, pairs.second, strict=True)
+        ]
+        key = f"{pairs.name}_dev"
+        assert result.similarities[key] == pytest.approx(expected, abs=1e-6)
+        assert result.similarities[key].dtype == np.float32
+        assert result.metrics[key] == pytest.approx(scipy.stats.spearmanr(expected, pairs.gold).statistic)
+    stsb = sets[1]
+    positives = [np.stack([vector(side[i]) for i in (0, 2)]) for side in (stsb.first, stsb.second)]
+    assert result.metrics["alignment"] == pytest.approx(alignment(*positives), abs=1e-6)
+    distinct = np.stack([vector(t) for t in {*stsb.first, *stsb.second}])
+    assert result.metrics["uniformity"] == pytest.approx(uniformity(distinct), abs=1e-5)
+
+
+def test_every_distinct_sentence_is_encoded_once_shortest_first(sets):
+    encoder = Encoder()
+    ev.evaluate(encoder, ev.prepare_sets(sets, tokenise))
+    (seen,) = encoder.seen
+    texts = {t for p in sets for side in (p.first, p.second) for t in side}
+    assert sorted("".join(map(chr, row)) for row in seen) == sorted(texts)
+    assert [len(row) for row in seen] == sorted(len(row) for row in seen)
+
+
+def test_test_split_adds_the_other_aggregations(sets):
+    metrics = ev.evaluate(Encoder(), ev.prepare_sets(sets, tokenise), "test").metrics
+    assert {"sts12_test", "sts12_test_mean", "sts12_test_wmean", "stsb_test"} <= set(metrics)
+    assert "stsb_test_mean" not in metrics
+
+
+@pytest.mark.parametrize("broken", [math.nan, 1.0])
+def test_nan_and_collapsed_vectors_have_no_score(sets, broken):
+    noise = torch.full((20, 12), broken) * (1 + 1e-8)
+    result = ev.evaluate(lambda sequences: noise[: len(sequences)], ev.prepare_sets(sets, tokenise))
+    assert math.isnan(result.metrics["stsb_dev"])
+
+
+def test_reduced_precision_vectors_are_scored_in_float32(sets):
+    prepared = ev.prepare_sets(sets, tokenise)
+    encoder = Encoder()
+    halved = ev.evaluate(lambda s: encoder(s).bfloat16(), prepared)
+    assert halved.similarities["stsb_dev"] == pytest.approx(
+        ev.evaluate(encoder, prepared).similarities["stsb_dev"], abs=0.02
+    )
+
+
+def test_binary_sets_have_no_alignment(sets):
+    assert "alignment" not in ev.evaluate(Encoder(), ev.prepare_sets(sets[:1], tokenise)).metrics
+
+
+def test_names_must_differ(sets):
+    with pytest.raises(ValueError, match="different names, got stsb, stsb"):
+        ev.prepare_sets([sets[1], sets[1]], tokenise)
+
+
+def test_suites():
+    assert ev.test_suite("en") == ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+    assert ev.test_suite("zh") == ("atec", "bq", "lcqmc", "pawsx", "stsb")
+    with pytest.raises(ValueError, match="expected one of en, zh"):
+        ev.test_suite("de")
+
+
+@pytest.mark.real_data
+@pytest.mark.usefixtures("real_data")
+def test_a_bag_of_letters_scores_real_sets_as_scipy_does():
+    sets = [load_pairs(name, "dev", "en") for name in ("stsb", "sickr")]
+    prepared = ev.prepare_sets(sets, lambda texts: tokenise([t.encode("ascii", "ignore").decode() for t in texts]))
+    result = ev.evaluate(Encoder(), prepared)
+    for pairs in sets:
+        expected = scipy.stats.spearmanr(result.similarities[f"{pairs.name}_dev"], pairs.gold).statistic
+        assert result.metrics[f"{pairs.name}_dev"] == pytest.approx(expected, abs=1e-9)
+    assert result.metrics["stsb_dev"] > 0.3  # letters alone tell something
