@@ -1,0 +1,111 @@
+"""GCLSR (Appl. Sci. 2023, 13, 9873): two augmentations of the word vectors, a TextCNN, a grouped loss, no negatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from trainables.configs import TEXTCNN_WIDTH, GclsrConfig
+from trainables.defaults import sampled, shuffled_epochs, tokenised_sentences
+from trainables.losses import grouped_cosine
+from trainables.method import Encoded, Examples, Method, Views
+from trainables.textcnn import GclsrNetwork
+from trainables.word_vectors import WordVectors
+
+BATCH_UNIT = 128  # learning rates are given per this many examples
+
+
+def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Shuffled epochs; a last smaller batch is dropped, unless there is no other."""
+    smallest = min(config.batch_size, len(sampled(len(examples), config, seed)))
+    return (batch for batch in shuffled_epochs(examples, config, seed) if len(batch) >= smallest)
+
+
+def views(examples: Examples, batch: NDArray[np.int64], config: GclsrConfig, rng: np.random.Generator) -> Views:
+    """The sentences once: the two views part where words have vectors, in the network."""
+    del config, rng
+    return {"sentence": examples.columns["sentence"].take(batch)}
+
+
+def loss(z: Encoded, config: GclsrConfig) -> Tensor:
+    """Mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (6.5)."""
+    size = TEXTCNN_WIDTH // config.num_groups if config.num_groups else config.group_size
+    return grouped_cosine(z["q1"], z["z1"], z["q2"], z["z2"], size)
+
+
+def network(config: GclsrConfig, source: WordVectors, seed: int) -> nn.Module:
+    """TextCNN, projector and predictor over the vectors of `source`."""
+    return GclsrNetwork(config, source, seed)
+
+
+def learning_rates(peak: float, warmup: int, steps: int) -> list[float]:
+    """Linear from 0 to `peak` over `warmup` steps, both ends included, then half a cosine towards 0 (6.6)."""
+    rise: list[float] = np.linspace(0, peak, warmup).tolist()
+    fall = steps - warmup
+    return rise + [peak * 0.5 * (1 + math.cos(math.pi * i / fall)) for i in range(fall)]
+
+
+class OfficialSchedule(LRScheduler):
+    """The public code's schedule: learning rates and momentum of the groups "base" and "predictor" (6.6).
+
+    The public loop sets row t after optimiser step t, so the first step runs at the optimiser's own rate (the peak, for
+    the predictor too) and step t + 1 at row t. With `predictor_lr` the predictor's rate is constant from the second
+    step on. Momentum changes with the first row after warm-up. A run that is cut short keeps the share of its warm-up.
+    """
+
+    def __init__(self, optimiser: Optimizer, config: GclsrConfig, steps: int) -> None:
+        self.config = config
+        self.warmup = round(steps * min(1.0, config.warmup_epochs / config.epochs))
+        self.rates = learning_rates(optimiser.param_groups[0]["lr"], self.warmup, steps)
+        super().__init__(optimiser)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Rates of the groups for the next optimiser step; sets their momentum."""
+        groups = self.optimizer.param_groups
+        if self.last_epoch == 0:
+            return [group["lr"] for group in groups]
+        row = min(self.last_epoch - 1, len(self.rates) - 1)
+        momentum = self.config.momentum if row < self.warmup else self.config.momentum_after_warmup
+        for group in groups:
+            group["momentum"], group["nesterov"] = momentum, momentum > 0
+        constant = self.config.predictor_lr
+        return [constant if constant and group["name"] == "predictor" else self.rates[row] for group in groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position; all else follows from configuration and steps."""
+        return {"last_epoch": self.last_epoch, "_step_count": self._step_count, "_last_lr": self._last_lr}
+
+
+def optimiser(
+    network: nn.Module, config: GclsrConfig, steps: int, steps_per_epoch: int
+) -> tuple[Optimizer, LRScheduler]:
+    """SGD with Nesterov momentum and weight decay on all parameters, in two groups, and its schedule (6.6).
+
+    Args:
+        steps: optimiser steps of the whole run.
+        steps_per_epoch: not used; warm-up is a share of `steps`.
+    """
+    del steps_per_epoch
+    names = ("base", "predictor")
+    parameters: dict[str, list[nn.Parameter]] = {name: [] for name in names}
+    for name, parameter in network.named_parameters():
+        parameters["predictor" if name.startswith("predictor.") else "base"].append(parameter)
+    sgd = SGD(
+        [{"name": name, "params": parameters[name]} for name in names],
+        lr=config.base_lr * config.batch_size / BATCH_UNIT,
+        momentum=config.momentum,
+        nesterov=config.momentum > 0,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    return sgd, OfficialSchedule(sgd, config, steps)
+
+
+METHOD = Method("gclsr", GclsrConfig, tokenised_sentences, plan, views, loss, network, optimiser)

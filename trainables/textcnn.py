@@ -1,0 +1,225 @@
+"""The network of GCLSR: TextCNN over word vectors, projector and predictor (6.3, 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainables.configs import TEXTCNN_WIDTH, GclsrConfig
+from trainables.method import Encoded, Tokens, Views
+from trainables.pwva import augment, padding_importance, word_importance
+from trainables.word_vectors import WordVectors, unknown_vectors
+
+PREDICTOR_HIDDEN = 1024
+EVALUATION_CHUNK = 256  # sentences at once; bounds memory at chunk * max_words * filters floats
+VIEWS = ("first", "second")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The words of B sentences as one list, ordered by position, then sentence.
+
+    In this order the words at position k and later are a slice without copying. That is why: a convolution of width r
+    is the sum over k < r of "word k places after the start, times the k-th slice of the filters", and nothing has to be
+    computed for padding, whose vector is always the same. On Wikipedia sentences this is a quarter of the work.
+
+    sentence, position: (T,) int64.
+    lengths: (B,) int64 in 1..max_words.
+    first: first[k] is the offset of the first word at position k; one more entry holds T.
+    max_words: L, positions per sentence with padding.
+    """
+
+    sentence: Tensor
+    position: Tensor
+    lengths: Tensor
+    first: tuple[int, ...]
+    max_words: int
+
+    @staticmethod
+    def of(lengths: NDArray[np.int64], max_words: int, device: torch.device | None = None) -> Layout:
+        """The layout of sentences of these lengths (already cut to max_words).
+
+        Raises: ValueError if a sentence is empty or longer than max_words.
+        """
+        if lengths.min() < 1 or lengths.max() > max_words:
+            bounds = f"{lengths.min()}..{lengths.max()}"
+            raise ValueError(f"lengths: expected 1..{max_words} words per sentence, got {bounds}")
+        present = np.arange(lengths.max())[:, None] < lengths[None, :]
+        position, sentence = np.nonzero(present)
+        first = (0, *np.cumsum(present.sum(1)).tolist())
+        sentences, positions, counts = (
+            torch.from_numpy(a).to(device) for a in (sentence, position, lengths.astype(np.int64))
+        )
+        return Layout(sentences, positions, counts, first, max_words)
+
+    def arrange(self, rows: Sequence[Tokens]) -> Tokens:
+        """(T,) the values of one row per sentence in this layout's order."""
+        starts = np.cumsum([0, *(len(row) for row in rows)])[:-1]
+        place = starts[self.sentence.cpu().numpy()] + self.position.cpu().numpy()
+        arranged: Tokens = np.concatenate(rows)[place]
+        return arranged
+
+
+class TextCNN(nn.Module):
+    """For each region size r a convolution of F filters over r words, ReLU, maximum over positions, concatenated.
+
+    The maximum runs over padded positions too (6.4). Parameters have the names and shapes of the public code,
+    `convs.K.weight` (F, 1, r, D) and `convs.K.bias` (F,).
+    """
+
+    def __init__(self, dim: int, region_sizes: Sequence[int], filters: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(1, filters, (r, dim)) for r in region_sizes)
+
+    def forward(self, words: Tensor, padding: Tensor, layout: Layout) -> Tensor:
+        """(B, F * R) sentence vectors.
+
+        Args:
+            words: (T, D) vectors in the order of `layout`.
+            padding: (D,) the vector of every padded position.
+        """
+        return torch.cat([self._maxima(conv, words, padding, layout) for conv in self.convs], dim=1)
+
+    @staticmethod
+    def _maxima(conv: nn.Module, words: Tensor, padding: Tensor, layout: Layout) -> Tensor:
+        """(B, F) largest response of one convolution, ReLU applied. Windows within padding are alike: one is taken."""
+        assert isinstance(conv, nn.Conv2d)
+        assert conv.bias is not None
+        weight, bias = conv.weight[:, 0], conv.bias  # (F, r, D), (F,)
+        width = weight.shape[1]
+        last = (layout.lengths.clamp(max=layout.max_words - width)).unsqueeze(1)  # (B, 1) last start worth computing
+        starts = torch.arange(int(last.max()) + 1, device=words.device)
+        # What the padding behind a sentence adds to a window with m words: the filters' slices m, m + 1, ..., or, for
+        # starts that do not exist, minus infinity.
+        slices = (weight @ padding).T  # (r, F)
+        tail = F.pad(slices.flip(0).cumsum(0).flip(0), (0, 0, 0, 1)) + bias
+        table = F.pad(tail, (0, 0, 0, 1), value=-torch.inf)
+        inside = (layout.lengths.unsqueeze(1) - starts).clamp(0, width)
+        # (B * S, F). Not a view of anything: autograd would copy it for every sum into a view.
+        responses = F.embedding(torch.where(starts <= last, inside, width + 1).flatten(), table)
+        for k in range(min(width, len(layout.first) - 1)):
+            begin, end = layout.first[k], layout.first[min(k + len(starts), len(layout.first) - 1)]
+            target = layout.sentence[begin:end] * len(starts) + layout.position[begin:end] - k
+            responses.index_add_(0, target, (words[begin:end] @ weight[:, k].T).to(responses.dtype))
+        return responses.view(len(layout.lengths), len(starts), -1).max(1).values.relu()
+
+
+class Projector(nn.Module):
+    """Three linear layers with batch-norm, that of the last by option (D45); ReLU after the first two."""
+
+    def __init__(self, width: int, hidden: int = TEXTCNN_WIDTH, out: int = TEXTCNN_WIDTH, last_bn: bool = True) -> None:
+        super().__init__()
+        self.layer1 = nn.Sequential(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
+        self.layer2 = nn.Sequential(nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
+        self.layer3 = nn.Sequential(nn.Linear(hidden, out), *([nn.BatchNorm1d(out)] if last_bn else []))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, out)."""
+        out: Tensor = self.layer3(self.layer2(self.layer1(x)))
+        return out
+
+
+class Predictor(nn.Module):
+    """Linear, batch-norm, ReLU, linear."""
+
+    def __init__(self, width: int = TEXTCNN_WIDTH, hidden: int = PREDICTOR_HIDDEN) -> None:
+        super().__init__()
+        self.layer1 = nn.Sequential(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
+        self.layer2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, width)."""
+        out: Tensor = self.layer2(self.layer1(x))
+        return out
+
+
+class GclsrNetwork(nn.Module):
+    """Word vectors (fixed), TextCNN, projector, predictor.
+
+    Args:
+        vectors: the known words; row i is word id i, ids below 0 are unknown words (`word_vectors.WordTokenizer`).
+        seed: draws the weights, the padding vector and the unknown words' vectors. The last two are part of the
+            state dict, the known vectors are not: a checkpoint is used with the vector file it was trained on.
+    """
+
+    padding: Tensor
+    vector_seed: Tensor
+    vectors: Tensor
+
+    def __init__(self, config: GclsrConfig, vectors: WordVectors, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.backbone = TextCNN(vectors.dim, config.region_sizes, config.filters)
+            width = config.filters * len(config.region_sizes)
+            self.projector = Projector(width, last_bn=config.projector_last_bn)
+            self.predictor = Predictor()
+            bound = (3 / vectors.dim) ** 0.5
+            self.register_buffer("padding", torch.empty(vectors.dim).uniform_(-bound, bound))
+        self.register_buffer("vector_seed", torch.tensor(seed))
+        self.register_buffer("vectors", torch.from_numpy(vectors.matrix), persistent=False)
+
+    def encode(self, views: Views) -> dict[str, Tensor]:
+        """(N, F * R) backbone vectors "first" and "second" of the role "sentence": two draws of augmentation (6.2).
+
+        The draws come from torch's own generator, like dropout masks.
+        """
+        ids, layout = self._laid_out(views["sentence"])
+        return {view: self._backbone(self._augmented(ids), layout, self.config.self_attention) for view in VIEWS}
+
+    def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
+        """z1, z2 (projector) and q1, q2 (predictor), (N, 4096); batch-norm statistics are those of one view."""
+        z1, z2 = (self.projector(pooled[view]) for view in VIEWS)
+        return {"z1": z1, "z2": z2, "q1": self.predictor(z1), "q2": self.predictor(z2)}
+
+    @torch.no_grad()
+    def embed(self, sequences: Sequence[Tokens]) -> Tensor:
+        """(n, F * R) backbone vectors; no augmentation, padding vectors in, attention only if asked for (D44)."""
+        chunks = []
+        for start in range(0, len(sequences), EVALUATION_CHUNK):
+            ids, layout = self._laid_out(sequences[start : start + EVALUATION_CHUNK])
+            words = self._lookup(ids, fixed=True)
+            chunks.append(self._backbone(words, layout, self.config.self_attention and self.config.attention_at_eval))
+        return torch.cat(chunks)
+
+    def _laid_out(self, sequences: Sequence[Tokens]) -> tuple[Tokens, Layout]:
+        rows = [row[: self.config.max_words] for row in sequences]
+        layout = Layout.of(np.array([len(row) for row in rows]), self.config.max_words, self.padding.device)
+        return layout.arrange(rows), layout
+
+    def _lookup(self, ids: Tokens, *, fixed: bool) -> Tensor:
+        """(T, D) vectors; unknown words' are those of this run, or with `oov: resample` and not `fixed` new (D40)."""
+        device, dim = self.padding.device, self.padding.shape[0]
+        words = self.vectors[torch.from_numpy(np.maximum(ids, 0)).to(device, torch.int64)]
+        unknown = np.flatnonzero(ids < 0)
+        if self.config.oov == "resample" and not fixed:
+            bound = (3 / dim) ** 0.5
+            drawn = torch.empty(len(unknown), dim, device=device).uniform_(-bound, bound)
+        else:
+            distinct, place = np.unique(ids[unknown], return_inverse=True)
+            drawn = torch.from_numpy(unknown_vectors(distinct, int(self.vector_seed), dim)[place]).to(device)
+        words[torch.from_numpy(unknown).to(device)] = drawn
+        return words
+
+    def _augmented(self, ids: Tokens) -> Tensor:
+        config, words = self.config, self._lookup(ids, fixed=False)
+        if config.augmentation == "none":
+            return words
+        p = 1.0 if config.augmentation == "full" else config.pwva_p
+        probabilities = {"gwn": config.p_gwn, "ifft": config.p_ifft, "rbn": config.p_rbn, "rzs": config.p_rzs}
+        return augment(words, p, probabilities, config.pwva)
+
+    def _backbone(self, words: Tensor, layout: Layout, attention: bool) -> Tensor:
+        padding = self.padding
+        if attention:
+            words = words * word_importance(words, layout.sentence, layout.lengths, layout.max_words)
+            padding = padding * padding_importance(layout.max_words)
+        out: Tensor = self.backbone(words, padding, layout)
+        return out
