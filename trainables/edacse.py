@@ -1,0 +1,123 @@
+"""EdaCSE (Appl. Sci. 2023, 13, 10120): SimCSE plus a second InfoNCE term with inserted punctuation.
+
+loss = nce(h, h') + lambda * nce(h, g): h, h' are two dropout views of a sentence, g the sentence with a few marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainables.configs import EdacseConfig
+from trainables.defaults import AUGMENT, adamw, sampled, sentence_network, shuffled_epochs
+from trainables.insertion import insert_mark_ids, insert_marks, isolated_marks, unit_ends
+from trainables.losses import info_nce
+from trainables.method import Encoded, Examples, Method, Texts, TokenColumn, Tokens, Views, Workshop
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedExamples(Examples):
+    """Examples of one column "sentence" and "ends", where marks go.
+
+    marks: (A,) token ids of the alphabet.
+    on_text: (n,) row in `prepared` of a sentence whose marks must be inserted as text, else -1.
+    prepared: for every epoch those sentences with their marks inserted, tokenised.
+    """
+
+    marks: NDArray[np.int32]
+    on_text: NDArray[np.int64]
+    prepared: tuple[TokenColumn, ...]
+
+
+def _plain(config: EdacseConfig) -> bool:
+    return config.max_marks == 0 or config.lambda_ == 0  # nothing but SimCSE: no third encoding
+
+
+def prepare(texts: Texts, config: EdacseConfig, seed: int, workshop: Workshop) -> Examples:
+    """Token and unit columns; sentences whose tokens marks would change get their insertions here, one per epoch."""
+    sentences = [s or " " for s in texts["sentence"]]
+    tokens = workshop.tokenise(sentences)
+    if _plain(config):
+        return Examples({"sentence": tokens})
+    marks = isolated_marks(config.alphabet, workshop.tokenise)
+    if marks is None:
+        empty = TokenColumn(np.empty(0, np.int32), np.zeros(len(sentences) + 1, np.int64))
+        marks, ends, by_ids = np.empty(0, np.int32), empty, np.zeros(len(sentences), bool)
+    else:
+        ends, by_ids = workshop.cached(
+            "unit_ends",
+            (config.unit, config.alphabet, tokens, sentences),  # the tokens stand for the tokenizer
+            lambda: unit_ends(sentences, tokens, config.unit, config.alphabet, workshop.tokenise),
+        )
+    needed = sampled(len(sentences), config, seed)
+    needed = needed[~by_ids[needed]]
+    on_text = np.full(len(sentences), -1, np.int64)
+    on_text[needed] = np.arange(len(needed))
+    prepared = []
+    for epoch in range(config.epochs if len(needed) else 0):
+        rng = np.random.default_rng([seed, AUGMENT, epoch])
+        inserted = [insert_marks(sentences[i], config.max_marks, config.alphabet, rng, config.unit) for i in needed]
+        prepared.append(workshop.tokenise(inserted))
+    return MarkedExamples(
+        {"sentence": tokens, "ends": ends},
+        facts={"inserted_as_text_share": float(1 - by_ids.mean())},
+        marks=marks,
+        on_text=on_text,
+        prepared=tuple(prepared),
+    )
+
+
+def plan(examples: Examples, config: EdacseConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Shuffled epochs. With prepared insertions, example i has the number epoch * n + i, so each is used once."""
+    batches = shuffled_epochs(examples, config, seed)
+    if not (isinstance(examples, MarkedExamples) and examples.prepared):
+        yield from batches
+        return
+    full, rest = divmod(len(sampled(len(examples), config, seed)), config.batch_size)
+    per_epoch = full + (rest > 1)  # shuffled_epochs leaves out a last batch of one example
+    for number, batch in enumerate(batches):
+        yield batch + number // per_epoch * len(examples)
+
+
+def views(examples: Examples, batch: NDArray[np.int64], config: EdacseConfig, rng: np.random.Generator) -> Views:
+    """The sentence twice, and once with new marks (3.3 point 5: new draws at every use)."""
+    index = batch % len(examples)
+    sentences = examples.columns["sentence"].take(index)
+    if _plain(config):
+        return {"anchor": sentences, "positive": sentences}
+    assert isinstance(examples, MarkedExamples)
+    ends = examples.columns["ends"]
+
+    def augmented(tokens: Tokens, i: int, epoch: int) -> Tokens:
+        if (row := examples.on_text[i]) >= 0:
+            return examples.prepared[epoch][int(row)]
+        return insert_mark_ids(tokens, ends[i], examples.marks, config.max_marks, rng)
+
+    epochs = batch // len(examples)
+    marked = [augmented(t, int(i), int(e)) for t, i, e in zip(sentences, index, epochs, strict=True)]
+    return {"anchor": sentences, "positive": sentences, "augmented": marked}
+
+
+def loss(z: Encoded, config: EdacseConfig) -> Tensor:
+    """nce(h, h') + lambda * nce(h, g); the negatives of the second term are the other augmented sentences (D13)."""
+    between_views = info_nce(z["anchor"], z["positive"], config.temperature)
+    if _plain(config):
+        return between_views
+    return between_views + config.lambda_ * info_nce(z["anchor"], z["augmented"], config.temperature)
+
+
+METHOD = Method(
+    "edacse",
+    EdacseConfig,
+    prepare,
+    plan,
+    views,
+    loss,
+    sentence_network,
+    adamw,
+    prepared_from=("max_marks", "lambda_", "alphabet", "unit", "epochs", "sample_size", "seed"),
+)

@@ -1,0 +1,69 @@
+"""SelfCCL (Appl. Sci. 2023, 13, 1913): curriculum over NLI triplets, scored by the untouched encoder itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainables.configs import SelfcclConfig
+from trainables.curriculum import (
+    class_shares,
+    cosine_distances,
+    difficulty_order,
+    paced_epochs,
+    paced_steps,
+    triplet_classes,
+)
+from trainables.defaults import SAMPLE, SHUFFLE, adamw, sampled, sentence_network, tokenised_triplets
+from trainables.losses import info_nce_hard
+from trainables.method import Encoded, Examples, Method, Texts, Workshop
+from trainables.simcse import triplet_views
+
+
+def prepare(texts: Texts, config: SelfcclConfig, seed: int, workshop: Workshop) -> Examples:
+    """Phase 1 (5.2): score every triplet with the untouched encoder, pooled as in training (D31), and order them.
+
+    The facts are the shares of the classes and the mean distances; all triplets of the file are scored, so that the
+    scores are computed once for every trial and seed.
+    """
+    columns = tokenised_triplets(texts, config, seed, workshop).columns
+    anchor, positive, negative = (workshop.embed(columns[r], config) for r in ("anchor", "positive", "negative"))
+    near, far = cosine_distances(anchor, positive), cosine_distances(anchor, negative)
+    order = difficulty_order(near - far, config.order, np.random.default_rng([seed, SAMPLE]))
+    facts = class_shares(triplet_classes(near, far, config.margin))
+    facts |= {"mean_positive_distance": float(near.mean()), "mean_negative_distance": float(far.mean())}
+    return Examples(columns, order=order, facts=facts)
+
+
+def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Phase 2 (5.3): batches from the easiest triplets first, more of them as training goes on."""
+    assert examples.order is not None
+    chosen = sampled(len(examples), config, seed)
+    order = examples.order[np.isin(examples.order, chosen)]
+    exponent = config.pacing_exponent if config.pacing else 0.0  # (t / T)^0 = 1: all triplets from the start
+    if config.pacing_unit == "step":
+        steps = config.epochs * max(1, len(order) // config.batch_size)
+        rng = np.random.default_rng([seed, SHUFFLE])
+        return paced_steps(order, config.batch_size, steps, exponent, rng)
+    return paced_epochs(order, config.batch_size, config.epochs, exponent, equal_steps=config.equal_steps)
+
+
+def loss(z: Encoded, config: SelfcclConfig) -> Tensor:
+    """Every anchor against all positives and all hard negatives of the batch (5.4)."""
+    return info_nce_hard(z["anchor"], z["positive"], z["negative"], config.temperature)
+
+
+METHOD = Method(
+    "selfccl",
+    SelfcclConfig,
+    prepare,
+    plan,
+    triplet_views,
+    loss,
+    sentence_network,
+    adamw,
+    prepared_from=("pooling", "max_length", "order", "margin", "seed"),
+)
