@@ -120,9 +120,10 @@ def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCE
         vectors = vectors[np.random.default_rng(seed).choice(len(vectors), limit, replace=False)]
     x = normalised(vectors)
     squares = np.einsum("nd,nd->n", x, x)  # 1, or 0 of a zero vector
-    upper = np.triu_indices(len(x), k=1)
-    distances = np.maximum((squares[:, None] + squares[None, :] - 2 * (x @ x.T))[upper], 0)
-    return float(np.log(np.mean(np.exp(-t * distances), dtype=np.float64)))
+    distances = np.maximum(squares[:, None] + squares - 2 * (x @ x.T), 0)
+    kernel = np.exp(-t * distances)
+    np.fill_diagonal(kernel, 0)  # a vector is no pair with itself; every other pair is in there twice
+    return float(np.log(np.sum(kernel, dtype=np.float64) / (len(x) * (len(x) - 1))))
 
 
 def metric_parts(metric: str) -> list[str]:
