@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from search.record import DEV_SUFFIX
 from search.space.nodes import Node
 from search.space.problems import Problems, close_to, did_you_mean
+from trainables.data import set_name
 from trainables.knobs import Knob, knob, knobs
 
 S = TypeVar("S")
@@ -20,7 +22,6 @@ PRUNERS = (
 )  # fmt: skip
 LANGUAGES = ("en", "zh")
 _MEAN = re.compile(r"mean\((.*)\)")
-_DATA_FILE = re.compile(r"\.(tsv|csv|jsonl|parquet|txt)(\.gz)?$", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -167,7 +168,7 @@ def auto(value: Any) -> Any:
 
 def metric_key(dev_set: str) -> str:
     """The metric a dev set gives: `stsb` -> `stsb_dev`, `my/pairs.tsv` -> `pairs_dev`."""
-    return _DATA_FILE.sub("", dev_set.rstrip("/").rsplit("/", 1)[-1]) + "_dev"
+    return set_name(dev_set) + DEV_SUFFIX
 
 
 def metric_parts(name: str) -> tuple[str, ...]:

@@ -1,0 +1,274 @@
+"""Good space files: what they mean, parameter by parameter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from search.space import Space, check_spaces, load_space, metric_key, paper_notes, paper_point, smoke, space_from
+
+GOOD = """\
+method: simcse
+encoder: bert-base-uncased
+data: {train: wiki, dev: [stsb, sickr]}
+metric: {name: stsb_dev}
+params:
+  learning_rate: {float: [1e-5, 1e-4], log: true}
+  batch_size: {choice: [32, 64]}
+search: {trials: 8}
+"""
+GRID = GOOD.partition("params:")[0] + "search: {sampler: grid}\n"
+
+
+def space_of(tmp_path: Path, text: str, *overrides: str) -> Space:
+    path = tmp_path / "my space.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_space(path, overrides)
+
+
+def points_of(tmp_path: Path, text: str) -> list[dict[str, Any]]:
+    space = space_of(tmp_path, text)
+    points = list(space.points())
+    assert space.cardinality() == len(points)
+    return points
+
+
+def test_a_space_is_typed(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD)
+    rate, batch = space.params.values()
+    assert (rate.kind, rate.low, rate.high, rate.log, rate.count()) == ("float", 1e-5, 1e-4, True, None)
+    assert (batch.kind, batch.values, batch.count()) == ("choice", (32, 64), 2)
+    assert space.name == "my-space"
+    assert space.preset == "simcse_unsup"
+    assert space.data.dev == ("stsb", "sickr")
+    assert space.cardinality() is None
+    with pytest.raises(ValueError, match="learning_rate: continuous"):
+        list(space.points())
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("1e-5", 1e-5), ("1.0e-5", 1e-5), ("1E-5", 1e-5), ("+3e+2", 300.0), (".5", 0.5), ("1_000", 1000.0), ("5.", 5.0)],
+)
+def test_numbers_as_people_write_them(tmp_path: Path, written: str, value: float) -> None:
+    space = space_of(tmp_path, GOOD, f"params.weight_decay={written}")
+    assert space.constants["weight_decay"] == value
+    assert isinstance(space.constants["weight_decay"], float)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("8h", 28800.0),
+        ("90m", 5400.0),
+        ("1h30m", 5400.0),
+        ("45s", 45.0),
+        ("2d", 172800.0),
+        ("600", 600.0),
+        ("null", None),
+    ],
+)
+def test_times(tmp_path: Path, written: str, value: float | None) -> None:
+    assert space_of(tmp_path, GOOD, f"search.time={written}").search.time == value
+
+
+def test_anchors_aliases_and_merge_keys(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "params:\n",
+        "params:\n  <<: [{dropout: 0.2, temperature: &tau 0.07}, {dropout: 0.3, max_length: 64}]\n"
+        "  weight_decay: *tau\n  temperature: 0.1\n",
+    )
+    constants = space_of(tmp_path, text).constants
+    assert constants == {"dropout": 0.2, "max_length": 64, "weight_decay": 0.07, "temperature": 0.1}
+
+
+def test_extends_merges_sections_and_replaces_parameters(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\n" + GOOD)
+    space = space_of(
+        tmp_path, "extends: base.yaml\nparams: {learning_rate: {choice: [1e-5, 2e-5]}}\nsearch: {seed: 3}\n"
+    )
+    assert space.name == "my-space"  # its own, not the base's
+    assert space.params["learning_rate"].written() == {"choice": [1e-5, 2e-5]}
+    assert space.params["batch_size"].values == (32, 64)
+    assert (space.search.trials, space.search.seed) == (8, 3)
+
+
+def test_overrides_reach_any_leaf_and_the_last_one_wins(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path, GOOD, "params.learning_rate.float.0=1e-6", "data.dev.1=atec", "search.trials=5", "search.trials=6",
+        "params.batch_size={grid: [8, 16]}", "train.epochs=2", "name=other",
+    )  # fmt: skip
+    assert space.params["learning_rate"].low == 1e-6
+    assert space.data.dev == ("stsb", "atec")
+    assert space.search.trials == 6
+    assert space.params["batch_size"].values == (8, 16)
+    assert space.constants["epochs"] == 2
+    assert space.name == "other"
+
+
+def test_the_grid_is_the_exact_product_first_parameter_slowest(tmp_path: Path) -> None:
+    text = GRID + "params:\n  batch_size: {grid: [32, 64]}\n  dropout: {float: [0.1, 0.5], step: 0.2}\n"
+    assert points_of(tmp_path, text) == [
+        {"batch_size": b, "dropout": d}
+        for b in (32, 64)
+        for d in (0.1, 0.3, 0.5)  # 0.3, not 0.30000000000000004
+    ]
+
+
+def test_a_grid_leaves_out_what_its_condition_forbids(tmp_path: Path) -> None:
+    text = GRID + (
+        "params:\n"
+        "  head: {grid: [none, mlp_bn], when: {pooling: cls}}\n"  # before what it depends on
+        "  pooling: {grid: [cls, avg, avg_top2]}\n"
+        "  dropout: {grid: [0.1, 0.2], when: {head: mlp_bn}}\n"
+    )
+    assert points_of(tmp_path, text) == [
+        {"pooling": "cls", "head": "none"},
+        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.1},
+        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.2},
+        {"pooling": "avg"},  # head inactive, and so what waits for it
+        {"pooling": "avg_top2"},
+    ]
+
+
+def test_a_condition_on_something_fixed_looks_at_its_value(tmp_path: Path) -> None:
+    text = GRID + "params: {pooling: avg, dropout: {grid: [0.1, 0.2], when: {pooling: [avg, cls], lr_decay: linear}}}\n"
+    assert points_of(tmp_path, text) == [{"dropout": 0.1}, {"dropout": 0.2}]
+
+
+def test_listed_points_times_the_other_parameters(tmp_path: Path) -> None:
+    text = GRID + (
+        "params: {batch_size: {grid: [32, 64]}}\n"
+        "points:\n  - {learning_rate: 1e-5, dropout: 0.1}\n  - {learning_rate: 3e-5}\n"
+    )
+    assert points_of(tmp_path, text) == [
+        {"batch_size": 32, "learning_rate": 1e-5, "dropout": 0.1},
+        {"batch_size": 64, "learning_rate": 1e-5, "dropout": 0.1},
+        {"batch_size": 32, "learning_rate": 3e-5},
+        {"batch_size": 64, "learning_rate": 3e-5},
+    ]
+
+
+def test_a_huge_countable_space_is_counted_without_listing(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path,
+        GOOD.partition("params:")[0] + "search: {trials: 8}\nparams:\n"
+        "  batch_size: {int: [2, 1000001]}\n  max_length: {int: [4, 503]}\n"
+        "  dropout: {choice: [0.1, 0.2, 0.3], when: {batch_size: [64, 128]}}\n",
+    )
+    assert space.cardinality() == 999_998 * 500 + 2 * 500 * 3
+    assert next(space.points()) == {"batch_size": 2, "max_length": 4}
+
+
+def test_values_of_a_trial_are_default_then_preset_then_constant_then_point(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD, "preset=post_unsup", "params.max_length=48")
+    values = space.values({"learning_rate": 2e-5, "batch_size": 32})
+    assert values["temperature"] == 0.05  # default
+    assert values["pooling"] == "cls_before_pooler"  # preset
+    assert values["max_length"] == 48  # constant over the preset's 64
+    assert (values["learning_rate"], values["batch_size"]) == (2e-5, 32)
+
+
+def test_preset_none_and_presets_by_encoder(tmp_path: Path) -> None:
+    assert space_of(tmp_path, GOOD, "preset=none").preset is None
+    assert space_of(tmp_path, GOOD, "encoder=roberta-base").preset == "simcse_unsup_roberta"
+    assert space_of(tmp_path, GOOD, "encoder=my/folder").preset is None
+
+
+def test_resolved_says_everything_and_loads_to_the_same_space(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD, "preset=post_unsup", "smoke={search: {trials: 2}}")
+    again = space_of(tmp_path, space.to_yaml())
+    assert again.resolved() == space.resolved() == yaml.safe_load(space.to_yaml())
+    assert again.fingerprint == space_from(space.resolved()).fingerprint == space.fingerprint
+    assert again.values({}) == space.values({})
+    assert list(again.params) == list(space.params)
+    assert space_of(tmp_path, GOOD, "params.dropout=0.2").fingerprint != space.fingerprint
+
+
+def test_the_paper_point_is_the_published_setting_or_the_nearest_in_the_space(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD)
+    assert paper_point(space) == {"learning_rate": 3e-5, "batch_size": 64}
+    assert paper_notes(space) == []
+    far = space_of(
+        tmp_path, GOOD, "params.learning_rate.float=[1e-6, 1e-5]", "params.batch_size.choice=[8, 50, 100]",
+        "params.dropout={float: [0.15, 0.45], step: 0.1}", "params.pooling={choice: [avg, avg_top2]}",
+    )  # fmt: skip
+    assert paper_point(far) == {"learning_rate": 1e-5, "batch_size": 50, "dropout": 0.15, "pooling": "avg"}
+    assert paper_notes(far)[0] == "learning_rate: published 3e-05 is not in the space, 1e-05 is used"
+    assert len(paper_notes(far)) == 4
+
+
+def test_the_paper_point_of_listed_points_is_one_of_them(tmp_path: Path) -> None:
+    text = GRID + "points:\n  - {learning_rate: 1e-5, batch_size: 64}\n  - {learning_rate: 3e-5, batch_size: 128}\n"
+    space = space_of(tmp_path, text, "params.dropout={grid: [0.2, 0.3]}")
+    point = paper_point(space)
+    assert point in list(space.points())
+    assert point == {"dropout": 0.2, "learning_rate": 1e-5, "batch_size": 64}
+
+
+def test_paper_points_keep_conditions(tmp_path: Path) -> None:
+    text = GRID + "params: {pooling: {grid: [avg, cls]}, head: {grid: [none], when: {pooling: avg}}}\n"
+    assert paper_point(space_of(tmp_path, text)) == {"pooling": "cls"}
+
+
+def test_mean_metrics(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD, 'metric.name="mean( stsb_dev, sickr_dev )"')
+    assert space.metric.name == "mean(stsb_dev,sickr_dev)"
+
+
+def test_metric_keys_of_files() -> None:
+    assert [metric_key(s) for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz")] == [
+        "stsb_dev",
+        "pairs_dev",
+        "dev_set_dev",
+    ]
+
+
+def test_smoke_scales_a_space_down_and_the_file_has_the_last_word(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path, GOOD, "params.batch_size={choice: [32, 512]}", "search.time=8h", "resources.gpus=1",
+        "smoke={search: {trials: 3}, params: {learning_rate: {float: [1e-4, 1e-3], log: true}}}",
+    )  # fmt: skip
+    small = smoke(space)
+    assert (small.encoder, small.data.train, small.data.dev, small.metric.name) == (
+        "builtin:tiny", "builtin", ("builtin",), "builtin_dev",
+    )  # fmt: skip
+    assert small.params["batch_size"].values == (32, 64)
+    assert small.params["learning_rate"].high == 1e-3
+    assert (small.search.trials, small.search.time, small.resources.gpus) == (3, None, 0)
+    assert small.values({})["max_examples"] <= 2000
+    assert small.preset == space.preset  # the published values still hold, though the encoder is another
+
+
+def test_smoke_keeps_the_axis_of_a_grid(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GRID + "params: {sample_size: {grid: [400000, 200000, 100000]}}\n")
+    assert smoke(space).params["sample_size"].values == (2000, 1000, 500)
+
+
+def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        GRID + "params: {pooling: {grid: [cls, avg]}, head: {grid: [none, mlp_bn], when: {pooling: cls}}}\n"
+    )
+    lines = check_spaces([path])[0].lines()
+    assert lines == [
+        f"{path}: 3 points, exact grid",
+        "  simcse on bert-base-uncased, preset simcse_unsup; selects on stsb_dev; pruner none",
+        "  pooling: cls, avg",
+        "  head: none, mlp_bn when pooling is cls",
+        "  note: head: published 'linear_tanh' is not in the space, 'none' is used",
+    ]
+
+
+def test_spaces_are_checked_without_the_heavy_libraries() -> None:
+    code = (
+        "import sys, search.space\n"
+        "heavy = {'torch', 'ray', 'optuna', 'mlflow', 'transformers'} & sys.modules.keys()\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

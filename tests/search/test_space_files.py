@@ -1,0 +1,229 @@
+"""The shipped spaces: all load, all shrink to a smoke test, and the papers' grids are the published tables' rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from search.space import Space, check_spaces, load_space, paper_point, smoke, space_from
+from trainables.configs import CONFIGS
+from trainables.knobs import build
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "spaces").rglob("*.yaml"))
+PRACTICAL = [path for path in FILES if path.parent.name == "spaces"]
+PUBLISHED = yaml.safe_load((ROOT / "analysis" / "published.yaml").read_text(encoding="utf-8"))
+
+
+def name(path: Path) -> str:
+    return path.stem
+
+
+def paper(stem: str) -> Space:
+    return load_space(ROOT / "spaces" / "papers" / f"{stem}.yaml")
+
+
+def rows(source: str, table: str) -> list[list[Any]]:
+    return list(PUBLISHED[source][table]["rows"])
+
+
+def column(stem: str, key: str) -> list[Any]:
+    return [point[key] for point in paper(stem).points()]
+
+
+def test_all_shipped_files_are_right_and_checked_in_time() -> None:
+    start = time.perf_counter()
+    problems = [line for checked in check_spaces(FILES) for line in checked.problems]
+    assert problems == []
+    assert time.perf_counter() - start < 5
+    assert {load_space(path).method for path in PRACTICAL} == set(CONFIGS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_trial_of_a_shipped_space_can_be_built(path: Path) -> None:
+    space = load_space(path)
+    assert space.name == path.stem
+    assert space_from(space.resolved()).fingerprint == space.fingerprint
+    for checked in (space, smoke(space)):
+        config = CONFIGS[checked.method]
+        build(config, checked.values(paper_point(checked)))
+        if checked.is_grid:
+            points = list(checked.points())
+            assert len(points) == checked.cardinality()
+            for point in points:
+                build(config, checked.values(point))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_smoke_is_small(path: Path) -> None:
+    space = smoke(load_space(path))
+    points = space.cardinality() if space.is_grid else space.search.trials
+    assert points is not None
+    assert points * space.search.repeats <= 16
+    base = space.values(paper_point(space))
+    assert base["max_examples"] <= 2000
+    assert base["batch_size"] <= 64
+    assert (space.data.dev, space.metric.name, space.resources.gpus) == (("builtin",), "builtin_dev", 0)
+
+
+@pytest.mark.parametrize("path", PRACTICAL, ids=name)
+def test_practical_searches_hold_the_published_setting(path: Path) -> None:
+    space = load_space(path)
+    assert not space.is_grid
+    assert space.pruner.kind != "none"
+    published = space.values({})
+    outside = [n for n, v in paper_point(space).items() if v != published[n]]
+    assert outside == []
+
+
+# ------------------------------------------------------------------ EdaCSE
+@pytest.mark.parametrize("stem", ["table05_bert", "table06_roberta", "table07_roberta_large"])
+def test_edacse_sample_sizes(stem: str) -> None:
+    printed = [175460 if row[0] == 17544 else row[0] for row in rows("edacse", f"table_{int(stem[5:7])}")]  # D14
+    assert column(f"edacse_{stem}", "sample_size") == printed
+    assert paper(f"edacse_{stem}").values({})["max_marks"] == 0
+
+
+@pytest.mark.parametrize("stem", ["table09_bert", "table10_roberta", "table11_roberta_large"])
+def test_edacse_marks(stem: str) -> None:
+    assert column(f"edacse_{stem}", "max_marks") == [row[0] for row in rows("edacse", f"table_{int(stem[5:7])}")]
+
+
+@pytest.mark.parametrize(("stem", "best"), [("table12_bert", 3), ("table13_roberta", 2), ("table14_roberta_large", 5)])
+def test_edacse_alphabets(stem: str, best: int) -> None:
+    points = list(paper(f"edacse_{stem}").points())
+    assert points[0] == {"max_marks": 0}  # no_operation
+    assert all(point["max_marks"] == best for point in points[1:])
+    printed = [row[0].removeprefix("edacse_") for row in rows("edacse", f"table_{int(stem[5:7])}")]
+    assert ["no_operation", *(point["alphabet"] for point in points[1:])] == printed
+
+
+def test_edacse_lambda_baseline_and_selected_settings() -> None:
+    for i, model in enumerate(("bert", "roberta", "roberta_large")):
+        columns = PUBLISHED["edacse"]["table_15"]["columns"]
+        assert column(f"edacse_table15_{model}", "lambda") == columns[1:]
+        best = max(zip(rows("edacse", "table_15")[i][1:], columns[1:], strict=True))[1]
+        assert paper_point(paper(f"edacse_table15_{model}")) == {"lambda": best}
+        assert len(column(f"edacse_table08_{model}", "max_marks")) * 3 == len(rows("edacse", "table_8"))
+        _, rate, batch, dropout, *_ = rows("edacse", "table_4")[model == "roberta_large"]
+        chosen = {"learning_rate": rate, "batch_size": batch, "dropout": dropout}
+        grid = list(paper(f"edacse_table04_{model}").points())
+        assert len(grid) == 6 * 5 * 8
+        assert chosen in grid
+        assert paper_point(paper(f"edacse_table04_{model}")) == chosen
+        rates, batches, dropouts = (sorted({p[key] for p in grid}) for key in chosen)
+        assert (rates[0], rates[-1], batches[0], batches[-1]) == (1e-6, 5e-5, 8, 128)
+        assert (dropouts[0], dropouts[-1]) == (0.1, 0.8)
+
+
+# ------------------------------------------------------------------ SDA
+def test_sda_settings_of_table_3() -> None:
+    printed = {row[0]: row[1:] for row in rows("sda", "table_3")}
+    for i, model in enumerate(("bert", "roberta", "zh")):
+        values = paper(f"sda_table03_{model}").values({})
+        assert [values[key] for key in ("learning_rate", "batch_size", "temperature", "delta")] == [
+            printed[key][i] for key in ("learning_rate", "batch_size", "tau", "delta")
+        ]
+
+
+@pytest.mark.parametrize(("stem", "label"), [("sda_table04_bert", "BERT "), ("sda_table04_roberta", "RoBERTa ")])
+def test_sda_table_4(stem: str, label: str) -> None:
+    names = [row[0] for row in rows("sda", "table_4")]
+    own = [n.removeprefix(label) for n in names if n.startswith(label) and "+-" not in n]
+    assert column(stem, "augmentation") == [edit.lower() for edit in own]
+    assert [paper(stem).values(p)["delta"] for p in paper(stem).points()] == [0.5, 0.5, 0.3, 0.5]  # D26
+
+
+def test_sda_tables_6_to_9() -> None:
+    assert paper("sda_table06_roberta").cardinality() == len(rows("sda", "table_6"))
+    assert paper("sda_table07_zh").cardinality() == len(rows("sda", "table_7")) - 1  # without the untrained encoder
+    assert paper("sda_table08_bert").cardinality() == len(rows("sda", "table_8")) - 2  # cropping 20 and 30 %
+    assert paper("sda_table09_roberta").cardinality() == len(rows("sda", "table_9"))
+
+
+def test_sda_figures() -> None:
+    low, high = PUBLISHED["sda"]["stated_in_text"]["delta_range"]
+    deltas = column("sda_figure_delta_roberta", "delta")
+    assert (min(deltas), max(deltas), len(deltas)) == (low, high, 3 * 9)
+    shares = column("sda_figure_share_roberta", "augmentation_share")
+    assert (min(shares), max(shares), len(shares)) == (0.0, 1.0, 1 + 3 * 5)
+
+
+# ------------------------------------------------------------------ SelfCCL
+def test_selfccl() -> None:
+    stated = PUBLISHED["selfccl"]["stated_in_text"]
+    for model in ("bert", "sbert"):
+        values = paper(f"selfccl_{model}").values({})
+        assert values["batch_size"] == stated[f"batch_selfccl_{model}"]
+        assert (values["margin"], values["epochs"]) == (stated["margin_m"], stated["epochs"])
+        assert paper(f"selfccl_order_pacing_{model}").cardinality() == 3 * (3 + 1)
+    assert stated["margin_m"] in column("selfccl_margin_bert", "margin")
+
+
+# ------------------------------------------------------------------ GCLSR
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [(4, "batch_size"), (5, "weight_decay"), (6, "predictor_lr"), (8, "warmup_epochs"), (9, "region_sizes"),
+     (10, "augmentation"), (11, "group_size")],
+)  # fmt: skip
+def test_gclsr_tables(table: int, key: str) -> None:
+    def value(cell: Any) -> Any:
+        words = {"decay": None, "no grouping": 4096}
+        if key == "region_sizes":
+            return [int(size) for size in cell.split(",")]
+        return words.get(cell, cell)
+
+    assert column(f"gclsr_table{table:02d}", key) == [value(row[0]) for row in rows("gclsr", f"table_{table}")]
+
+
+def test_gclsr_momentum_and_parts() -> None:
+    cells = [row[0] for row in rows("gclsr", "table_7")]
+    pairs = [(0.9, 0.8) if cell == "0.9 then 0.8" else (cell, cell) for cell in cells]
+    assert [(p["momentum"], p["momentum_after_warmup"]) for p in paper("gclsr_table07").points()] == pairs
+    own = [
+        row
+        for row in rows("gclsr", "table_2")
+        if row[0].startswith("GCLSR") and "EDA" not in row[0] and "TransL" not in row[0]
+    ]
+    assert paper("gclsr_table02").cardinality() == len(own)
+
+
+# ------------------------------------------------------------------ SimCSE and the post
+def test_simcse_tables() -> None:
+    for stem, row in zip(
+        ("unsup_bert", "unsup_bert_large", "unsup_roberta", "unsup_roberta_large", "sup_bert", "sup_bert_large"),
+        rows("simcse_paper_reference", "table_a1"),
+        strict=True,
+    ):
+        space = paper(f"simcse_table_a1_{stem}")
+        assert space.cardinality() == 3 * 4
+        assert paper_point(space) == {"learning_rate": row[3], "batch_size": row[2]}
+    dropouts = [row[0] for row in rows("simcse_paper_reference", "table_3_dropout") if isinstance(row[0], float)]
+    assert column("simcse_table03_dropout", "dropout") == dropouts
+    for kind in ("unsup", "sup"):
+        poolings = rows("simcse_paper_reference", "table_6_pooling")
+        assert paper(f"simcse_table06_pooling_{kind}").cardinality() == len(poolings)
+    alphas = [
+        row[0] for row in rows("simcse_paper_reference", "table_7_hard_negative_weight") if isinstance(row[0], float)
+    ]
+    weights = column("simcse_table07_hard_negative", "hard_negative_weight")
+    assert [math.exp(w) for w in weights] == pytest.approx(alphas)
+    taus = [row[0] for row in rows("simcse_paper_reference", "table_d1_temperature")[1:]]
+    assert column("simcse_table_d1_temperature", "temperature") == taus
+    weights = [0 if row[0] == "none" else row[0] for row in rows("simcse_paper_reference", "table_d2_mlm")]
+    assert column("simcse_table_d2_mlm", "mlm_weight") == weights
+    assert paper("simcse_grid").cardinality() == 3 * 4 * len(dropouts) * len(taus)
+
+
+def test_post() -> None:
+    keys = ("learning_rate", "batch_size", "dropout")
+    unsup = [row[:3] for row in rows("simcse_reproduction_post", "readme_unsup")]
+    assert [[point[key] for key in keys] for point in paper("post_unsup").points()] == unsup
+    sup = [row[1:4] for row in rows("simcse_reproduction_post", "readme_sup") if row[0] == "sup"]
+    space = paper("post_sup")
+    assert [[space.values(point)[key] for key in keys] for point in space.points()] == sup
