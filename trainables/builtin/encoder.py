@@ -117,6 +117,7 @@ def _embeddings(language: str, vocabulary: list[str], rng: np.random.Generator) 
 
 def _write(language: str, folder: Path) -> None:
     import torch
+    from safetensors.torch import save_file
     from transformers import BertConfig, BertModel, BertTokenizer
 
     rng = np.random.default_rng([_SEED, language == "zh"])
@@ -129,7 +130,10 @@ def _write(language: str, folder: Path) -> None:
         for name, parameter in model.named_parameters():
             if "LayerNorm" not in name:
                 parameter.copy_(torch.from_numpy(_initial(name, tuple(parameter.shape), embeddings, rng)))
-    model.save_pretrained(folder)
+    model.config.architectures = ["BertModel"]
+    model.config.save_pretrained(folder)
+    # not model.save_pretrained: it draws a progress bar over the caller's screen
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer = BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, do_lower_case=True)
     tokenizer.model_max_length = _CONFIG["max_position_embeddings"]
     tokenizer.save_pretrained(folder)
