@@ -160,7 +160,7 @@ class Training:
             value, metrics, similarities = self.evaluate(self.world.sharded(cast(Network, self.network).embed))
         if not math.isfinite(value):
             raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
-        metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": self.scheduler.get_last_lr()[0]}
+        metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0])}
         self.metrics = {}  # facts are logged once
         if p.best is None or (value > p.best if self.mode == "max" else value < p.best):
             p.best, p.best_at = value, p.examples

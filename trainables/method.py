@@ -78,7 +78,9 @@ class Network(Protocol):
 class Workshop(Protocol):
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content."""
 
-    language: str  # "en" | "zh"
+    @property
+    def language(self) -> str:
+        """ "en" or "zh"."""
 
     def tokenise(self, texts: Sequence[str]) -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer."""
@@ -104,7 +106,11 @@ MakeOptimiser = Callable[[nn.Module, Any, int, int], tuple[Optimizer, LRSchedule
 
 @dataclass(frozen=True)
 class Method:
-    """One training method. The optional functions default to the SimCSE way (see `methods.py` for the table)."""
+    """One training method (`methods.py` is the table of them).
+
+    prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
+        share their prepared examples. A test watches what `prepare` really reads.
+    """
 
     name: str
     config: type[RunConfig]
@@ -114,3 +120,4 @@ class Method:
     loss: Loss
     network: MakeNetwork
     optimiser: MakeOptimiser
+    prepared_from: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class Host(Protocol):
     def close(self) -> None: ...
 
 
-class TrialJob(tune.Trainable):
+class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     """Tune's view of a trial. `config` is {"spec": TrialSpec.to_dict()}; use with `reuse_actors=True`."""
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -74,7 +74,9 @@ class TrialJob(tune.Trainable):
         """Nothing, see save_checkpoint."""
 
     def _begin(self, spec: TrialSpec) -> None:
-        self._spec, self._running, self._unanswered = spec, False, False
+        self._spec = spec
+        self._running: bool = False
+        self._unanswered: bool = False
 
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 import torch
 
 from trainables.checkpoint import TrialFiles
+from trainables.configs import NEEDS
 from trainables.distributed import World
-from trainables.evaluate import PreparedSets, evaluate, prepare_sets, selecting_value
+from trainables.evaluate import evaluate
 from trainables.knobs import build
 from trainables.loop import Broken, train
-from trainables.method import Examples
 from trainables.methods import METHODS
+from trainables.metrics import selecting_value
 from trainables.spec import Outcome, Report, TrialSpec
-from trainables.workbench import Bench, bench_for
+from trainables.workbench import bench_key, make_bench
 
 T = TypeVar("T")
 KEPT = 4  # prepared things of each kind that a warm process holds: the encoder, corpora, dev sets of recent trials
@@ -84,31 +85,32 @@ def classify(fault: BaseException) -> tuple[str, str]:
 def _run(spec: TrialSpec, report: Report, world: World, warm: Warm) -> Outcome:
     method = METHODS[spec.method]
     config = build(method.config, spec.params)
-    bench: Bench = warm.get("bench", bench_for.key(spec), lambda: bench_for(spec))
-    sets: PreparedSets = warm.get("sets", bench.key, lambda: prepare_sets(bench.dev, bench.workshop.tokenise))
-    examples: Examples = warm.get(
+    key = bench_key(spec)
+    bench = warm.get("bench", key, lambda: make_bench(spec, NEEDS[spec.method], world.device))
+    read = [spec.seed if name == "seed" else getattr(config, name) for name in method.prepared_from]
+    examples = warm.get(
         "examples",
-        (bench.key, *bench.preparation(method, config, spec.seed)),
+        (key, *read),
         lambda: method.prepare(bench.corpus.columns, config, spec.seed, bench.workshop),
     )
     torch.manual_seed(spec.seed)
     network = method.network(config, bench.source, spec.seed)
 
-    def evaluate_with(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
-        result = evaluate(embed, sets)
-        return selecting_value(spec.metric, result.metrics), dict(result.metrics), dict(result.similarities)
+    def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+        result = evaluate(embed, bench.sets)
+        return selecting_value(spec.metric, result.metrics), result.metrics, result.similarities
 
-    facts = {**examples.facts, f"untrained_{spec.metric}": bench.untrained(method, config, evaluate_with, world)}
+    untrained = bench.untrained(method, config, spec.seed, lambda embed: evaluated(embed)[0])
     return train(
         method,
         config,
         network,
-        replace(examples, facts=facts),
-        evaluate_with,
+        replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
+        evaluated,
         report,
         seed=spec.seed,
         files=TrialFiles(spec.folder),
         mode=spec.mode,
         world=world,
-        about={"spec": spec.to_dict()},
+        about={"spec": spec.to_dict(), "revisions": bench.revisions, "packing_note": bench.packing_note},
     )

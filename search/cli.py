@@ -1,0 +1,184 @@
+"""The `search` command: parse, call one library function, print. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from search.runner import StudyResult
+    from search.space import Space
+
+STORAGE = click.option(
+    "--storage", default="runs", show_default=True, metavar="FOLDER|URI", help="where studies and mlflow.db lie"
+)
+OVERRIDES = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="change any leaf of the space file"
+)
+ADDRESS = click.option("--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]")
+
+
+def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrong input is one line (or one per mistake) on stderr and exit code 2, never a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from search.errors import UserError
+        from search.space import SpaceError
+        from trainables.sources import DataError
+
+        try:
+            return command(*args, **kwargs)
+        except SpaceError as error:
+            text = "\n".join(map(str, error.problems))
+        except (UserError, DataError) as error:
+            text = str(error)
+        click.echo(text, err=True)
+        sys.exit(2)
+
+    return wrapped
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="contrastive-search")
+def main() -> None:
+    """Hyperparameter search for contrastive sentence-representation learning on Ray."""
+
+
+@main.command()
+@click.argument("space", metavar="SPACE.yaml")
+@OVERRIDES
+@STORAGE
+@ADDRESS
+@click.option("--name", metavar="STUDY", help="name of the study [the space's name, numbered]")
+@click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
+@user_errors
+def run(space: str, overrides: Sequence[str], storage: str, address: str | None, name: str | None, smoke: bool) -> None:
+    """Start a study over a space and run it to its end."""
+    from search.space import load_space
+    from search.space import smoke as smoke_space
+
+    loaded = load_space(space, overrides)
+    if smoke:
+        loaded = smoke_space(loaded)
+        click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
+    preflight(loaded)
+
+    from search.runner import Options, run_study
+
+    finish(run_study(loaded, storage, name=name, options=Options(address=address)))
+
+
+@main.command()
+@click.argument("study", required=False)
+@OVERRIDES
+@STORAGE
+@ADDRESS
+@user_errors
+def resume(study: str | None, overrides: Sequence[str], storage: str, address: str | None) -> None:
+    """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
+    from search.runner import Options, resume_study
+
+    finish(resume_study(storage, study, overrides=overrides, options=Options(address=address)))
+
+
+@main.command()
+@click.argument("study", required=False)
+@click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="best points to run again")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="fresh seeds for each")
+@STORAGE
+@ADDRESS
+@user_errors
+def confirm(study: str | None, top: int, seeds: int, storage: str, address: str | None) -> None:
+    """Run STUDY's best points and its baseline again on fresh seeds; hopeless points stop early."""
+    from search.runner import Options, confirm_study
+
+    finish(confirm_study(storage, study, top=top, seeds=seeds, options=Options(address=address)))
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, metavar="SPACE.yaml...")
+@OVERRIDES
+@click.option("--forecast", is_flag=True, help="run a few steps and state device-hours, disk and money")
+@click.option("--price", type=click.FloatRange(0), metavar="PER_HOUR", help="price of a device-hour, for the forecast")
+@user_errors
+def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price: float | None) -> None:
+    """Validate space files and say what they hold; no Ray, no GPU."""
+    from search.space import check_spaces
+
+    checked = check_spaces(files, overrides)
+    for item in checked:
+        for line in item.lines():
+            click.echo(line, err=item.space is None)
+        if forecast and item.space is not None:
+            from search.forecast import forecast_lines
+
+            preflight(item.space)
+            for line in forecast_lines(item.space, price):
+                click.echo(f"  {line}")
+    sys.exit(2 if any(item.space is None for item in checked) else 0)
+
+
+def preflight(space: Space) -> None:
+    """Everything a study needs is there, before Ray starts.
+
+    Raises: DataError or UserError naming what was looked for, where, and what to do.
+    """
+    from dataclasses import asdict
+
+    from search.errors import UserError
+    from trainables.data import check_data
+    from trainables.encoder_path import encoder_problem
+
+    check_data({"method": space.method, "data": asdict(space.data), "metric": space.metric.name})
+    if problem := encoder_problem(space.encoder, space.method):
+        raise UserError(f"{space.source}: encoder: {problem}")
+
+
+def finish(result: StudyResult) -> None:
+    """Print how a life of a study ended and leave with its exit code."""
+    from search.live import closing_lines
+
+    for line in closing_lines(result):
+        click.echo(line)
+    sys.exit(result.exit_code)
+
+
+@main.command()
+@click.argument("study", required=False)
+@STORAGE
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
+@user_errors
+def status(study: str | None, storage: str, form: str) -> None:
+    """Progress, best so far, failures by kind, rate and time left of STUDY (the newest one by default)."""
+    from search.status import print_status
+
+    print_status(storage, study, form)
+
+
+@main.command(name="list")
+@STORAGE
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
+@user_errors
+def list_studies(storage: str, form: str) -> None:
+    """All studies of a storage."""
+    from search.status import print_studies
+
+    print_studies(storage, form)
+
+
+def shipped_space(name: str) -> Path | None:
+    """The space file of that name that travels with the package, if there is one."""
+    import spaces
+
+    path = Path(spaces.__path__[0]) / name
+    return path if path.is_file() else None
+
+
+if __name__ == "__main__":
+    main()
