@@ -1,0 +1,159 @@
+"""Contrastive losses: tensors in, one scalar out. No model, no device choice, no process group.
+
+The cosine of two rows is a.b / (max(|a|, 1e-8) max(|b|, 1e-8)) (methods 1.1). Half-precision inputs are scored in
+float32 and autocast is switched off inside, because a logit is a cosine divided by about 0.05.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NORM_FLOOR = 1e-8
+
+
+def info_nce(anchor: Tensor, positive: Tensor, temperature: float) -> Tensor:
+    """In-batch InfoNCE, one way, mean over anchors (SimCSE Sec. 3, Eq. 4).
+
+    Args:
+        anchor: (N, D), any norm.
+        positive: (N, D); row i belongs to anchor i, the other rows are its negatives.
+        temperature: tau > 0, divides the cosine.
+    Returns: () scalar >= 0; log N when all rows coincide.
+    Raises: ValueError if shapes differ or the temperature is not a positive number.
+    """
+    _check(temperature, anchor=anchor, positive=positive)
+    return _own_column(_cosines(anchor, positive) / temperature)
+
+
+def info_nce_hard(
+    anchor: Tensor, positive: Tensor, negative: Tensor, temperature: float, hard_negative_weight: float = 0.0
+) -> Tensor:
+    """InfoNCE over 2N candidates, all positives and all hard negatives (SimCSE Sec. 4, Eq. 5).
+
+    Args:
+        anchor, positive, negative: (N, D) each.
+        temperature: tau > 0.
+        hard_negative_weight: w = ln(alpha), added to the logit of the own hard negative after the division by tau.
+    Returns: () scalar >= 0.
+    Raises: ValueError as `info_nce`, or if the weight is not finite.
+    """
+    _check(temperature, anchor=anchor, positive=positive, negative=negative)
+    if not math.isfinite(hard_negative_weight):
+        raise ValueError(f"hard_negative_weight: expected a finite number, got {hard_negative_weight!r}")
+    logits = _cosines(anchor, torch.cat([positive, negative])) / temperature
+    if hard_negative_weight:
+        rows = torch.arange(len(anchor), device=logits.device)
+        own = torch.zeros_like(logits)
+        own[rows, rows + len(anchor)] = hard_negative_weight
+        logits = logits + own
+    return _own_column(logits)
+
+
+def info_nce_both_rows(anchor: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """Anchors and positives are both rows; the columns are all 3N sentences but the row itself (methods 2.2).
+
+    Args:
+        anchor, positive, negative: (N, D) each; the target of an anchor is its positive and the other way round.
+        temperature: tau > 0.
+    Returns: () scalar, mean over 2N rows of 3N - 1 candidates.
+    Raises: ValueError as `info_nce`.
+    """
+    _check(temperature, anchor=anchor, positive=positive, negative=negative)
+    rows = torch.cat([anchor, positive])
+    return _partner_column(rows, torch.cat([rows, negative]), temperature)
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Symmetric NT-Xent over the 2N views, 2N - 2 negatives each (SimCLR Eq. 1; methods 1.5, D04).
+
+    Args:
+        first, second: (N, D); rows i of both are the two views of example i.
+        temperature: tau > 0.
+    Returns: () scalar >= 0; log(2N - 1) when all rows coincide.
+    Raises: ValueError as `info_nce`.
+    """
+    _check(temperature, first=first, second=second)
+    views = torch.cat([first, second])
+    return _partner_column(views, views, temperature)
+
+
+def info_nce_margin(
+    anchor: Tensor, positive: Tensor, negation: Tensor, temperature: float, margin: float, scope: str = "own"
+) -> Tensor:
+    """InfoNCE with negations as relaxed negatives (SDA Eq. 4, D23, D24).
+
+    The margin is subtracted from a negation's cosine before the division by the temperature.
+
+    Args:
+        anchor, positive, negation: (N, D) each.
+        temperature: tau > 0.
+        margin: delta >= 0, in units of the cosine.
+        scope: "own" = an anchor sees its own negation only (N + 1 candidates); "all" = every negation (2N).
+    Returns: () scalar >= 0.
+    Raises: ValueError as `info_nce`, for a negative margin or an unknown scope.
+    """
+    _check(temperature, anchor=anchor, positive=positive, negation=negation)
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"margin: expected a number >= 0, got {margin!r}")
+    if scope not in ("own", "all"):
+        raise ValueError(f"scope: expected one of own, all, got {scope!r}")
+    positives = _cosines(anchor, positive)
+    if scope == "all":
+        negations = _cosines(anchor, negation)
+    else:
+        negations = (_unit(anchor) * _unit(negation)).sum(-1, keepdim=True)
+    return _own_column(torch.cat([positives, negations - margin], dim=1) / temperature)
+
+
+def grouped_cosine(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, group_size: int) -> Tensor:
+    """Negative-free grouped loss: mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (GCLSR, methods 6.5).
+
+    Args:
+        q1, q2: (N, D) predictions of the two views; z1, z2: (N, D) projections, no gradient flows into them (sg).
+        group_size: values per piece; divides D; D itself means no groups (D48).
+    Returns: () scalar in [-1, 1]; -1 when the predictions equal the other view's projections.
+    Raises: ValueError if shapes differ or group_size does not divide D.
+    """
+    _check(1.0, q1=q1, z1=z1, q2=q2, z2=z2)
+    width = q1.shape[1]
+    if group_size < 1 or width % group_size:
+        raise ValueError(f"group_size: expected a divisor of {width}, got {group_size}")
+    q1, z1, q2, z2 = (_unit(t.reshape(-1, group_size)) for t in (q1, z1.detach(), q2, z2.detach()))
+    return -0.5 * ((q1 * z2).sum(-1) + (q2 * z1).sum(-1)).mean()
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x, dim=-1, eps=NORM_FLOOR)
+
+
+def _cosines(rows: Tensor, columns: Tensor) -> Tensor:
+    with torch.autocast(rows.device.type, enabled=False):
+        return _unit(rows) @ _unit(columns).T
+
+
+def _own_column(logits: Tensor) -> Tensor:
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+
+def _partner_column(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy where row i is column i too and is left out; halves of `rows` are each other's targets."""
+    logits = _cosines(rows, columns) / temperature
+    index = torch.arange(len(rows), device=logits.device)
+    itself = torch.zeros_like(logits, dtype=torch.bool)
+    itself[index, index] = True
+    return F.cross_entropy(logits.masked_fill(itself, -math.inf), index.roll(len(rows) // 2))
+
+
+def _check(temperature: float, **vectors: Tensor) -> None:
+    (name, first), *others = vectors.items()
+    if first.ndim != 2 or not len(first):
+        raise ValueError(f"{name}: expected shape (N, D) with N >= 1, got {tuple(first.shape)}")
+    for other, tensor in others:
+        if tensor.shape != first.shape:
+            raise ValueError(f"{other}: expected shape {tuple(first.shape)} as {name}, got {tuple(tensor.shape)}")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"temperature: expected a number > 0, got {temperature!r}")

@@ -1,0 +1,191 @@
+"""The network that all methods but GCLSR train: a transformer encoder, a pooling and a head (methods 1.2-1.4, 1.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainables import pooling
+from trainables.configs import EncoderConfig
+from trainables.encoder import EncoderError, LoadedEncoder, longest_sentence, make_model, padded_states
+from trainables.heads import MlmHead, make_head
+from trainables.method import Encoded, Tokens, Views
+from trainables.packing import Packed, pack
+from trainables.trunk import trunk_of
+
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}  # in `embed`: large enough to fill the device, small enough for caches
+
+
+class SentenceNetwork(nn.Module):
+    """Encoder, pooling and head as a configuration says.
+
+    Args:
+        config: of the trial.
+        loaded: the encoder, read once per process.
+        seed: the new weights (head, missing MLM head) depend on it and on nothing else.
+
+    Attributes:
+        encoder: the Hugging Face model (a copy); head: on pooling `cls`, or None; mlm_head: when mlm_weight > 0.
+        packing_note: why batches are padded, "" when they are packed.
+    """
+
+    encoder: Any
+    head: nn.Module | None
+    mlm_head: MlmHead | None
+
+    def __init__(self, config: EncoderConfig, loaded: LoadedEncoder, seed: int) -> None:
+        super().__init__()
+        own = loaded.config
+        if config.max_length > (most := longest_sentence(loaded.model)):
+            raise EncoderError(f"max_length: expected at most {most} for {loaded.source}, got {config.max_length}")
+        self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
+        self.head_at_test = config.head_at == "train_and_test"
+        self.mlm_probability = config.mlm_probability
+        self.prefix, self.suffix = loaded.prefix, loaded.suffix
+        self.mask_token = loaded.tokenizer.mask_token_id
+        self.packing_note = loaded.packing_note
+        self.encoder = make_model(loaded, config.dropout, pooler=config.pooling == "pretrained_pooler")
+        self.wanted = pooling.wanted_states(config.pooling, own.num_hidden_layers)
+        std = getattr(own, "initializer_range", 0.02)
+        self.head = make_head(config.head if config.pooling == "cls" else "none", own.hidden_size, seed, std)
+        self.mlm_head = None
+        if config.mlm_weight:
+            if self.mask_token is None:
+                raise EncoderError(
+                    f"mlm_weight: expected 0, got {config.mlm_weight}: {loaded.source} has no mask token"
+                )
+            eps = getattr(own, "layer_norm_eps", 1e-12)
+            self.mlm_head = MlmHead(own.hidden_size, own.vocab_size, loaded.mlm_head, seed + 1, eps, std)
+        self._trunk = None if self.packing_note else trunk_of(self.encoder)
+
+    def encode(self, views: Views) -> dict[str, Tensor]:
+        """Vectors per role before any head, (N, H) float32: one pass over all roles, so each has its own dropout."""
+        vectors = self._pooled(self._pack([tokens for rows in views.values() for tokens in rows]))
+        sizes = [len(rows) for rows in views.values()]
+        return dict(zip(views, torch.split(vectors, sizes), strict=True))
+
+    def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
+        """The head on all roles jointly, as SimCSE and DiffCSE apply it: batch-norm sees them as one batch."""
+        if self.head is None:
+            return pooled
+        projected = self.head(torch.cat(list(pooled.values())))
+        return dict(zip(pooled, torch.split(projected, [len(v) for v in pooled.values()]), strict=True))
+
+    @torch.no_grad()
+    def embed(self, sequences: Sequence[Tokens]) -> Tensor:
+        """Evaluation-time vectors (n, D) float32, in the given order, on the network's device.
+
+        Each distinct sequence is encoded once; batches are cut from the sequences sorted by length. The head is
+        applied only with head_at `train_and_test` (methods 1.4). The network's mode is left as it was.
+        """
+        distinct = {s.tobytes(): s for s in sequences}
+        keys = sorted(distinct, key=len)
+        place = {key: i for i, key in enumerate(keys)}
+        lengths = np.minimum([len(distinct[key]) for key in keys], self.max_length) + 2  # two special tokens
+        run = np.cumsum(lengths) // TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
+        training = self.training
+        self.eval()
+        try:
+            parts = [
+                self._evaluated([distinct[keys[i]] for i in chunk])
+                for chunk in np.split(np.arange(len(keys)), np.flatnonzero(np.diff(run)) + 1)
+            ]
+        finally:
+            self.train(training)
+        rows = torch.tensor([place[s.tobytes()] for s in sequences], device=self.device)
+        return torch.cat(parts).index_select(0, rows)
+
+    def mlm_loss(self, views: Views, rng: np.random.Generator) -> Tensor:
+        """Masked-language-model term on all views: mean cross-entropy over the masked tokens (methods 1.6).
+
+        Args:
+            views: as in `encode`; rng: which tokens are masked, and by what.
+        Returns: () scalar; 0 when no token was drawn.
+        """
+        if self.mlm_head is None:
+            raise ValueError("mlm_loss: expected mlm_weight > 0 in the configuration, got 0")
+        packed = self._pack([tokens for rows in views.values() for tokens in rows])
+        words = self.encoder.get_input_embeddings()
+        body = special_free(packed, len(self.prefix), len(self.suffix))
+        ids, chosen = mask_tokens(
+            packed.ids.numpy(force=True), body, self.mlm_probability, self.mask_token, words.num_embeddings, rng
+        )
+        masked = replace(packed, ids=torch.from_numpy(ids).to(self.device))
+        (last,) = self._states(masked, (self.encoder.config.num_hidden_layers,)).values()
+        places = torch.from_numpy(chosen).to(self.device)
+        logits = self.mlm_head(last.index_select(0, places), words.weight).float()
+        return F.cross_entropy(logits, packed.ids.index_select(0, places), reduction="sum") / max(len(chosen), 1)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A CPU copy of all weights and batch-norm statistics, for `load_weights`."""
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.state_dict().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over what `weights` gave, in place; the parameters stay the objects an optimiser knows."""
+        self.load_state_dict(dict(weights))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def _pack(self, sequences: Sequence[Tokens]) -> Packed:
+        return pack(sequences, self.max_length, self.prefix, self.suffix, self.device)
+
+    def _states(self, packed: Packed, wanted: Sequence[int], first_tokens_only: bool = False) -> dict[int, Tensor]:
+        if self._trunk is not None:
+            return self._trunk.states(packed, wanted, self.dropout if self.training else 0.0, first_tokens_only)
+        states = padded_states(self.encoder, packed, wanted)
+        return {n: s.index_select(0, packed.first) for n, s in states.items()} if first_tokens_only else states
+
+    def _pooled(self, packed: Packed) -> Tensor:
+        """(N, H) float32 in the order the sentences were given."""
+        if self.pooling in pooling.FROM_FIRST_TOKEN:
+            (vectors,) = self._states(packed, self.wanted, first_tokens_only=True).values()
+            if self.pooling == "pretrained_pooler":
+                vectors = self.encoder.pooler(vectors[:, None])
+        else:
+            vectors = pooling.average(self._states(packed, self.wanted), packed)
+        return packed.restore(vectors if vectors.dtype == torch.float64 else vectors.float())
+
+    def _evaluated(self, sequences: Sequence[Tokens]) -> Tensor:
+        vectors = self._pooled(self._pack(sequences))
+        return self.head(vectors).float() if self.head is not None and self.head_at_test else vectors
+
+
+def special_free(packed: Packed, before: int, after: int) -> NDArray[np.int64]:
+    """Numbers of the tokens that are not among the first `before` or the last `after` of their sentence."""
+    left = np.arange(len(packed.ids)) - np.repeat(packed.starts, packed.lengths)
+    right = np.repeat(packed.lengths, packed.lengths) - left
+    return np.flatnonzero((left >= before) & (right > after))
+
+
+def mask_tokens(
+    ids: NDArray[np.int64],
+    candidates: NDArray[np.int64],
+    probability: float,
+    mask_token: int,
+    words: int,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """BERT's masking: of the chosen tokens 80 % become the mask token, 10 % a random one, 10 % stay (methods 1.6).
+
+    Args:
+        ids: (T,) token ids, left untouched; candidates: numbers of the tokens that may be chosen.
+        probability: of a candidate to be chosen; mask_token: its id; words: size of the vocabulary.
+    Returns: (T,) new ids; (M,) numbers of the chosen tokens, rising.
+    """
+    chosen = candidates[rng.random(len(candidates)) < probability]
+    fate = rng.random(len(chosen))
+    masked = ids.copy()
+    masked[chosen[fate < 0.8]] = mask_token
+    random = chosen[(fate >= 0.8) & (fate < 0.9)]
+    masked[random] = rng.integers(0, words, len(random))
+    return masked, chosen
