@@ -18,10 +18,10 @@ CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
 # GCLSR's projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores.
-GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 512, 128
+GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 256, 128
 # Methods whose schedule runs over epochs: so few examples that all of it fits (SelfCCL's curriculum of four epochs
 # makes 2.5 passes, D35).
-SAMPLES = {"selfccl": 800, "gclsr": 128}
+SAMPLES = {"selfccl": 800, "gclsr": 64}
 
 
 def scaled_down(space: Space) -> dict[str, Any]:

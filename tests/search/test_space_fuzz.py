@@ -13,7 +13,7 @@ from search.space import check_spaces, smoke, space_from
 
 SPACES = Path(__file__).parents[2] / "spaces"
 FILES = sorted(path.relative_to(SPACES) for path in SPACES.rglob("*.yaml"))
-ROUNDS = 2400
+ROUNDS = 2100
 NASTY = [
     "", "null", "~", "true", "no", "-1", "0", "1e-5", "1e400", ".nan", "-.inf", "9" * 400, "[]", "{}", "[[]]", "[" * 60,
     "{a: {b: c}}", "'", '"', "*x", "&x", "<<: *x", "!!python/name:os.system", "!t", "|", ">", "? ", "- ", ": ", "\t",
