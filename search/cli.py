@@ -20,7 +20,9 @@ STORAGE = click.option(
 OVERRIDES = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="change any leaf of the space file"
 )
-ADDRESS = click.option("--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]")
+ADDRESS = click.option(
+    "--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]"
+)
 
 
 def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,13 +32,17 @@ def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         from search.errors import UserError
         from search.space import SpaceError
+        from trainables.encoder_path import EncoderError
         from trainables.sources import DataError
 
+        expected: tuple[type[Exception], ...] = (UserError, DataError, EncoderError)
+        if "trainables.parses" in sys.modules:
+            expected += (sys.modules["trainables.parses"].ParserError,)
         try:
             return command(*args, **kwargs)
         except SpaceError as error:
             text = "\n".join(map(str, error.problems))
-        except (UserError, DataError) as error:
+        except expected as error:
             text = str(error)
         click.echo(text, err=True)
         sys.exit(2)
@@ -127,17 +133,19 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
 def preflight(space: Space) -> None:
     """Everything a study needs is there, before Ray starts.
 
-    Raises: DataError or UserError naming what was looked for, where, and what to do.
+    Raises: DataError, EncoderError or ParserError naming what was looked for, where, and what to do.
     """
     from dataclasses import asdict
 
-    from search.errors import UserError
     from trainables.data import check_data
-    from trainables.encoder_path import encoder_problem
+    from trainables.encoder_path import check_encoder
 
     check_data({"method": space.method, "data": asdict(space.data), "metric": space.metric.name})
-    if problem := encoder_problem(space.encoder, space.method):
-        raise UserError(f"{space.source}: encoder: {problem}")
+    check_encoder(space.encoder, space.method)
+    if space.method == "sda":
+        from trainables.parses import parser_identity
+
+        parser_identity(space.data.parser, space.data.language)
 
 
 def finish(result: StudyResult) -> None:

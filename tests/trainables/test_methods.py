@@ -1,0 +1,190 @@
+"""One contract over every method of the table, on the builtin data: whoever adds a method gets these tests for free."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.checkpoint import TrialFiles
+from trainables.configs import CONFIGS, NEEDS, PRESETS, preset_for
+from trainables.knobs import build, knobs
+from trainables.methods import METHODS
+from trainables.spec import TrialSpec
+from trainables.trial import Warm, run_trial
+from trainables.workbench import make_bench
+
+SMALL = {"batch_size": 8, "max_examples": 16, "eval_examples": 8, "precision": "fp32"}
+SIZES = {"gclsr": {"filters": 4, "region_sizes": [1, 2], "max_words": 12}}
+STEPS_OF = {"edacse": {"max_marks": 7}, "sda": {"augmentation": "ensemble"}}
+
+
+def spec_of(method: str, folder: Any = "unused", language: str = "en", seed: int = 0, **params: Any) -> TrialSpec:
+    return TrialSpec(
+        method=method,
+        encoder="builtin:vectors" if method == "gclsr" else "builtin:tiny",
+        data={"train": "builtin", "dev": ["builtin"], "language": language, "parser": "builtin"},
+        metric="builtin_dev",
+        params={**SMALL, **SIZES.get(method, {}), **STEPS_OF.get(method, {}), **params},
+        seed=seed,
+        folder=str(folder),
+    )
+
+
+@pytest.fixture(scope="module")
+def warm() -> Warm:
+    """One warm process for all trials of this module, as in a study."""
+    return Warm()
+
+
+def life(spec, warm, verdicts=()):
+    """One life of a trial: (outcome, evaluations); `verdicts` are given in order, then go."""
+    seen, given = [], iter(verdicts)
+
+    def report(evaluation):
+        seen.append(evaluation)
+        return next(given, "go")
+
+    return run_trial(spec, report, warm=warm), seen
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_steps(name, warm, tmp_path):
+    outcome, seen = life(spec_of(name, tmp_path), warm)
+    assert outcome.stop == "completed", outcome.traceback
+    assert [e.examples for e in seen] == [8, 16]
+    for evaluation in seen:
+        assert np.isfinite(list(evaluation.metrics.values())).all()
+        assert -1 <= evaluation.value <= 1
+    assert "untrained_builtin_dev" in seen[0].metrics
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_bits_other_seed_other_batches(name, warm, tmp_path):
+    weights = []
+    for number, seed in enumerate((5, 5, 6)):
+        life(spec_of(name, tmp_path / str(number), seed=seed), warm)
+        weights.append(TrialFiles(str(tmp_path / str(number))).load_best()[0])
+    first, again, other = weights
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert any(not torch.equal(first[k], other[k]) for k in first)
+    method, plans = METHODS[name], []
+    bench = make_bench(spec_of(name), NEEDS[name], torch.device("cpu"))
+    config = build(method.config, spec_of(name).params)
+    for seed in (5, 5, 6):
+        examples = method.prepare(bench.corpus.columns, config, seed, bench.workshop)
+        plans.append(next(iter(method.plan(examples, config, seed))).tolist())
+    assert plans[0] == plans[1]
+    if name != "selfccl":  # a curriculum: its order is the score's, whatever the seed
+        assert plans[0] != plans[2]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradient_reaches_every_trained_weight(name, warm):
+    method, spec = METHODS[name], spec_of(name, dropout=0.1) if name != "gclsr" else spec_of(name)
+    config = build(method.config, spec.params)
+    bench = make_bench(spec, NEEDS[name], torch.device("cpu"))
+    examples = method.prepare(bench.corpus.columns, config, 0, bench.workshop)
+    network: Any = method.network(config, bench.source, 0)
+    network.train()
+    batch = next(iter(method.plan(examples, config, 0)))
+    views = method.views(examples, batch, config, np.random.default_rng(0))
+    method.loss(network.project(network.encode(views)), config).backward()
+    without = [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+    # BERT's key biases shift all scores of a softmax alike, GCLSR's last biases vanish in the batch-norm after them.
+    assert all(n.endswith("bias") for n in without), without
+    assert len(without) < len(list(network.parameters())) / 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, tmp_path):
+    life(spec_of(name, tmp_path / "whole"), warm)
+    paused, _ = life(spec_of(name, tmp_path / "cut"), warm, ["pause"])
+    assert paused.stop == "paused"
+    resumed, after = life(spec_of(name, tmp_path / "cut"), warm)
+    assert resumed.stop == "completed"
+    assert after[0].resumed_from == 8
+    whole, cut = (TrialFiles(str(tmp_path / n)).load_best()[0] for n in ("whole", "cut"))
+    assert all(torch.equal(whole[k], cut[k]) for k in whole)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prepare_reads_only_what_it_declares(name):
+    """Trials that agree in `prepared_from` share their examples, so prepare must not look at anything else."""
+    method, read = METHODS[name], set()
+
+    class Watched:
+        def __init__(self, config: object) -> None:
+            object.__setattr__(self, "_config", config)
+
+        def __getattr__(self, field: str) -> Any:
+            read.add(field)
+            return getattr(object.__getattribute__(self, "_config"), field)
+
+    bench = make_bench(spec_of(name), NEEDS[name], torch.device("cpu"))
+    config = build(method.config, spec_of(name).params)
+    fresh = dataclasses.replace(bench.workshop)
+    object.__setattr__(fresh, "embed", lambda column, c: bench.workshop.embed(column, config))
+    if name == "selfccl":
+        read |= {"pooling", "max_length"}  # what embedding reads of the configuration
+    method.prepare(bench.corpus.columns, Watched(config), 0, fresh)
+    assert read <= set(method.prepared_from), read - set(method.prepared_from)
+
+
+@pytest.mark.parametrize("name", ["simcse", "simcse_sup", "edacse", "sda", "selfccl"])
+def test_chinese(name, warm, tmp_path):
+    outcome, _ = life(spec_of(name, tmp_path, language="zh"), warm)
+    assert outcome.stop == "completed", outcome.traceback
+
+
+def test_mlm_term(warm, tmp_path):
+    outcome, _ = life(spec_of("simcse", tmp_path, mlm_weight=0.1), warm)
+    assert outcome.stop == "completed", outcome.traceback
+
+
+def test_a_fault_is_an_outcome(warm, tmp_path):
+    (tmp_path / "best").write_text("a file where the folder should be")
+    outcome, seen = life(spec_of("simcse", tmp_path), warm)
+    assert outcome.stop == "failed:error"
+    assert outcome.best == max(e.value for e in seen)
+    assert "Error" in outcome.reason
+    assert "Traceback" in outcome.traceback
+
+
+def test_nan_is_an_outcome(warm, tmp_path):
+    outcome, _ = life(spec_of("simcse", tmp_path, learning_rate=1e30, max_grad_norm=0.0), warm)
+    assert outcome.stop in ("failed:nan", "failed:collapse")
+
+
+def test_missing_data_is_an_outcome(tmp_path):
+    spec = dataclasses.replace(spec_of("simcse", tmp_path), encoder="/no/such/folder")
+    outcome, _ = life(spec, Warm())
+    assert outcome.stop == "failed:data"
+    assert "/no/such/folder" in outcome.reason
+
+
+def test_every_preset_builds():
+    for name, preset in PRESETS.items():
+        build(CONFIGS[preset.method], preset.values)
+        assert set(preset.values) <= set(knobs(CONFIGS[preset.method])), name
+
+
+@pytest.mark.parametrize(
+    ("method", "encoder", "preset"),
+    [
+        ("simcse", "bert-base-uncased", "simcse_unsup"),
+        ("simcse", "FacebookAI/roberta-large", "simcse_unsup_roberta_large"),
+        ("edacse", "bert-base-chinese", "edacse_bert"),
+        ("edacse", "hfl/chinese-roberta-wwm-ext", "edacse_roberta"),
+        ("edacse", "hfl/chinese-roberta-wwm-ext-large", "edacse_roberta_large"),
+        ("sda", "bert-base-uncased", "sda_bert"),
+        ("sda", "hfl/chinese-roberta-wwm-ext", "sda_chinese"),
+        ("sda", "bert-base-chinese", "sda_chinese"),
+        ("simcse", "builtin:tiny", None),
+    ],
+)
+def test_preset_of_an_encoder(method, encoder, preset):
+    assert preset_for(method, encoder) == preset

@@ -1,0 +1,91 @@
+"""Where an encoder is: a local folder, the hub's cache on this machine, the hub. No torch: a search checks first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BUILTIN_ENCODER, BUILTIN_VECTORS = "builtin:tiny", "builtin:vectors"
+HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
+FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a snapshot; *.bin only where there is no safetensors
+
+
+class EncoderError(ValueError):
+    """An encoder that cannot be used: what was looked for, where, and what to do, in one line."""
+
+
+def check_encoder(source: str, method: str) -> None:
+    """Pre-flight: the encoder (for gclsr the word vectors) is there or the hub has it; downloads nothing.
+
+    Raises: EncoderError in one line.
+    """
+    if method == "gclsr":
+        if source != BUILTIN_VECTORS and not Path(source).expanduser().is_file():
+            raise EncoderError(
+                f"encoder {source!r}: no such file of word vectors; give a word2vec or GloVe file, or {BUILTIN_VECTORS}"
+            )
+        return
+    if source.startswith("builtin:"):
+        if source != BUILTIN_ENCODER:
+            raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
+    elif (folder := local_folder(source)) is not None:
+        if not (folder / "config.json").is_file():
+            raise EncoderError(f"encoder {source!r}: expected a folder with config.json and weights, found none there")
+    else:
+        name, _, revision = source.partition("@")
+        hub_folder(name, revision or None, download=False)
+
+
+def local_folder(source: str) -> Path | None:
+    """The folder that `source` names, or None when it is a hub id.
+
+    Raises: EncoderError if it can only be a folder and is not there.
+    """
+    if (folder := Path(source).expanduser()).is_dir():
+        return folder
+    name = source.partition("@")[0]
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise EncoderError(
+            f"encoder {source!r}: no such folder; give an existing folder, a hub id or {BUILTIN_ENCODER}"
+        )
+    return None
+
+
+def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Path | None:
+    """The snapshot of a hub model on this machine, downloaded if need be.
+
+    Args:
+        download: False = only make sure that it could be; None when it is not on this machine yet.
+    Raises: EncoderError if the hub has no such model or cannot be reached.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    at = f"{name}@{revision}" if revision else name
+    try:
+        try:
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=True))
+            if (folder / "config.json").exists() and (any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))):
+                return folder
+        except LocalEntryNotFoundError:
+            pass
+        # One question with a time limit first: the download functions retry an unreachable hub for half a minute.
+        info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
+        if not download:
+            return None
+        safe = any(s.rfilename.endswith(".safetensors") for s in info.siblings or ())
+        return Path(snapshot_download(name, revision=info.sha, allow_patterns=FILES if safe else [*FILES, "*.bin"]))
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        what = "revision" if isinstance(error, RevisionNotFoundError) else "model"
+        raise EncoderError(
+            f"encoder {at!r}: no such {what} on the hub and no folder of that name here; check the spelling"
+        ) from error
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        raise EncoderError(
+            f"encoder {at!r}: not in the local cache and the hub cannot be reached ({type(error).__name__}); "
+            "download it on a machine with network and give its folder"
+        ) from error
