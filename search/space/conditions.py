@@ -13,7 +13,6 @@ from search.space.sections import Search, mistake
 from search.space.space import Space
 from trainables.configs import CONFIGS
 from trainables.knobs import Knob
-from trainables.knobs import problems as knob_problems
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
@@ -108,12 +107,13 @@ def check_size(space: Space, where: Callable[[str], Where], problems: Problems) 
 
 def check_combinations(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
     """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
-    config = CONFIGS[space.method]
-    if not hasattr(config, "conflicts"):
+    conflicts = getattr(CONFIGS[space.method], "conflicts", None)
+    if conflicts is None:
         return
+    base = space.base
     seen = set()
     for point in _combinations(space):
-        for key, message in knob_problems(config, space.values(point)):
+        for key, message in conflicts(base | point):
             if (key, message) not in seen:
                 seen.add((key, message))
                 problems.add(where(key), f"params.{key}", message)
