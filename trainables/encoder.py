@@ -16,16 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainables.encoder_path import BUILTIN_ENCODER, EncoderError, hub_folder, local_folder
 from trainables.packing import Packed, pack
 from trainables.token_cache import cache_dir as default_cache_dir
+from trainables.token_cache import tokenizer_fingerprint
 from trainables.trunk import trunk_of
 
 log = logging.getLogger(__name__)
 AGREEMENT = 1e-5  # packed against padded, largest difference relative to the largest value (at least 1), float32
-
-
-class EncoderError(ValueError):
-    """An encoder that cannot be used: what was looked for, where, and what to do, in one line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +70,14 @@ def load_encoder(
     Raises: EncoderError if there is no such encoder, the hub cannot be reached, or it is of no use here.
     """
     name, _, pinned = source.partition("@")
-    if name.startswith("builtin:"):
-        folder = _builtin(name, language, cache_dir)
-    elif (local := Path(source).expanduser()).is_dir():
+    if source.startswith("builtin:"):
+        folder = _builtin(source, language, cache_dir)
+    elif (local := local_folder(source)) is not None:
         folder = local
-    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise EncoderError(f"encoder {source!r}: no such folder; give an existing folder, a hub id or builtin:tiny")
     else:
-        folder = _download(name, revision or pinned or None)
+        found = hub_folder(name, revision or pinned or None)
+        assert found is not None, "downloaded"
+        folder = found
     return _read(source, folder)
 
 
@@ -128,33 +126,9 @@ def longest_sentence(model: Any) -> int:
 def _builtin(name: str, language: str, cache_dir: Path | None) -> Path:
     from trainables.builtin import encoder_folder
 
-    if name != "builtin:tiny":
-        raise EncoderError(f"encoder {name!r}: unknown; the only builtin encoder is builtin:tiny")
+    if name != BUILTIN_ENCODER:
+        raise EncoderError(f"encoder {name!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
     return Path(encoder_folder(language, cache_dir or default_cache_dir()))
-
-
-def _download(name: str, revision: str | None) -> Path:
-    """The folder in the hub's local cache that holds the configuration; the weights follow into the same one."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-
-    at = f"{name}@{revision}" if revision else name
-    files = ["*.json", "*.txt", "*.model", "*.safetensors"]
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=files))
-        if not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*files, "*.bin"]))
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        what = "revision" if isinstance(error, RevisionNotFoundError) else "model"
-        raise EncoderError(
-            f"encoder {at!r}: no such {what} on the hub and no folder of that name here; check the spelling"
-        ) from error
-    except Exception as error:  # the hub's client raises its own, requests', httpx' and the system's errors
-        raise EncoderError(
-            f"encoder {at!r}: not in the local cache and the hub cannot be reached ({type(error).__name__}); "
-            "download it on a machine with network and give its folder"
-        ) from error
-    return folder
 
 
 def _read(source: str, folder: Path) -> LoadedEncoder:
@@ -181,7 +155,7 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
         mlm_head=_mlm_head(folder, tuple(model.get_input_embeddings().weight.shape)),
         packing_note=packing_note(model, prefix, suffix),
         fingerprint=_hash(_config_text(model.config), model.state_dict()),
-        tokenizer_fingerprint=_hash(_tokenizer_text(tokenizer), {}),
+        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
     )
 
 
@@ -217,8 +191,8 @@ def _template(source: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, 
 def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> str:
     """Why an encoder cannot be packed, "" when packed and padded passes agree on vectors and gradients.
 
-    Four short random sentences, evaluation mode. Compared are the first and the last state, and the gradients of the
-    first block and the embedding norm, through which all others pass.
+    Four short random sentences, evaluation mode. Compared are the last state and the gradients of the embedding norm
+    and the first block, through which all others pass.
     """
     trunk = trunk_of(model)
     if trunk is None:
@@ -228,7 +202,7 @@ def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> st
     words = words[words != model.config.pad_token_id]  # RoBERTa derives positions from ids that are not padding
     sentences = [rng.choice(words, n) for n in (5, 2, 9, 5)]
     packed = pack(sentences, 16, prefix, suffix)
-    layers = (1, len(trunk.layers))
+    layers = (len(trunk.layers),)  # not the others: asking the library for them leaves hooks in the model for good
     parts = [part for part in vars(trunk.layers[0]).values() if isinstance(part, (nn.Linear, nn.LayerNorm))]
     checked = [trunk.norm.weight, *(part.weight for part in parts)]
     try:
@@ -310,13 +284,6 @@ def _config_text(config: Any) -> str:
     """The configuration without what does not change vectors: where it was read, which library wrote it."""
     content = {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
     return json.dumps(content, sort_keys=True, default=str)
-
-
-def _tokenizer_text(tokenizer: Any) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return (
-        str(backend.to_str()) if backend is not None else repr((type(tokenizer), sorted(tokenizer.get_vocab().items())))
-    )
 
 
 def _hash(text: str, tensors: Mapping[str, Tensor]) -> str:

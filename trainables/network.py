@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from trainables import pooling
 from trainables.configs import EncoderConfig
-from trainables.encoder import EncoderError, LoadedEncoder, longest_sentence, make_model, padded_states
+from trainables.encoder import LoadedEncoder, longest_sentence, make_model, padded_states
+from trainables.encoder_path import EncoderError
 from trainables.heads import MlmHead, make_head
 from trainables.method import Encoded, Tokens, Views
 from trainables.packing import Packed, pack

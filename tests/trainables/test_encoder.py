@@ -13,7 +13,8 @@ from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_o
 from transformers import BertConfig, BertForMaskedLM, DebertaV2Config, DebertaV2Model
 
 from trainables import encoder
-from trainables.encoder import EncoderError, load_encoder, make_model, packing_note, padded_states
+from trainables.encoder import load_encoder, make_model, packing_note, padded_states
+from trainables.encoder_path import EncoderError
 from trainables.packing import pack
 
 
