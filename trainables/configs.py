@@ -19,7 +19,8 @@ HEADS = ("linear_tanh", "mlp_bn", "none")
 ALPHABETS = ("english", "chinese", "chinese_without_strong", "english_without_strong", "english_extended")
 EDITS = ("pi", "mv", "dn", "ensemble")
 COMPARISON_EDITS = (
-    "crop", "delete_10", "delete_20", "delete_30", "synonym", "mask", "repeat", "random_punctuation",
+    "crop_10", "crop_20", "crop_30", "delete_10", "delete_20", "delete_30", "synonym", "mask", "repeat",
+    "random_punctuation",
 )  # fmt: skip  # SDA Tables 8-9
 TEXTCNN_WIDTH = 4096  # GCLSR projector output, cut into pieces of group_size (D48)
 

@@ -16,7 +16,6 @@ from trainables.dice import Dice, pick, pick_places
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
 
-CROP_SHARE = 0.10  # the mildest and best row of Table 8
 MASK_SHARE = 0.15
 REPEAT_SHARE = 0.32  # ESimCSE's dup_rate
 SYNONYM_SHARE = 0.10  # EDA's alpha
@@ -35,8 +34,8 @@ def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[st
     Raises: ThesaurusError for `synonym` without WordNet.
     """
     match name:
-        case "crop":
-            return crop
+        case "crop_10" | "crop_20" | "crop_30":
+            return functools.partial(crop, share=int(name[-2:]) / 100)
         case "delete_10" | "delete_20" | "delete_30":
             return functools.partial(delete_words, share=int(name[-2:]) / 100)
         case "synonym":
@@ -50,8 +49,8 @@ def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[st
     raise ValueError(f"edit: expected one of {', '.join(COMPARISON_EDITS)}, got {name!r}")
 
 
-def crop(words: Sequence[str], rng: Dice, share: float = CROP_SHARE) -> Words:
-    """A random span without `share` of the words (SimCSE Table 1, "crop k %": the first row of SDA Table 8 is 10 %)."""
+def crop(words: Sequence[str], rng: Dice, share: float) -> Words:
+    """A random span without `share` of the words (SimCSE Table 1, "crop k %")."""
     dropped = _count(len(words), share)
     start = rng.randrange(dropped + 1)
     return list(words[start : start + len(words) - dropped])

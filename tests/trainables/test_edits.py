@@ -28,10 +28,11 @@ def test_places_are_uniform_sets() -> None:
     assert found == {f"{i} {j}": Fraction(1, 6) for i in range(4) for j in range(i + 1, 4)}
 
 
-def test_crop_keeps_a_span() -> None:
-    assert spread(edits.crop, TEN) == {
-        " ".join(TEN[:9]): Fraction(1, 2),
-        " ".join(TEN[1:]): Fraction(1, 2),
+@pytest.mark.parametrize("percent", [10, 20, 30])
+def test_crop_keeps_a_span(percent: int) -> None:
+    gone = percent // 10
+    assert spread(edits.word_edit(f"crop_{percent}", "en"), TEN) == {
+        " ".join(TEN[start : start + 10 - gone]): Fraction(1, gone + 1) for start in range(gone + 1)
     }
 
 
@@ -84,7 +85,7 @@ def test_one_word_survives(name: str) -> None:
 
 
 def test_unknown_edit_lists_the_known() -> None:
-    with pytest.raises(ValueError, match=r"edit: expected one of crop, .*, got 'shuffle'"):
+    with pytest.raises(ValueError, match=r"edit: expected one of crop_10, .*, got 'shuffle'"):
         edits.word_edit("shuffle", "en")
 
 
