@@ -43,7 +43,7 @@ class Driver:
         *,
         stage: str,
         capacity: Callable[[], int],
-        observe: Observer = lambda event: None,
+        observe: Observer,
         budgets: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -149,9 +149,9 @@ class Ledger:
         state.best, state.best_at = event["best"], event["best_at"]
         state.examples, state.seconds = event["examples"], max(state.seconds, event["seconds"])
         self.stops[state.state] += 1
-        if state.run.stage == "search" and state.state == "completed" and state.best is not None:
-            if self.better(state.best, self.best.best if self.best else None):
-                self.best = state
+        ranks = state.run.stage == "search" and state.state == "completed" and state.best is not None
+        if ranks and self.better(event["best"], self.best.best if self.best else None):
+            self.best = state
 
     def _point(self, event: Event) -> None:
         self.points[event["number"]] = event

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -64,7 +64,10 @@ class LiveTable:
             table.add_column(heading, justify="left" if heading in ("trial", "state", *names) else "right")
         for state in running + best_runs(ledger, ROWS):
             table.add_row(*row(state, names))
-        lines = [Text(headline(self._space, ledger, int(time.time() * 1000)), style="bold"), table]
+        lines: list[RenderableType] = [
+            Text(headline(self._space, ledger, int(time.time() * 1000)), style="bold"),
+            table,
+        ]
         if self._notes[0]:
             lines.append(Text(self._notes[0], style="yellow"))
         return Group(*lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,10 +34,13 @@ def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -
         case "patient":
             return optuna.pruners.PatientPruner(None, patience=settings.patience)
         case "threshold":
-            bound = {"lower": settings.lower} if maximise else {"upper": settings.lower}
-            return optuna.pruners.ThresholdPruner(**bound)
+            if maximise:
+                return optuna.pruners.ThresholdPruner(lower=settings.lower)
+            return optuna.pruners.ThresholdPruner(upper=settings.lower)
         case "wilcoxon":
-            return optuna.pruners.WilcoxonPruner(p_threshold=0.1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "experimental": optuna is pinned to one major version
+                return optuna.pruners.WilcoxonPruner(p_threshold=0.1)
         case _:
             return optuna.pruners.NopPruner()
 
@@ -49,9 +53,10 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
     """
     if settings.warmup is not None:
         return settings.warmup
+    share: float = params.get("warmup_share", 0.0)
     if epochs := params.get("warmup_epochs"):
-        return math.ceil(planned * min(1.0, epochs / params["epochs"]))
-    return math.ceil(planned * params.get("warmup_share", 0.0))
+        share = min(1.0, epochs / params["epochs"])
+    return math.ceil(planned * share)
 
 
 def first_rung(settings: Pruner, warmup: int, rung: int) -> int:

@@ -30,8 +30,10 @@ from search.tracking import Replayer, Tracker, tracking_uri
 EXIT: dict[Status, int] = {"finished": 0, "out_of_budget": 0, "failed": 1, "interrupted": 130}
 # What `resume --set` may change: how much is searched and on what, never what a point means.
 CHANGEABLE = {
-    "search": ("trials", "time", "device_hours", "patience", "max_failed_share", "max_retries", "keep_best", "concurrent"),
-    "resources": ("gpus", "cpus", "workers"),
+    "search": {
+        "trials", "time", "device_hours", "patience", "max_failed_share", "max_retries", "keep_best", "concurrent",
+    },
+    "resources": {"gpus", "cpus", "workers"},
 }  # fmt: skip
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
 SWEEP_S = 5.0  # seconds between two sweeps of checkpoints while trials run
@@ -268,13 +270,14 @@ def _check_changes(before: Space, after: Space) -> None:
     """Refuse overrides that would make a resumed study another study."""
     old, new = before.resolved(), after.resolved()
     for section in old.keys() | new.keys():
-        a, b = old.get(section), new.get(section)
-        if section in CHANGEABLE:
-            a = {k: v for k, v in a.items() if k not in CHANGEABLE[section]}
-            b = {k: v for k, v in b.items() if k not in CHANGEABLE[section]}
-        if a != b:
-            allowed = ", ".join(f"{s}.{key}" for s, keys in CHANGEABLE.items() for key in keys)
+        free = CHANGEABLE.get(section, set())
+        if _without(old.get(section), free) != _without(new.get(section), free):
+            allowed = ", ".join(f"{s}.{key}" for s, keys in CHANGEABLE.items() for key in sorted(keys))
             raise UserError(f"--set: {section} cannot change when a study is resumed; allowed: {allowed}")
+
+
+def _without(section: Any, keys: set[str]) -> Any:
+    return {k: v for k, v in section.items() if k not in keys} if isinstance(section, dict) else section
 
 
 def _last_life(folder: StudyFolder) -> dict[str, Any]:

@@ -79,17 +79,28 @@ class PointSampler(BaseSampler):
         self._proposed: tuple[int, Point] = (-1, {})
         self.view: optuna.Study | None = None  # set by the study: what the sampler learns from
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002  # Optuna's interface
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
         """Nothing: points are proposed whole, by `sample_independent`."""
         return {}
 
     def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,  # noqa: ARG002
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         return {}
 
     def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,  # noqa: ARG002
     ) -> Any:
         if self._proposed[0] != trial.number:
             self._proposed = (trial.number, self._propose(self.view or study, trial))
@@ -170,7 +181,7 @@ def make_sampler(space: Space, seed: int) -> BaseSampler:
 
 
 def _population(space: Space) -> int:
-    """NSGA-II's generations: a tenth of the trials, 4 to 50 (Optuna's default of 50 would search at random for long)."""
+    """NSGA-II's generations: a tenth of the trials, 4 to 50 (with Optuna's 50 most studies end in the first)."""
     return min(50, max(4, (space.search.trials or 500) // 10))
 
 
@@ -196,7 +207,10 @@ class Lessons(optuna.Study):
     """
 
     def _get_trials(
-        self, deepcopy: bool = True, states: Container[TrialState] | None = None, use_cache: bool = False
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,  # noqa: ARG002
     ) -> list[FrozenTrial]:
         if states is None:
             wanted: Container[TrialState] | None = None
@@ -204,9 +218,8 @@ class Lessons(optuna.Study):
             wanted = {state for state in TrialState if state in states or state == TrialState.FAIL}
         # Optuna's cache is emptied by `ask`, which this view never sees: it would show the first look for ever.
         trials = super()._get_trials(deepcopy, wanted, use_cache=False)
-        values = [
-            t.value for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and t.value is not None
-        ]
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        values = [t.value for t in trials if t.state in told and t.value is not None]
         worst = _worst(values, self.direction)
         taught = [_as_worst(t, worst) if t.state == TrialState.FAIL and LESSON in t.user_attrs else t for t in trials]
         return taught if states is None else [t for t in taught if t.state in states]

@@ -12,7 +12,7 @@ LAST = "last"
 
 
 class Sweeper:
-    """Deletes the weights of ended trials that are not among the `keep` best, and the resumable state of all ended ones.
+    """Deletes the weights of ended trials that are not among the `keep` best, and the last states of all ended ones.
 
     Similarities and `trial.json` stay. A pruned trial writes its checkpoint only when its process gets the next trial,
     so what is not there yet is looked for again at the next sweep, and a last time after all processes have ended.

@@ -120,10 +120,8 @@ class Tracker:
         draft.write_text(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}))
         os.replace(draft, self.folder.tracked)
 
-    def _on_life(self, event: Event) -> None:
-        client, run_id = self._client, self._study_run
-        client.update_run(run_id, status="RUNNING")
-        client.set_tag(run_id, record.METRIC, self.space.metric.name)
+    def _on_life(self, event: Event) -> None:  # noqa: ARG002  # one of the handlers
+        self._client.update_run(self._study_run, status="RUNNING")
 
     def _on_start(self, event: Event) -> None:
         from mlflow.entities import Param
@@ -201,9 +199,10 @@ class Tracker:
         # A tracker that is down is ours to wait for: MLflow's own waits would last minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.ERROR)
         from mlflow import MlflowClient
+
+        for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels itself
+            logging.getLogger(name).setLevel(logging.ERROR)
 
         client = MlflowClient(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
@@ -243,7 +242,8 @@ class Tracker:
             record.SEARCHED: ",".join(space.params),
             record.NOTE: study_note(space, self.folder),
         }
-        run = client.create_run(self.experiment_id, run_name=self.folder.study, tags=tags)
+        began = int(self.folder.space.stat().st_mtime * 1000)
+        run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
         run_id: str = run.info.run_id
         params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(space.resolved()).items()]
         for i in range(0, len(params), 100):  # MLflow takes 100 at once
@@ -378,9 +378,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _metrics(event: Event) -> list[Any]:
     from mlflow.entities import Metric
 
-    return [
-        Metric(record.stored(name), float(v), event["t"], event["examples"]) for name, v in event["metrics"].items()
-    ]
+    at, step = event["t"], event["examples"]
+    return [Metric(record.stored(name), float(value), at, step) for name, value in event["metrics"].items()]
 
 
 def _short(name: str) -> str:

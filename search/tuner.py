@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 # Before ray is imported: Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
@@ -24,7 +25,7 @@ QUIET = {
 os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
 
 import ray.exceptions  # noqa: E402  # see QUIET
-from ray import tune  # noqa: E402
+from ray import cloudpickle, tune  # noqa: E402
 from ray.tune.experiment import Trial  # noqa: E402
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
@@ -54,7 +55,7 @@ class StudyTune:
         return run
 
 
-class StudySearcher(Searcher):
+class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
     """Tune's search algorithm: asks the study for runs, tells it their ends."""
 
     def __init__(self, shared: StudyTune) -> None:
@@ -91,7 +92,7 @@ class StudySearcher(Searcher):
         raise NotImplementedError("studies are resumed from their folder, not by Tune")
 
 
-class StudyScheduler(FIFOScheduler):
+class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     """Tune's trial scheduler: first come, first served; stops what the study prunes or pauses."""
 
     def __init__(self, shared: StudyTune) -> None:
@@ -101,11 +102,11 @@ class StudyScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
         run = self._shared.runs[trial.trial_id]
         verdict = self._shared.driver.evaluated(run.id, evaluation_from(result))
-        return TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP
+        return str(TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002
         """Called for the last error of a trial and for those after which it is tried again."""
-        self._shared.faults[trial.trial_id] = describe(trial.get_pickled_error() or trial.get_error())
+        self._shared.faults[trial.trial_id] = describe(error_of(trial))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """None: Tune starts pending trials in order by itself. Called in every step, so budgets are looked at here."""
@@ -118,7 +119,7 @@ class StudyScheduler(FIFOScheduler):
         return None
 
 
-class Retries(tune.Callback):
+class Retries(tune.Callback):  # type: ignore[misc]
     """Writes down that Tune starts a trial again whose process died."""
 
     def __init__(self, shared: StudyTune) -> None:
@@ -135,6 +136,18 @@ def evaluation_from(result: Mapping[str, Any]) -> Evaluation:
     metrics = {name.removeprefix("metrics/"): v for name, v in result.items() if name.startswith("metrics/")}
     plain = {name: result[name] for name in EVALUATION_FIELDS if name in result}
     return Evaluation(**{**plain, "metrics": metrics})
+
+
+def error_of(trial: Trial) -> BaseException | None:
+    """The last error of a Tune trial, from the file where Tune has put it."""
+    if not trial.pickled_error_file:
+        return None
+    try:
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    except Exception:  # whatever it was, it cannot be brought back here
+        text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else "unknown"
+        return RuntimeError(text)
+    return error if isinstance(error, BaseException) else None
 
 
 def describe(error: BaseException | None) -> tuple[str, str, str]:

@@ -78,9 +78,8 @@ def saved_views(space: Space, study: str) -> dict[str, str]:
 
 def unpacked(tag: str) -> dict[str, Any]:
     """The state in a tag that `saved_views` made."""
-    state: dict[str, Any] = json.loads(
-        zlib.decompress(base64.b64decode(json.loads(tag)["state"].removeprefix("deflate;")))
-    )
+    packed = json.loads(tag)["state"].removeprefix("deflate;")
+    state: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return state
 
 

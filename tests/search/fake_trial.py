@@ -50,6 +50,8 @@ class FakeTrial(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         spec = self.spec
+        if self.k:
+            self._save()  # only now: the driver has seen the evaluation
         time.sleep(float((spec.data.get("columns") or {}).get("sleep", 0)))
         if self.k == EVALUATIONS:
             self._finish()
@@ -60,7 +62,6 @@ class FakeTrial(tune.Trainable):
         value = curve(spec, self.k)
         if value > self.best:
             self.best, self.best_at = value, self.k * RUNG
-        self._save()
         return {
             "rung": self.k * RUNG,
             "examples": self.k * RUNG,
@@ -127,7 +128,11 @@ class FakeTrial(tune.Trainable):
 
     def _end(self) -> None:
         """Stopped by Tune: pruned, or paused when the study's marker is there."""
-        if self.running and not (self.folder.parent.parent / "PAUSE").exists():
+        if not self.running:
+            return
+        if (self.folder.parent.parent / "PAUSE").exists():
+            self._save()
+        else:
             self._finish()
 
     def _finish(self) -> None:

@@ -1,0 +1,193 @@
+"""Lives of a study without Ray: trials by formula, advanced in random order, with death at any write."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from search.confirm import ConfirmPlan
+from search.driver import Driver
+from search.journal import Journal, Ledger, Run
+from search.layout import StudyFolder
+from search.space import Space, space_from
+from search.study import SearchPlan, UnsyncedBackend
+from trainables.spec import Evaluation, Outcome
+
+RUNG, EVALUATIONS = 100, 6
+
+
+class Death(BaseException):
+    """The driver's process is gone: nothing after this write happens."""
+
+
+def make_space(search: dict[str, Any] | None = None, **changes: Any) -> Space:
+    """A small SimCSE space: learning rate (log) by batch size."""
+    plain: dict[str, Any] = {
+        "name": "fake",
+        "method": "simcse",
+        "encoder": "builtin:tiny",
+        "data": {"train": "builtin", "dev": ["stsb"], "language": "en"},
+        "metric": {"name": "stsb_dev", "mode": "max"},
+        "params": {
+            "learning_rate": {"float": [1e-6, 1e-3], "log": True},
+            "batch_size": {"choice": [16, 32, 64]},
+        },
+        "search": {"sampler": "random", "trials": 12, "seed": 3, **(search or {})},
+        "train": {"eval_examples": RUNG},
+    }
+    return space_from(plain | changes)
+
+
+def curve(run: Run, k: int) -> float:
+    """Value of evaluation k = 1..EVALUATIONS: best at a learning rate of 3e-5; noise from point and seed."""
+    rate = run.params["learning_rate"]
+    quality = 1.0 / (1.0 + (math.log(rate / 3e-5) / 2) ** 2)
+    noise = np.random.default_rng([run.seed, int(rate * 1e9), run.params["batch_size"]]).normal(0, 0.003, EVALUATIONS)
+    return float(0.3 + 0.5 * quality * (1 - math.exp(-k / 2)) + noise[k - 1])
+
+
+def no_fault(run: Run, k: int) -> str | None:  # noqa: ARG001  # the signature of a fault
+    return None
+
+
+@dataclass
+class World:
+    """What outlives a driver: the folder and every trial's `last/`. Counts the evaluations that were really run."""
+
+    space: Space
+    root: Path
+    study: str = "fake-1"
+    value: Callable[[Run, int], float] = curve
+    fault: Callable[[Run, int], str | None] = no_fault
+    last: dict[str, int] = field(default_factory=dict)
+    evaluations: int = 0
+    now: float = 1_000_000.0
+
+    @property
+    def folder(self) -> StudyFolder:
+        return StudyFolder(str(self.root), self.study)
+
+    def live(
+        self,
+        concurrency: int = 2,
+        seed: int = 0,
+        die_at: int | None = None,
+        confirm: tuple[int, int] | None = None,
+        interrupt_at: int | None = None,
+    ) -> Driver:
+        """One life, to its end or to death at write number `die_at` (journal and Optuna writes count alike)."""
+        folder = self.folder
+        folder.local.mkdir(parents=True, exist_ok=True)
+        if not folder.space.exists():
+            folder.space.write_text(self.space.to_yaml(), encoding="utf-8")
+        journal = MortalJournal(folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
+        writes = Writes(die_at)
+        journal.writes = writes
+        with writes.watching_optuna():
+            journal.append("life", self._tick(), stage="confirm" if confirm else "search")
+            plan: Any
+            if confirm:
+                plan = ConfirmPlan(self.space, journal.ledger, top=confirm[0], seeds=confirm[1])
+            else:
+                plan = SearchPlan(
+                    self.space, folder, journal.ledger, lambda **point: journal.append("point", self._tick(), **point)
+                )
+            driver = Driver(
+                self.space,
+                folder,
+                journal,
+                plan,
+                stage="confirm" if confirm else "search",
+                capacity=lambda: concurrency,
+                observe=lambda event: None,  # noqa: ARG005
+                budgets=not confirm,
+                clock=lambda: self._tick() / 1000,
+            )
+            self._work(driver, random.Random(seed), interrupt_at)
+            driver.close_life()
+            journal.close()
+        return driver
+
+    def _work(self, driver: Driver, rng: random.Random, interrupt_at: int | None) -> None:
+        active: list[Run] = []
+        while True:
+            while (run := driver.next_run()) is not None:
+                active.append(run)
+            if not active:
+                assert driver.finished(), "nothing runs, nothing is started, and the study is not finished"
+                return
+            run = rng.choice(active)
+            k = self.last.get(run.id, 0) + 1
+            value = self.value(run, k) if k <= EVALUATIONS else 0.0
+            values = [self.value(run, i) for i in range(1, min(k, EVALUATIONS) + 1)]
+            best = max(values)
+            at = (values.index(best) + 1) * RUNG
+            if (kind := self.fault(run, k)) is not None:
+                driver.ended(run.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened"))
+                active.remove(run)
+                continue
+            if k > EVALUATIONS:
+                driver.ended(run.id, Outcome("completed", best, at, EVALUATIONS * RUNG, 0.1 * EVALUATIONS))
+                active.remove(run)
+                continue
+            self.evaluations += 1
+            evaluation = Evaluation(
+                rung=k * RUNG,
+                examples=k * RUNG,
+                value=value,
+                metrics={"stsb_dev": value, "loss": 1 / k},
+                best=best,
+                best_at=at,
+                seconds=0.1 * k,
+                planned=EVALUATIONS * RUNG,
+            )
+            verdict = driver.evaluated(run.id, evaluation)
+            if verdict in ("go", "pause"):
+                self.last[run.id] = k
+            if verdict != "go":
+                driver.stopped(run.id)
+                active.remove(run)
+            if interrupt_at is not None and self.evaluations >= interrupt_at:
+                driver.interrupt("SIGINT")
+
+    def _tick(self) -> int:
+        self.now += 0.01
+        return int(self.now * 1000)
+
+
+class Writes:
+    """Counts writes and dies at a given one, before it is made."""
+
+    def __init__(self, die_at: int | None) -> None:
+        self.die_at, self.count = die_at, 0
+
+    def one(self) -> None:
+        self.count += 1
+        if self.die_at is not None and self.count >= self.die_at:
+            raise Death
+
+    def watching_optuna(self) -> Any:
+        import unittest.mock
+
+        plain = UnsyncedBackend.append_logs
+
+        def append_logs(backend: UnsyncedBackend, logs: list[dict[str, Any]]) -> None:
+            self.one()
+            plain(backend, logs)
+
+        return unittest.mock.patch.object(UnsyncedBackend, "append_logs", append_logs)
+
+
+class MortalJournal(Journal):
+    writes: Writes | None = None
+
+    def append(self, kind: str, time: int, **fields: Any) -> dict[str, Any]:
+        if self.writes is not None:
+            self.writes.one()
+        return super().append(kind, time, **fields)

@@ -1,0 +1,268 @@
+"""Studies on a real (private) Ray with trials by formula: run, kill, resume, pause, faults, confirm."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_trial import EVALUATIONS, FakeTrial
+from harness import make_space
+from rich.console import Console
+
+from search import record
+from search.errors import UserError
+from search.journal import Ledger, read
+from search.layout import StudyFolder
+from search.runner import Options, StudyResult, confirm_study, exclusive, resume_study, run_study
+from search.space import Space
+from search.tuner import QUIET  # sets Ray's environment before ray is imported
+
+pytestmark = pytest.mark.ray
+assert QUIET
+HERE = Path(__file__).parent
+CHILD = """
+import sys
+sys.path.insert(0, {here!r})
+from fake_trial import FakeTrial
+from rich.console import Console
+from search.runner import Options, resume_study, run_study
+from search.space import load_space
+options = Options(trainable=FakeTrial, console=Console(quiet=True))
+if sys.argv[1] == "run":
+    result = run_study(load_space(sys.argv[2]), sys.argv[3], options=options)
+else:
+    result = resume_study(sys.argv[3], options=options)
+sys.exit(result.exit_code)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_ray() -> Iterator[None]:
+    """One Ray for the studies of this process: they connect to what is initialised."""
+    import ray
+
+    os.environ.pop("RAY_ADDRESS", None)
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{HERE}:{HERE.parents[1]}"  # trial processes find the fake trial by it
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=128 * 2**20,
+    )
+    yield
+    ray.shutdown()
+    os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
+
+
+@pytest.fixture(autouse=True)
+def local_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def options() -> Options:
+    return Options(trainable=FakeTrial, console=Console(quiet=True), handle_signals=False)
+
+
+def faulty(fault: str, search: dict[str, Any] | None = None, above: float = 1e-4) -> Space:
+    data = {"train": "builtin", "dev": ["stsb"], "columns": {"fault": fault, "above": str(above)}}
+    return make_space({"trials": 8, "max_failed_share": 1.0, **(search or {})}, data=data)
+
+
+def child(command: str, space: Space, root: Path) -> subprocess.Popen[bytes]:
+    file = root / "given.yaml"
+    file.write_text(space.to_yaml())
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(here=str(HERE)), command, str(file), str(root / "runs")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_for(folder: StudyFolder, kind: str, count: int) -> None:
+    """Until the journal has `count` events of a kind."""
+    until = time.monotonic() + 90
+    while sum(e["e"] == kind for e in read(folder.journal)) < count:
+        assert time.monotonic() < until, f"no {count} events of kind {kind}"
+        time.sleep(0.05)
+
+
+def mlflow_runs(result: StudyResult) -> dict[str, Any]:
+    """MLflow's runs of a study by trial id; the study's own under "study"."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(result.tracking_uri)
+    experiment = client.get_experiment_by_name("fake")
+    found = client.search_runs([experiment.experiment_id], f"tags.study_id = '{result.folder.study}'")
+    by_id = {run.data.tags.get(record.TRIAL_ID, "study"): run for run in found}
+    assert len(by_id) == len(found), "a trial has two runs"
+    return by_id
+
+
+def check_agreement(result: StudyResult) -> None:
+    """MLflow tells of every trial what the journal tells."""
+    runs = mlflow_runs(result)
+    assert runs.keys() - {"study"} == result.ledger.runs.keys()
+    for trial_id, state in result.ledger.runs.items():
+        run = runs[trial_id]
+        assert run.data.tags[record.STOP] == state.state
+        assert run.data.tags[record.PARENT] == runs["study"].info.run_id
+        assert run.data.tags[record.SEED] == str(state.run.seed)
+        assert run.data.params["learning_rate"] == str(state.run.params["learning_rate"])
+        assert run.info.status == ("FAILED" if state.failed else "FINISHED")
+        if state.best is not None:
+            assert run.data.metrics["best_stsb_dev"] == pytest.approx(state.best)
+
+
+def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
+    space = make_space({"trials": 8, "keep_best": 2}, pruner={"kind": "median"})
+    result = run_study(space, str(tmp_path / "runs"), options=options())
+    assert (result.status, result.exit_code, result.reason, result.trouble) == ("finished", 0, "", "")
+    assert result.ledger.ended() == 8
+    check_agreement(result)
+    runs = mlflow_runs(result)
+    assert runs["study"].info.status == "FINISHED"
+    assert runs["t0000"].data.tags[record.BASELINE] == "paper"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(result.tracking_uri)
+    history = client.get_metric_history(runs["t0000"].info.run_id, "stsb_dev")
+    assert [m.step for m in history] == [100 * k for k in range(1, EVALUATIONS + 1)]
+    for trial_id, run in runs.items():
+        names = {a.path for a in client.list_artifacts(run.info.run_id)}
+        assert names == ({"space.yaml", "environment.json"} if trial_id == "study" else {"similarities.npz"})
+    kept = {p.parents[1].name for p in (tmp_path / "runs").glob("*/trials/*/best/weights.safetensors")}
+    assert kept == set(result.kept)
+    assert len(kept) == 2
+    assert not list((tmp_path / "runs").glob("*/trials/*/last"))
+
+
+def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
+    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.05"}}
+    space = make_space({"trials": 10}, data=data)
+    process = child("run", space, tmp_path)
+    folder = StudyFolder(str(tmp_path / "runs"), "fake-1")
+    wait_for(folder, "end", 2)
+    wait_for(folder, "eval", 2 * EVALUATIONS + 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    ledger = Ledger()
+    for event in read(folder.journal):
+        ledger.apply(event)
+    assert ledger.live
+    result = resume_study(str(tmp_path / "runs"), options=options())
+    assert result.status == "finished"
+    assert sorted(result.ledger.runs) == [f"t{n:04d}" for n in range(10)]
+    assert result.ledger.stops == {"completed": 10}
+    undisturbed = run_study(make_space({"trials": 10}), str(tmp_path / "runs"), options=options())
+    assert {i: (s.run.point, s.run.seed, s.best) for i, s in result.ledger.runs.items()} == {
+        i: (s.run.point, s.run.seed, s.best) for i, s in undisturbed.ledger.runs.items()
+    }
+    evaluations = [(e["id"], e["examples"]) for e in read(folder.journal) if e["e"] == "eval"]
+    assert len(evaluations) == len(set(evaluations)) == 10 * EVALUATIONS
+    check_agreement(result)
+
+
+def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
+    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.1"}}
+    process = child("run", make_space({"trials": 6}, data=data), tmp_path)
+    folder = StudyFolder(str(tmp_path / "runs"), "fake-1")
+    wait_for(folder, "end", 1)
+    with pytest.raises(UserError, match="study fake-1 is being run by another process"), exclusive(folder):
+        pass
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert not (folder.local / "PAUSE").exists()
+    events = list(read(folder.journal))
+    assert events[-1]["e"] == "close"
+    assert (events[-1]["status"], events[-1]["reason"]) == ("interrupted", "SIGINT")
+    seen = {e["id"]: e["examples"] for e in events if e["e"] == "eval"}
+    paused = [e["id"] for e in events if e["e"] == "pause" and e["id"] in seen]
+    assert paused
+    result = resume_study(str(tmp_path / "runs"), options=options())
+    assert result.status == "finished"
+    assert result.ledger.stops == {"completed": 6}
+    resumed = {e["id"]: e["resumed_from"] for e in read(folder.journal) if e["e"] == "eval"}
+    assert all(resumed[trial_id] == seen[trial_id] for trial_id in paused if seen[trial_id] < EVALUATIONS * 100)
+    check_agreement(result)
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("nan", "nan"), ("oom", "oom"), ("raise", "error"), ("kill", "process")])
+def test_a_faulty_trial_fails_alone(fault: str, kind: str, tmp_path: Path) -> None:
+    result = run_study(faulty(fault, {"max_retries": 1}), str(tmp_path / "runs"), options=options())
+    assert result.status == "finished"
+    failed = [s for s in result.ledger.runs.values() if s.failed]
+    assert failed
+    assert {s.state for s in failed} == {f"failed:{kind}"}
+    assert all((s.run.params["learning_rate"] >= 1e-4) == s.failed for s in result.ledger.runs.values())
+    check_agreement(result)
+    runs = mlflow_runs(result)
+    assert all(runs[s.run.id].data.tags[record.REASON] == s.reason for s in failed)
+    if fault == "raise":
+        assert failed[0].reason == "RuntimeError: a bug in the trial"
+    if fault == "kill":
+        assert all(s.retries == 1 for s in failed)
+
+
+def test_a_killed_trial_process_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    result = run_study(faulty("kill_once"), str(tmp_path / "runs"), options=options())
+    assert result.ledger.stops == {"completed": 8}
+    killed = [s for s in result.ledger.runs.values() if s.run.params["learning_rate"] >= 1e-4]
+    assert killed
+    assert all(s.retries == 1 for s in killed)
+    events = [e for e in read(result.folder.journal) if e["e"] == "eval"]
+    assert {e["resumed_from"] for e in events if e["id"] == killed[0].run.id} == {0, 100}
+
+
+def test_confirm_runs_the_best_and_the_baseline_on_fresh_seeds(tmp_path: Path) -> None:
+    storage = str(tmp_path / "runs")
+    searched = run_study(make_space({"trials": 8, "seed": 3}), storage, options=options())
+    result = confirm_study(storage, top=2, seeds=2, options=options())
+    confirmed = {i: s for i, s in result.ledger.runs.items() if s.run.stage == "confirm"}
+    ranked = sorted(searched.ledger.points.values(), key=lambda p: -p["value"])
+    numbers = {p["number"] for p in ranked[:2]} | {0}
+    assert confirmed.keys() == {f"c{n:04d}.{s}" for n in numbers for s in range(2)}
+    assert {s.run.seed for s in confirmed.values()} == {4, 5}  # the search's own seed was 3
+    check_agreement(result)
+    assert mlflow_runs(result)["c0000.0"].data.tags[record.STAGE] == "confirm"
+    again = confirm_study(storage, top=2, seeds=2, options=options())
+    assert again.ledger.runs.keys() == result.ledger.runs.keys()
+
+
+def test_resume_refuses_to_change_what_is_searched(tmp_path: Path) -> None:
+    storage = str(tmp_path / "runs")
+    run_study(make_space({"trials": 2}), storage, options=options())
+    with pytest.raises(UserError, match="--set: metric cannot change when a study is resumed"):
+        resume_study(storage, overrides=["metric.mode=min"], options=options())
+    result = resume_study(storage, overrides=["search.trials=4"], options=options())
+    assert result.ledger.stops == {"completed": 4}
+
+
+def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"storage .*file: (cannot be written|expected a folder)"):
+        run_study(make_space(), str(tmp_path / "file"), options=options())
+    with pytest.raises(UserError, match="no study in"):
+        resume_study(str(tmp_path / "nothing"), options=options())
+    storage = str(tmp_path / "runs")
+    run_study(make_space({"trials": 1}), storage, name="mine", options=options())
+    with pytest.raises(UserError, match="study mine exists"):
+        run_study(make_space({"trials": 1}), storage, name="mine", options=options())
+    with pytest.raises(UserError, match=r"no study 'other' in .*; the newest there: mine"):
+        resume_study(storage, "other", options=options())
+
+
+def test_the_journal_is_json_lines(tmp_path: Path) -> None:
+    result = run_study(make_space({"trials": 1}), str(tmp_path / "runs"), options=options())
+    kinds = [json.loads(line)["e"] for line in result.folder.journal.read_text().splitlines()]
+    assert kinds == ["life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
