@@ -1,0 +1,195 @@
+"""What a search will cost, measured: a few real steps of its smallest and its largest configuration. No Ray."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from search.space import Space
+from trainables.configs import CONFIGS, NEEDS
+from trainables.knobs import build
+from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
+
+FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of start-up and evaluation
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One configuration, measured.
+
+    seconds: of a whole trial, evaluations included; examples: it trains on; weights: bytes of a checkpoint.
+    stop: "completed", or how the measurement failed; reason: why.
+    """
+
+    point: Mapping[str, Any]
+    seconds: float = math.nan
+    examples: int = 0
+    weights: int = 0
+    stop: str = "completed"
+    reason: str = ""
+
+
+def forecast_lines(space: Space, price: float | None) -> list[str]:
+    """For people: trials, device-hours, disk, money, and what will not fit.
+
+    Args: price: of a device-hour, in any currency; None = no money line.
+    """
+    small, large = (measure(space, point) for point in extremes(space))
+    lines = [
+        f"forecast: {name} configuration {describe(cost)}" for name, cost in (("smallest", small), ("largest", large))
+    ]
+    if large.stop == "failed:oom":
+        lines.append(f"WARNING: the largest configuration does not fit into memory: {large.reason}")
+    whole = [cost for cost in (small, large) if cost.stop == "completed"]
+    if not whole:
+        return lines
+    count = trials(space)
+    if count is None:
+        return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
+    seconds = sum(cost.seconds for cost in whole) / len(whole)
+    hours = count * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
+    share = pruned_share(space, max(cost.examples for cost in whole))
+    lines.append(
+        f"forecast: {count} trials of about {seconds:.0f} s, {hours:.2f} device-hours without pruning"
+        + (
+            f", about {hours * share:.2f} with {space.pruner.kind} (expected share of the examples {share:.0%})"
+            if share < 1
+            else ""
+        )
+    )
+    weights = max(cost.weights for cost in whole)
+    disk = weights * space.search.keep_best
+    lines.append(
+        f"forecast: disk {disk / 2**20:.0f} MiB for the {space.search.keep_best} best checkpoints, "
+        f"and up to {3 * weights / 2**20:.0f} MiB for every trial that runs"
+    )
+    if price is not None:
+        lines.append(f"forecast: {hours * share * price:.2f} at {price:g} per device-hour")
+    return lines
+
+
+def trials(space: Space) -> int | None:
+    """How many trials a study will start: points times repeats; None when nothing but time bounds them."""
+    points = space.cardinality() if space.is_grid else space.search.trials
+    return None if points is None else points * space.search.repeats
+
+
+def extremes(space: Space) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The points with the smallest and the largest memory: every number at its low or high end."""
+    ends = []
+    for high in (False, True):
+        point: dict[str, Any] = dict(space.rows[-1 if high else 0]) if space.rows else {}
+        for name, param in space.params.items():
+            if param.listed or not space.active(name, point):
+                continue
+            values = param.values if param.values is not None else [param.low, param.high]
+            numbers = all(isinstance(v, (int, float)) for v in values)
+            point[name] = (max if high else min)(values) if numbers else values[-1 if high else 0]
+        ends.append(point)
+    return ends[0], ends[1]
+
+
+def measure(space: Space, point: Mapping[str, Any]) -> Cost:
+    """Train `FEW` and `MORE` steps at this point and scale up to the trial's length."""
+    from trainables.trial import Warm, run_trial
+
+    warm, values = Warm(), space.values(point)
+    batch = int(values["batch_size"])
+    evaluations: list[Evaluation] = []
+    times: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+
+        def spec(steps: int) -> TrialSpec:
+            cut = {**values, "max_examples": steps * batch, "eval_examples": 10**9, "eval_steps": None}
+            return TrialSpec(
+                method=space.method,
+                encoder=space.encoder,
+                data=asdict(space.data),
+                metric=space.metric.name,
+                params=cut,
+                folder=f"{folder}/{steps}",
+                gpus=space.resources.gpus or 0.0,
+            )
+
+        def report(evaluation: Evaluation) -> Verdict:
+            evaluations.append(evaluation)
+            return "go"
+
+        outcome = Outcome("completed", None, 0, 0, 0.0)
+        for steps in (1, FEW, MORE):  # the first warms up
+            outcome = run_trial(spec(steps), report, device_world(space), warm)
+            if outcome.stop != "completed":
+                return Cost(point, stop=outcome.stop, reason=outcome.reason)
+            times[steps] = outcome.seconds
+        weights = (Path(folder) / str(MORE) / "best" / "weights.safetensors").stat().st_size
+    examples = planned(space, values)
+    per_step = max(0.0, times[MORE] - times[FEW]) / (MORE - FEW)
+    each_evaluation = max(0.0, times[FEW] - FEW * per_step)
+    rung = values["eval_steps"] * batch if values["eval_steps"] else values["eval_examples"]
+    seconds = examples / batch * per_step + max(1, examples // rung) * each_evaluation
+    return Cost(point, seconds, examples, weights)
+
+
+def device_world(space: Space) -> Any:
+    """One process on the device that trials of this space get, as far as this machine has it."""
+    import torch
+
+    from trainables.distributed import World
+
+    torch.set_num_threads(max(1, int(space.resources.cpus)))
+    return World(device=torch.device("cuda" if space.resources.gpus and torch.cuda.is_available() else "cpu"))
+
+
+def planned(space: Space, values: Mapping[str, Any]) -> int:
+    """Training examples of a whole trial."""
+    from trainables.data import load_corpus
+
+    config = build(CONFIGS[space.method], values)
+    data = space.data
+    size = len(load_corpus(data.train, data.language, NEEDS[space.method], data.columns))
+    whole = config.epochs * min(size, config.sample_size or size)
+    return min(whole, config.max_examples or whole)
+
+
+def pruned_share(space: Space, examples: int) -> float:
+    """Expected share of the full search's examples under the pruner; 1 where no rule of thumb exists.
+
+    Successive halving keeps 1/eta at every rung r, eta r, eta^2 r ... (Jamieson and Talwalkar 2016); hyperband averages
+    over brackets that start at higher and higher rungs (Li et al. 2018). The median rule stops about half of the trials
+    at their first comparisons.
+    """
+    kind, eta = space.pruner.kind, space.pruner.reduction
+    first = max(space.pruner.min_rung or 0, space.pruner.warmup or 0, int(space.base["eval_examples"]))
+    if first >= examples:
+        return 1.0
+    if kind == "median":
+        return 0.5 + 0.5 * first / examples
+    if kind == "percentile":
+        kept = space.pruner.percentile / 100
+        return kept + (1 - kept) * first / examples
+    if kind not in ("successive_halving", "hyperband"):
+        return 1.0
+
+    def halving(start: float) -> float:
+        share, alive, done, rung = 0.0, 1.0, 0.0, start
+        while rung < examples:
+            share += alive * (rung - done) / examples
+            alive, done, rung = alive / eta, rung, rung * eta
+        return share + alive * (examples - done) / examples
+
+    if kind == "successive_halving":
+        return halving(first)
+    brackets = int(math.log(examples / first, eta)) + 1
+    return sum(halving(first * eta**s) for s in range(brackets)) / brackets
+
+
+def describe(cost: Cost) -> str:
+    """`(learning_rate=1e-06): 12 s a trial on this machine, 8,000 examples`, or how the measurement failed."""
+    point = " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in cost.point.items())
+    if cost.stop != "completed":
+        return f"({point}): {cost.stop}: {cost.reason}"
+    return f"({point}): {cost.seconds:.0f} s a trial on this machine, {cost.examples:,} examples"

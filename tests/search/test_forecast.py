@@ -1,0 +1,66 @@
+"""The forecast: its arithmetic, and one real measurement on the builtin encoder."""
+
+from __future__ import annotations
+
+import pytest
+
+from search.forecast import extremes, forecast_lines, pruned_share, trials
+from search.space import load_space
+
+
+def space(tmp_path, **changes):
+    text = {
+        "name": "f",
+        "method": "simcse",
+        "encoder": "builtin:tiny",
+        "data": "{train: builtin, dev: [builtin]}",
+        "metric": "{name: builtin_dev}",
+        "params": "{learning_rate: {float: [1e-5, 1e-3], log: true}, batch_size: {choice: [64, 8, 16]}, temperature: 0.05}",
+        "search": "{trials: 10, repeats: 2}",
+        "pruner": "{kind: none}",
+        "train": "{max_examples: 1600, eval_examples: 100}",
+    } | changes
+    path = tmp_path / "f.yaml"
+    path.write_text("\n".join(f"{k}: {v}" for k, v in text.items()))
+    return load_space(path)
+
+
+def test_extremes_are_the_ends_of_every_number(tmp_path):
+    small, large = extremes(space(tmp_path))
+    assert small == {"learning_rate": 1e-5, "batch_size": 8}
+    assert large == {"learning_rate": 1e-3, "batch_size": 64}
+
+
+def test_trials_count_repeats_and_grids(tmp_path):
+    assert trials(space(tmp_path)) == 20
+    grid = space(tmp_path, params="{batch_size: {grid: [8, 16, 32]}}", search="{sampler: grid}")
+    assert trials(grid) == 3
+    assert trials(space(tmp_path, search="{time: 1h}")) is None
+
+
+def test_expected_share_of_successive_halving(tmp_path):
+    # rungs at 100, 300, 900 of 2,700 examples: 100 + 200/3 + 600/9 + 1800/27 = 300
+    halving = space(tmp_path, pruner="{kind: successive_halving, reduction: 3}")
+    assert pruned_share(halving, 2700) == pytest.approx(300 / 2700)
+    assert pruned_share(halving, 100) == 1.0
+    hyperband = space(tmp_path, pruner="{kind: hyperband, reduction: 3}")
+    assert 300 / 2700 < pruned_share(hyperband, 2700) < 1
+    assert pruned_share(space(tmp_path), 2700) == 1.0
+
+
+def test_measures_and_adds_up(tmp_path):
+    lines = forecast_lines(space(tmp_path), price=2.0)
+    assert "1,600 examples" in lines[0]
+    assert "20 trials" in lines[2]
+    assert "MiB" in lines[3]
+    assert lines[4].endswith("at 2 per device-hour")
+
+
+def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
+    from trainables import trial
+    from trainables.spec import Outcome
+
+    monkeypatch.setattr(trial, "run_trial", lambda *a: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))
+    assert "WARNING: the largest configuration does not fit into memory: no memory left" in forecast_lines(
+        space(tmp_path), None
+    )
