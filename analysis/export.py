@@ -1,0 +1,186 @@
+"""A trained network as a folder that other programs load. Weights are safetensors only.
+
+Methods on an encoder give a folder for `SentenceTransformer(path)` and `AutoModel.from_pretrained(path)`: the encoder
+and its tokenizer, and sentence-transformers' own modules for the rest, so that nothing needs `trust_remote_code`:
+
+| pooling | modules behind the encoder |
+|---|---|
+| cls, cls_before_pooler | Pooling (first token), and one or two Dense for a head that is used at test time |
+| avg | Pooling (mean) |
+| avg_first_last, avg_top2 | WeightedLayerPooling with weights 1 on those two layers and 0 elsewhere, Pooling (mean) |
+| pretrained_pooler | Pooling (first token), Dense (the encoder's pooler) |
+
+GCLSR gives a folder with its own loader (`gclsr_loader.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from analysis import gclsr_loader
+from analysis.errors import InputError
+from analysis.trained import Trained
+from trainables.encoder import LoadedEncoder, longest_sentence
+from trainables.network import SentenceNetwork
+from trainables.word_vectors import WordVectors
+
+PACKAGE = "sentence_transformers.models"  # the module paths that every version of sentence-transformers understands
+IDENTITY, RELU, TANH = (
+    "torch.nn.modules.linear.Identity",
+    "torch.nn.modules.activation.ReLU",
+    "torch.nn.modules.activation.Tanh",
+)
+TWO_LAYERS = ("avg_first_last", "avg_top2")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One layer of a head at test time: y = activation(W x + b). weight: (out, in), bias: (out,) or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+
+
+def export(trained: Trained, folder: Path, card: str) -> None:
+    """Write the network and its model card (README.md).
+
+    Raises: InputError if the folder exists and is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists already; expected a new or empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(trained.source, WordVectors):
+        _export_gclsr(trained, folder)
+    else:
+        _export_encoder(trained, trained.source, folder)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _export_encoder(trained: Trained, loaded: LoadedEncoder, folder: Path) -> None:
+    network, config = trained.network, trained.config
+    assert isinstance(network, SentenceNetwork)
+    encoder, width = network.encoder, network.encoder.config.hidden_size
+    layers = encoder.config.num_hidden_layers
+    if getattr(encoder, "pooler", None) is None and getattr(loaded.model, "pooler", None) is not None:
+        encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
+    two_layers = config.pooling in TWO_LAYERS
+    encoder.config.output_hidden_states = two_layers
+    encoder.save_pretrained(folder, safe_serialization=True)
+    loaded.tokenizer.save_pretrained(folder)
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": longest_sentence(encoder), "do_lower_case": False})
+
+    modules = [("", "Transformer")]
+    if two_layers:
+        weights = torch.zeros(layers)
+        weights[[n - 1 for n in network.wanted]] = 1.0  # module and weights start at the first transformer layer
+        own = {"word_embedding_dimension": width, "layer_start": 1, "num_hidden_layers": layers}
+        modules.append(_module(folder, len(modules), "WeightedLayerPooling", own, {"layer_weights": weights}))
+    mean = config.pooling.startswith("avg")
+    own = {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": not mean,
+        "pooling_mode_mean_tokens": mean,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    modules.append(_module(folder, len(modules), "Pooling", own))
+    for dense in _dense_layers(network):
+        out, into = dense.weight.shape
+        own = {
+            "in_features": into,
+            "out_features": out,
+            "bias": dense.bias is not None,
+            "activation_function": dense.activation,
+        }
+        tensors = {"linear.weight": dense.weight} | ({} if dense.bias is None else {"linear.bias": dense.bias})
+        modules.append(_module(folder, len(modules), "Dense", own, tensors))
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+    )
+    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+def _module(
+    folder: Path, number: int, kind: str, config: dict[str, Any], tensors: dict[str, Tensor] | None = None
+) -> tuple[str, str]:
+    path = f"{number}_{kind}"
+    (folder / path).mkdir()
+    _write(folder / path / "config.json", config)
+    if tensors:
+        save_file(
+            {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, folder / path / "model.safetensors"
+        )
+    return path, kind
+
+
+def _dense_layers(network: SentenceNetwork) -> list[Dense]:
+    """What comes behind the pooling at test time, as linear layers; batch-norm in evaluation mode is folded in."""
+    if network.pooling == "pretrained_pooler":
+        dense = network.encoder.pooler.dense
+        return [Dense(dense.weight, dense.bias, TANH)]
+    if network.head is None or not network.head_at_test:
+        return []
+    layers: list[Dense] = []
+    for part in network.head.children():
+        if isinstance(part, nn.Linear):
+            layers.append(Dense(part.weight, part.bias, IDENTITY))
+        elif isinstance(part, nn.BatchNorm1d):
+            layers[-1] = _folded(layers[-1], part)
+        else:
+            kind = {nn.Tanh: TANH, nn.ReLU: RELU}[type(part)]
+            layers[-1] = Dense(layers[-1].weight, layers[-1].bias, kind)
+    return layers
+
+
+def _folded(layer: Dense, norm: nn.BatchNorm1d) -> Dense:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    if norm.affine:
+        scale = scale * norm.weight.double()
+    bias = torch.zeros_like(scale) if layer.bias is None else layer.bias.double()
+    shift = (bias - norm.running_mean.double()) * scale
+    if norm.affine:
+        shift = shift + norm.bias.double()
+    return Dense((layer.weight.double() * scale[:, None]).float(), shift.float(), layer.activation)
+
+
+def _export_gclsr(trained: Trained, folder: Path) -> None:
+    """All words of the vector file go along: which ones a user's sentences need is not known here."""
+    network, config, source = trained.network, trained.config, trained.source
+    assert isinstance(source, WordVectors)
+    state = network.state_dict()
+    tensors = {name.removeprefix("backbone."): t for name, t in state.items() if name.startswith("backbone.")}
+    tensors |= {"padding": state["padding"], "vectors": torch.from_numpy(source.matrix)}
+    save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
+    (folder / "words.txt").write_text("\n".join(source.words), encoding="utf-8")
+    _write(
+        folder / "config.json",
+        {
+            "model_type": "gclsr",
+            "language": trained.language,
+            "region_sizes": list(config.region_sizes),
+            "filters": config.filters,
+            "max_words": config.max_words,
+            "attention_at_eval": config.self_attention and config.attention_at_eval,
+            "vector_seed": int(state["vector_seed"]),
+        },
+    )
+    shutil.copy(Path(gclsr_loader.__file__), folder / "gclsr_loader.py")
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

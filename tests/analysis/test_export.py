@@ -1,0 +1,109 @@
+"""Exported folders against our own vectors, in the programs they are made for."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trained_trials import TINY_GCLSR, trial_folder
+
+from analysis.errors import InputError
+from analysis.export import export
+from analysis.trained import Trained, load_trained
+
+SENTENCES = {
+    "en": ["A man is playing a guitar.", "", "Two dogs run across the field, barking!", "word " * 60, "It's café-time"],
+    "zh": ["一个男人在弹吉他。", "", "两只狗在田野上奔跑，叫着！", "词" * 60, "今天天气很好 today"],
+}
+CASES = {
+    "simcse cls": ("simcse", "en", {}),
+    "simcse raw": ("simcse", "en", {"pooling": "cls_before_pooler", "head": "none"}),
+    "simcse avg": ("simcse", "en", {"pooling": "avg"}),
+    "simcse top two": ("simcse", "en", {"pooling": "avg_top2"}),
+    "simcse own pooler": ("simcse", "en", {"pooling": "pretrained_pooler"}),
+    "simcse_sup head": ("simcse_sup", "en", {}),
+    "edacse": ("edacse", "zh", {}),
+    "sda": ("sda", "en", {}),
+    "sda head at test": ("sda", "zh", {"head_at": "train_and_test"}),
+    "selfccl": ("selfccl", "en", {}),
+}
+
+
+def exported(tmp_path: Path, method: str, language: str, params: dict[str, Any]) -> tuple[Trained, Path]:
+    trained = load_trained(str(trial_folder(tmp_path / "trial", method, language, params)))
+    export(trained, tmp_path / "model", "# A model\n")
+    return trained, tmp_path / "model"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sentence_transformers_gives_our_vectors(tmp_path: Path, case: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    method, language, params = CASES[case]
+    trained, folder = exported(tmp_path, method, language, params)
+    ours = trained.embed(SENTENCES[language])
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES[language], convert_to_numpy=True)
+    assert theirs.shape == ours.shape
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+    assert np.ptp(ours, axis=0).max() > 0.01  # else equality would say nothing
+
+
+def test_trained_weights_are_what_is_exported(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    trained, folder = exported(tmp_path, "simcse", "en", {})
+    loaded, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    for name, value in trained.network.encoder.state_dict().items():  # type: ignore[union-attr]
+        np.testing.assert_array_equal(loaded.state_dict()[name].numpy(), value.numpy())
+
+
+def test_their_sts_evaluator_runs(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    from trainables.data import load_pairs
+    from trainables.metrics import cosines, spearman
+
+    trained, folder = exported(tmp_path, "selfccl", "en", {})
+    pairs = load_pairs("builtin", "dev", "en")
+    evaluator = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.gold.tolist(), show_progress_bar=False)
+    theirs = evaluator(SentenceTransformer(str(folder), device="cpu"))[evaluator.primary_metric]
+    ours = spearman(cosines(trained.embed(pairs.first), trained.embed(pairs.second)), pairs.gold)
+    assert theirs == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("attention", [False, True])
+def test_gclsr_loader_stands_alone(tmp_path: Path, language: str, attention: bool) -> None:
+    params = TINY_GCLSR | {"attention_at_eval": attention}
+    trained, folder = exported(tmp_path, "gclsr", language, params)
+    spec = importlib.util.spec_from_file_location("gclsr_loader_copy", folder / "gclsr_loader.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    ours = trained.embed(SENTENCES[language])
+    np.testing.assert_allclose(module.Model(folder).encode(SENTENCES[language], batch_size=2), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["simcse_sup", "gclsr"])
+def test_safetensors_only(tmp_path: Path, method: str) -> None:
+    _, folder = exported(tmp_path, method, "en", TINY_GCLSR if method == "gclsr" else {})
+    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert ".safetensors" in suffixes
+    assert not suffixes & {".bin", ".pt", ".pkl", ".pickle", ".npz"}
+    assert (folder / "README.md").read_text() == "# A model\n"
+
+
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    trained = load_trained(str(trial_folder(tmp_path / "trial")))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        export(trained, tmp_path / "model", "")
+    assert [p.name for p in (tmp_path / "model").iterdir()] == ["mine.txt"]

@@ -1,0 +1,176 @@
+"""Opening the test sets: the averages of the papers, the record in MLflow, what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_store import SmallStore, fill
+from trained_trials import trial_folder
+
+from analysis.errors import AnalysisError, InputError
+from analysis.store import find_study, open_store
+from analysis.study import Study, read_study
+from analysis.testing import (
+    averages,
+    chosen_trials,
+    default_sets,
+    open_tests,
+    openings,
+    score,
+    seen_sets,
+    summary,
+    transfer_scores,
+    with_checkpoint,
+)
+from analysis.trained import load_trained
+from trainables.data import load_pairs
+from trainables.metrics import cosines, spearman
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
+    """A study whose point c0000 (three confirming seeds) has weights of seeds 0 and 2."""
+    made = SmallStore(tmp_path_factory.mktemp("store"))
+    fill(made)
+    for trial in ("c0000.0", "c0000.2"):
+        trial_folder(made.folder / "small-1" / "trials" / trial, "edacse", "zh", seed=int(trial[-1]))
+    return made
+
+
+def study(store: SmallStore) -> Study:
+    opened = open_store(store.uri)
+    return read_study(opened, find_study(opened, "small-1"))
+
+
+def test_english_average_rounds_as_the_papers_do() -> None:
+    values = dict(
+        zip(("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"), np.linspace(0.6, 0.8, 7), strict=True)
+    )
+    values["sts12"] = 0.600049  # 60.00 when rounded first
+    rounded = [round(100 * v, 2) for v in values.values()]
+    assert averages(values, "en") == {"avg_test": pytest.approx(round(sum(rounded) / 7, 2) / 100)}
+    assert averages({k: v for k, v in values.items() if k != "sts14"}, "en") == {}
+
+
+def test_chinese_average_with_and_without_stsb() -> None:
+    values = {"atec": 0.3, "bq": 0.4, "lcqmc": 0.6, "pawsx": 0.1, "stsb": 0.7}
+    assert averages(values, "zh") == {
+        "avg_test": pytest.approx(0.42),
+        "avg_without_stsb_test": pytest.approx(0.35),
+    }
+
+
+def test_scores_are_spearman_on_the_test_set_with_an_interval(tmp_path: Path) -> None:
+    trained = load_trained(str(trial_folder(tmp_path / "t")))
+    pairs = load_pairs("builtin", "test", "en")
+    scores, metrics, similarities = score(trained, [pairs])
+    mine = cosines(trained.embed(pairs.first), trained.embed(pairs.second))
+    assert metrics == {"builtin_test": pytest.approx(spearman(mine, pairs.gold), abs=1e-6)}
+    np.testing.assert_allclose(similarities["builtin_test"], mine, atol=1e-5)
+    one = scores["builtin"]
+    assert one.low < one.value < one.high
+    # Against the bootstrap over pairs: 400 draws know a standard deviation to 4 %.
+    rng = np.random.default_rng(0)
+    draws = [spearman(mine[i], pairs.gold[i]) for i in (rng.integers(0, len(mine), len(mine)) for _ in range(400))]
+    assert (one.high - one.low) / 2 == pytest.approx(1.96 * np.std(draws), rel=0.2)
+
+
+def test_the_confirmed_best_is_chosen_and_seeds_without_weights_are_named(store: SmallStore) -> None:
+    s = study(store)
+    chosen = chosen_trials(s, [], np.random.default_rng(0))
+    assert list(chosen["trial"]) == ["c0000.0", "c0000.1", "c0000.2"]
+    there, missing = with_checkpoint(s, chosen)
+    assert list(there["trial"]) == ["c0000.0", "c0000.2"]
+    assert missing == ["c0000.1"]
+    with pytest.raises(AnalysisError, match=r"of t0001; there are weights of: c0000\.0, c0000\.2"):
+        with_checkpoint(s, chosen_trials(s, ["t0001"], np.random.default_rng(0)))
+    with pytest.raises(InputError, match="unknown trial 't001'; did you mean"):
+        chosen_trials(s, ["t001"], np.random.default_rng(0))
+
+
+def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) -> None:
+    s = study(store)
+    there, _ = with_checkpoint(s, chosen_trials(s, [], np.random.default_rng(0)))
+    first = open_tests(s, there, "for the paper", now=NOW)
+    assert first.earlier == ()
+    assert [r.seed for r in first.results] == [100, 102]
+
+    s = study(store)
+    assert openings(s.run) == ["2026-03-01T12:00:00+00:00: c0000.0, c0000.2 on builtin: for the paper"]
+    run = next(run for run in s.runs if run.tags["trial_id"] == "c0000.2")
+    assert run.tags["test_opening.1"] == "2026-03-01T12:00:00+00:00"
+    assert run.metrics["builtin_test"] == pytest.approx(first.results[1].metrics["builtin_test"])
+    assert run.metrics["builtin_test_low"] < run.metrics["builtin_test"] < run.metrics["builtin_test_high"]
+    assert s.store.artifact(run, "test_similarities.npz") is not None
+    assert s.run.tags["metric"] == "builtin_dev"  # nothing ranks by test
+
+    second = open_tests(s, there.iloc[:1], "curious", now=NOW)
+    assert second.earlier == tuple(openings(s.run))
+    assert len(openings(study(store).run)) == 2
+
+    table = summary(first.results)
+    values = [r.metrics["builtin_test"] for r in first.results]
+    assert table.loc["builtin_test", "mean"] == pytest.approx(np.mean(values))
+    assert table.loc["builtin_test", "sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> None:
+    s = study(store)
+    before = len(openings(s.run))
+    one = s.trials[s.trials["trial"] == "c0000.0"]
+    with pytest.raises(InputError, match="reason"):
+        open_tests(s, one, "  ")
+    with pytest.raises(AnalysisError, match="none of the test sets"):
+        open_tests(s, one, "why", sets=["nosuchset"])
+    with pytest.raises(AnalysisError, match="no checkpoint"):
+        open_tests(s, s.trials[s.trials["trial"] == "t0001"], "why")
+    assert len(openings(study(store).run)) == before
+
+
+def test_which_sets_selected_and_which_test() -> None:
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
+    assert default_sets(data) == ("builtin",)
+    assert default_sets({"train": "wiki", "dev": ["stsb"], "language": "en"})[:2] == ("sts12", "sts13")
+    assert default_sets({"train": "edacse-zh", "dev": ["stsb"], "language": "zh"}) == (
+        "atec", "bq", "lcqmc", "pawsx", "stsb",
+    )  # fmt: skip
+    assert [(part, p.name) for part, p in seen_sets(data, "builtin_dev")] == [("dev", "builtin")]
+    assert seen_sets(data, "other_dev") == []
+
+
+@pytest.mark.real_data
+def test_stsb_that_trained_and_selected_is_seen(real_data: Path) -> None:  # noqa: ARG001  # skips without data
+    data = {"train": "stsb+wiki", "dev": ["stsb", "sickr"], "language": "en"}
+    seen = seen_sets(data, "stsb_dev")
+    assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
+
+
+def test_transfer_of_the_tasks_that_are_there(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = {"pos": ["good", "nice", "dog"], "neg": ["bad", "poor", "dog"]}
+    (tmp_path / "CR").mkdir()
+    for kind, some in words.items():
+        lines = [" ".join(rng.choice(some, 4)) for _ in range(60)]
+        (tmp_path / "CR" / f"custrev.{kind}").write_text("\n".join(lines), encoding="latin-1")
+    trained = load_trained(str(trial_folder(tmp_path / "t", "sda")))
+    dev_vectors = trained.embed(["a dog"])
+    scores = transfer_scores(trained, tmp_path)
+    assert list(scores) == ["transfer_cr_test"]
+    assert 0.7 < scores["transfer_cr_test"] <= 1
+    np.testing.assert_array_equal(trained.embed(["a dog"]), dev_vectors)  # the pooling of STS is left as it was
+    with pytest.raises(InputError, match="found none"):
+        transfer_scores(trained, tmp_path / "t")
+
+
+def test_summary_of_one_trial_has_no_spread() -> None:
+    from analysis.testing import TestResult
+
+    table = summary([TestResult("t0", "r0", 0, {}, {"stsb_test": 0.7})])
+    assert table.loc["stsb_test", "n"] == 1
+    assert pd.isna(table.loc["stsb_test", "sd"])

@@ -1,0 +1,46 @@
+"""Trial folders as a trial leaves them, with weights that differ from the encoder's, made in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainables.checkpoint import TrialFiles
+from trainables.encoder import load_encoder
+from trainables.knobs import build
+from trainables.methods import METHODS
+from trainables.spec import TrialSpec
+from trainables.word_vectors import load_vectors
+
+TINY_GCLSR = {"region_sizes": [1, 2, 3], "filters": 8, "max_words": 16}
+
+
+def trial_folder(
+    folder: Path, method: str = "simcse", language: str = "en", params: dict[str, Any] | None = None, seed: int = 3
+) -> Path:
+    """A finished trial's folder: the method's network on the builtin encoder, moved away from its start."""
+    encoder = "builtin:vectors" if method == "gclsr" else "builtin:tiny"
+    spec = TrialSpec(
+        method=method,
+        encoder=encoder,
+        data={"train": "builtin", "dev": ["builtin"], "language": language},
+        metric="builtin_dev",
+        params=params or {},
+        seed=seed,
+        folder=str(folder),
+    )
+    config = build(METHODS[method].config, spec.params)
+    source: Any = load_vectors(encoder, language) if method == "gclsr" else load_encoder(encoder, language=language)
+    network: Any = METHODS[method].network(config, source, seed)
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: w + (0.02 * torch.rand(w.shape, generator=generator) if w.is_floating_point() else 0)
+        for name, w in network.state_dict().items()
+    }  # upwards only: a batch-norm's variance stays positive
+    at = {"examples": 500, "value": 0.4, "metrics": {"builtin_dev": 0.4}}
+    about = {"spec": spec.to_dict(), "revisions": {"builtin": "builtin"}, "packing_note": "", "best": at}
+    TrialFiles(str(folder)).save_best(weights, about, {"builtin_dev": np.linspace(0, 1, 5, dtype=np.float32)})
+    return folder
