@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,8 +14,17 @@ from rich.text import Text
 from search.journal import Event, Ledger, RunState
 from search.space import Space
 
+if TYPE_CHECKING:
+    from search.runner import StudyResult
+
 ROWS = 8  # ended trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
+WORDS = {
+    "finished": "is finished",
+    "out_of_budget": "has used up its budget",
+    "failed": "has failed",
+    "interrupted": "is paused",
+}
 
 
 class Display(Protocol):
@@ -185,3 +194,30 @@ def duration(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
+
+
+def closing_lines(result: StudyResult) -> list[str]:
+    """What is printed at the end of a life: how it went, the best trials, where to look, how to go on."""
+    space, ledger, study = result.space, result.ledger, result.folder.study
+    lines = [f"study {study} {WORDS[result.status]}" + (f": {result.reason}" if result.reason else "")]
+    lines.append("  " + headline(space, ledger, 0))
+    stage = "confirm" if any(s.run.stage == "confirm" for s in ledger.runs.values()) else "search"
+    shown = [s for s in best_runs(ledger, len(ledger.runs)) if not s.failed and s.run.stage == stage][:3]
+    lines += [f"  {trial_line(state, space)}" for state in shown]
+    if result.frequent_reasons:
+        lines.append("  most frequent failures:")
+        lines += [f"    {count} x {reason}" for reason, count in result.frequent_reasons]
+    if result.trouble:
+        command = f"search status {study}{result.storage_option}"
+        lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
+    if result.status in ("interrupted", "out_of_budget", "failed"):
+        larger = {"out_of_budget": " --set search.time=... (or device_hours)"}.get(result.status, "")
+        lines.append(f"  go on:        search resume {study}{result.storage_option}{larger}")
+    lines.append(f"  see more:     analysis best --metric {space.metric.name} --study {study}{result.tracking_option}")
+    if result.kept:
+        lines.append(f"  checkpoints:  {', '.join(result.kept)} in {result.folder.uri}/trials")
+    if result.link:
+        lines.append(f"  MLflow:       {result.link}")
+    else:
+        lines.append(f"  MLflow:       mlflow ui --backend-store-uri {result.tracking_uri}")
+    return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import signal
 import threading
@@ -20,12 +19,14 @@ from search.driver import Driver, Status
 from search.environment import environment
 from search.errors import UserError
 from search.journal import Event, Journal, Ledger, RunState, read
-from search.layout import Mirror, StorageError, StudyFolder, absolute, find_study, new_study
+from search.layout import Mirror, StudyFolder, absolute, find_study, new_study
 from search.live import Display, display_for
+from search.lock import exclusive
+from search.replayer import Replayer
 from search.space import Space, load_space
 from search.study import Plan, SearchPlan
 from search.sweep import Sweeper
-from search.tracking import Replayer, Tracker, tracking_uri
+from search.tracking import Tracker, tracking_uri
 
 EXIT: dict[Status, int] = {"finished": 0, "out_of_budget": 0, "failed": 1, "interrupted": 130}
 # What `resume --set` may change: how much is searched and on what, never what a point means.
@@ -52,6 +53,7 @@ class StudyResult:
         link: the study's view in the MLflow UI, for a served store.
     """
 
+    space: Space
     folder: StudyFolder
     status: Status
     exit_code: int
@@ -66,6 +68,17 @@ class StudyResult:
     @property
     def best(self) -> RunState | None:
         return self.ledger.best
+
+    @property
+    def storage_option(self) -> str:
+        """` --storage ...` as the commands need it, empty for the default storage."""
+        storage = self.folder.storage
+        return "" if storage == absolute("runs") else f" --storage {storage}"
+
+    @property
+    def tracking_option(self) -> str:
+        """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
+        return "" if self.tracking_uri == tracking_uri(absolute("runs")) else f" --tracking-uri {self.tracking_uri}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +193,7 @@ def _live(
         journal.close()
         completed = driver.ledger.stops["completed"] + driver.ledger.stops["pruned"]
         return StudyResult(
+            space=space,
             folder=folder,
             status=driver.status,
             exit_code=EXIT[driver.status] or (0 if completed else 1),
@@ -209,29 +223,6 @@ class _Observer:
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble
-
-
-@contextmanager
-def exclusive(folder: StudyFolder) -> Iterator[None]:
-    """Hold the study for this process; the kernel lets go when the process dies.
-
-    Raises: UserError when another process holds it.
-    """
-    with folder.lock.open("w") as f:
-        try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StorageError(f"study {folder.study} is being run by another process; see `search status`") from None
-        yield
-
-
-def alive(folder: StudyFolder) -> bool:
-    """Whether a driver of this study runs on this machine."""
-    try:
-        with exclusive(folder):
-            return False
-    except StorageError:
-        return True
 
 
 @contextmanager

@@ -12,9 +12,8 @@ import json
 import logging
 import os
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ from search.space import Space
 from search.views import saved_views
 
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
-POLL_S = 0.5  # how often the journal is looked at for new lines
-RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
 PARAM_LIMIT = 6000  # MLflow cuts longer values
 STATUS = {"completed": "FINISHED", "pruned": "FINISHED", "paused": "KILLED"}
@@ -286,63 +283,6 @@ class Tracker:
             token = page.token
             if not token:
                 return found
-
-
-class Replayer:
-    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search.
-
-    Args: also: called now and then in the same thread (the study's files on their way to a remote storage).
-    """
-
-    def __init__(self, tracker: Tracker, also: Callable[[], None] = lambda: None) -> None:
-        self.tracker, self._also = tracker, also
-        self.trouble = ""  # the last failure, one line; empty when all is well
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="tracking", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self, patience_s: float) -> bool:
-        """Bring the tracker up to date, trying for at most `patience_s` seconds; False when it could not be done."""
-        self._stop.set()
-        self._thread.join(timeout=patience_s)
-        if self._thread.is_alive():
-            self.trouble = self.trouble or "the tracker does not answer"
-            return False
-        until = time.monotonic() + patience_s
-        while not self._try(final=True):
-            if time.monotonic() >= until:
-                return False
-            time.sleep(min(1.0, patience_s / 4))
-        return True
-
-    def _loop(self) -> None:
-        failures = 0
-        while not self._stop.is_set():
-            failures = 0 if self._try() else failures + 1
-            self._stop.wait(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
-
-    def _try(self, final: bool = False) -> bool:
-        try:
-            self.tracker.catch_up(final)
-            self._also()
-        except Exception as error:  # stores raise what they like; nothing of it may reach the search
-            self.trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return False
-        self.trouble = ""
-        return True
-
-
-def replay(tracker: Tracker, alive: bool) -> str:
-    """Bring MLflow up to date once; with no driver alive also close runs left RUNNING. "" or what went wrong."""
-    try:
-        tracker.catch_up(final=not alive)
-        if not alive:
-            tracker.close_stale()
-    except Exception as error:  # as in Replayer
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ""
 
 
 def run_name(trial_id: str, point: Mapping[str, Any]) -> str:

@@ -22,7 +22,8 @@ from search import record
 from search.errors import UserError
 from search.journal import Ledger, read
 from search.layout import StudyFolder
-from search.runner import Options, StudyResult, confirm_study, exclusive, resume_study, run_study
+from search.lock import exclusive
+from search.runner import Options, StudyResult, confirm_study, resume_study, run_study
 from search.space import Space
 from search.tuner import QUIET  # sets Ray's environment before ray is imported
 

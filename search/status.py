@@ -1,0 +1,184 @@
+"""`search status` and `search list`: how far studies are, read from their journals alone.
+
+Looking at a study whose driver is gone also brings MLflow up to date and closes the runs that it left RUNNING.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import fsspec
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from search.journal import Ledger, read
+from search.layout import StudyFolder, absolute, find_study, is_remote, studies
+from search.live import best_runs, duration, headline, number, seconds_left, trial_line, wanted_points
+from search.lock import alive, exclusive
+from search.space import Space, load_space
+
+FRESH_S = 600.0  # a study in remote storage whose journal is younger may be run by another machine
+SHOWN = 5  # trials that `status` shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStatus:
+    """Where a study stands.
+
+    Attributes:
+        state: running, finished, failed, interrupted, out_of_budget, or died (killed; it can be resumed).
+        points, of: settled points and how many there are to be (None: only time or patience ends the study).
+        best: value of the best completed trial, Spearman in [-1, 1]; best_trial its id.
+        failed: failed trials by kind; per_hour: points settled per hour; left_s: estimate of the seconds to the end.
+        disk_bytes: of the trials' folders.
+        tracker: what keeps MLflow from being up to date, else "".
+    """
+
+    study: str
+    method: str
+    metric: str
+    state: str
+    points: int
+    of: int | None
+    running: int
+    paused: int
+    pruned: int
+    failed: Mapping[str, int]
+    best: float | None
+    best_trial: str
+    elapsed_s: float
+    per_hour: float | None
+    left_s: float | None
+    disk_bytes: int
+    reason: str = ""
+    tracker: str = ""
+
+
+def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
+    """A study's status, without looking at the tracker."""
+    folder.pull()
+    space = load_space(folder.space)
+    ledger = Ledger(maximise=space.metric.mode == "max")
+    for event in read(folder.journal):
+        ledger.apply(event)
+    now_ms = int((now if now is not None else time.time()) * 1000)
+    running = is_running(folder, ledger, now_ms)
+    state = "running" if running else ledger.closed["status"] if ledger.closed else "died"
+    elapsed = ledger.elapsed(now_ms if running else None)
+    open_runs = list(ledger.live.values())
+    kinds = {stop.removeprefix("failed:"): n for stop, n in ledger.stops.items() if stop.startswith("failed:")}
+    status = StudyStatus(
+        study=folder.study,
+        method=space.method,
+        metric=space.metric.name,
+        state=state,
+        points=len(ledger.points),
+        of=wanted_points(space),
+        running=len(open_runs) if running else 0,
+        paused=0 if running else len(open_runs),
+        pruned=ledger.stops["pruned"],
+        failed=kinds,
+        best=ledger.best.best if ledger.best else None,
+        best_trial=ledger.best.run.id if ledger.best else "",
+        elapsed_s=round(elapsed, 1),
+        per_hour=round(len(ledger.points) / elapsed * 3600, 2) if elapsed else None,
+        left_s=_left(space, ledger, elapsed, state),
+        disk_bytes=disk_bytes(folder),
+        reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
+    )
+    return status, space, ledger
+
+
+def is_running(folder: StudyFolder, ledger: Ledger, now_ms: int) -> bool:
+    """Whether a driver is at work: this machine's lock says so; elsewhere a young, unclosed journal does."""
+    if folder.lock.exists() and alive(folder):
+        return True
+    if not is_remote(folder.storage) or ledger.closed or not ledger.lives:
+        return False
+    return now_ms - ledger.lives[-1][1] < FRESH_S * 1000
+
+
+def disk_bytes(folder: StudyFolder) -> int:
+    """Bytes of all trials' checkpoints."""
+    filesystem, path = fsspec.core.url_to_fs(f"{folder.uri}/trials")
+    return int(filesystem.du(path)) if filesystem.exists(path) else 0
+
+
+def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
+    """Replay the journal into MLflow; with no driver alive also close what it left RUNNING. "" or what went wrong."""
+    if running:
+        return ""  # the driver does it
+    from search.replayer import replay
+    from search.tracking import Tracker, tracking_uri
+
+    with exclusive(folder):  # two replays at once would make every run twice
+        return replay(Tracker(tracking_uri(folder.storage), folder, space))
+
+
+def print_status(storage: str, study: str | None, form: str) -> None:
+    """Print where STUDY (the newest by default) stands; `form`: table, json, csv or yaml."""
+    status, space, ledger = study_status(find_study(absolute(storage), study))
+    folder = StudyFolder(absolute(storage), status.study)
+    tracker = bring_up_to_date(folder, space, status.state == "running")
+    status = StudyStatus(**{**vars(status), "tracker": tracker})
+    if form != "table":
+        print(listing([status], form), end="")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    now = int(time.time() * 1000) if status.state == "running" else 0
+    console.print(f"{status.study}: {status.state}" + (f" ({status.reason})" if status.reason else ""), markup=False)
+    console.print(f"  {headline(space, ledger, now)}", markup=False)
+    if status.per_hour:
+        console.print(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk", markup=False)
+    for state in [*list(ledger.live.values()), *best_runs(ledger, SHOWN)]:
+        console.print(f"  {trial_line(state, space)}", markup=False)
+    if tracker:
+        console.print(f"  tracker: {tracker}", markup=False)
+    if status.state not in ("running", "finished"):
+        console.print(f"  go on: search resume {status.study}", markup=False)
+
+
+def print_studies(storage: str, form: str) -> None:
+    """Print all studies of a storage, oldest first."""
+    found = [study_status(folder)[0] for folder in studies(absolute(storage))]
+    if form != "table":
+        print(listing(found, form), end="")
+        return
+    if not found:
+        print(f"no study in {absolute(storage)}")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("study", "method", "state", "points", "best", "failed", "took"):
+        table.add_column(heading)
+    for s in found:
+        of = f"/{s.of}" if s.of else ""
+        best = f"{s.metric} {number(s.best)}" if s.best is not None else ""
+        failed = ", ".join(f"{n} {kind}" for kind, n in s.failed.items())
+        table.add_row(s.study, s.method, s.state, f"{s.points}{of}", best, failed, duration(s.elapsed_s))
+    Console(highlight=False).print(table)
+
+
+def listing(statuses: Sequence[StudyStatus], form: str) -> str:
+    """Statuses as json, yaml or csv text."""
+    rows: list[dict[str, Any]] = [{**asdict(s), "failed": dict(s.failed)} for s in statuses]
+    if form == "json":
+        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    if form == "yaml":
+        return str(yaml.safe_dump(rows, sort_keys=False, allow_unicode=True))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(StudyStatus.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "failed": ";".join(f"{k}={n}" for k, n in row["failed"].items())} for row in rows)
+    return out.getvalue()
+
+
+def _left(space: Space, ledger: Ledger, elapsed: float, state: str) -> float | None:
+    left = seconds_left(space, ledger, elapsed) if state == "running" else None
+    return round(left, 1) if left is not None else None
