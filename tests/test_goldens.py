@@ -39,3 +39,8 @@ def test_golden(file: Path) -> None:
     if check is None:
         pytest.fail(f"{file}: no function check_{file.stem} in any of {', '.join(MODULES)}")
     check(json.loads(file.read_text("utf-8")))
+
+
+def test_an_unknown_file_would_fail() -> None:
+    assert check_of("no_such_reference") is None
+    assert all(check_of(file.stem) for file in (Path(__file__).parent / "goldens").glob("*.json"))
