@@ -84,7 +84,7 @@ def _stepper(
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             pooled = network.encode(batch)
         first, *others = network.project(pooled).values()
-        torch.stack([info_nce(first, other, 0.05) for other in others]).sum().backward()
+        torch.autograd.backward([info_nce(first, other, 0.05) for other in others])
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0, foreach=True)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
