@@ -1,0 +1,76 @@
+"""The share of the dev set in the uncertainty: would other sentence pairs have ranked the two models the other way?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.stats import Floats, spearman_influence
+from search.record import DEV_SUFFIX, GOLD_SUFFIX
+
+Arrays = Mapping[str, NDArray[np.float32]]
+Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored
+
+
+@dataclass(frozen=True)
+class PairNoise:
+    """Variances of a metric over the choice of dev pairs, in squared units of the metric.
+
+    own: of one point's score alone. between: of the difference of two points scored on the same pairs, beyond what a
+    change of seed explains. pairs: dev pairs behind it, over all sets.
+    """
+
+    own: float
+    between: float
+    pairs: int
+
+
+def pair_noise(
+    first: Sequence[str], second: Sequence[str], parts: Sequence[str], similarities: Lookup
+) -> PairNoise | None:
+    """Sampling variances over dev pairs of two points, each given by the run ids of its seeds.
+
+    With influence values psi (see `spearman_influence`) averaged over the m seeds of a point: own = var(psi_1) / n and
+    between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs between seeds of one
+    point: that is in the seed noise already. Where no point has two seeds, w is unknown and `between` an upper bound.
+    A metric that is the mean of k sets has the sum of the sets' variances over k squared, the sets being independent.
+
+    Returns: None if the similarities or the gold scores of either point are missing, or the sets differ in length.
+    """
+    loaded = [[found for run in runs if (found := similarities(run)) is not None] for runs in (first, second)]
+    if not all(loaded):
+        return None
+    own = between = 0.0
+    pairs = 0
+    for part in parts:
+        a, b = (_influences(seeds, part) for seeds in loaded)
+        if a is None or b is None or a.shape[1] != b.shape[1]:
+            return None
+        n = a.shape[1]
+        own += float(np.var(a.mean(0))) / n
+        between += max(float(np.var(a.mean(0) - b.mean(0))) / n - _seed_part(a, b) * (1 / len(a) + 1 / len(b)), 0.0)
+        pairs += n
+    return PairNoise(own / len(parts) ** 2, between / len(parts) ** 2, pairs)
+
+
+def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:
+    """(m, n) influence values of one dev set."""
+    gold = part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX
+    if not all(part in arrays and gold in arrays for arrays in seeds):
+        return None
+    if len({arrays[part].shape for arrays in seeds}) != 1:
+        return None
+    try:
+        return np.stack([spearman_influence(arrays[part], arrays[gold])[1] for arrays in seeds])
+    except ValueError:  # a collapsed model: all cosines equal
+        return None
+
+
+def _seed_part(a: Floats, b: Floats) -> float:
+    """Variance over pairs, per seed, of what differs between seeds of one point; 0 where no point has two seeds."""
+    squares = sum(float(((x - x.mean(0)) ** 2).mean(1).sum()) for x in (a, b))
+    degrees = len(a) + len(b) - 2
+    return squares / degrees / a.shape[1] if degrees else 0.0

@@ -1,0 +1,144 @@
+"""An MLflow server, read through its REST interface with the standard library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from analysis.errors import AnalysisError, InputError
+from analysis.store import Row, Run, newest_first, oldest_first
+from search.record import PARENT, ROLE
+
+PAGE = 5000  # runs per request; the server allows 50,000, but answers a page in one piece
+HISTORY_RUNS = 100  # the server's limit per request
+HISTORY_ROWS = 25000  # the server's limit; a full answer may be a cut one
+TIMEOUT = 60.0  # seconds without an answer
+
+
+class RestStore:
+    """See `analysis.store.Store`. Credentials as for MLflow: MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD."""
+
+    def __init__(self, uri: str, environ: Mapping[str, str] | None = None) -> None:
+        self.uri = uri.rstrip("/")
+        environ = os.environ if environ is None else environ
+        self._headers = {"Content-Type": "application/json", **_authorization(environ)}
+        self._context = None
+        if environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+            self._context = ssl._create_unverified_context()
+        self._names: dict[str, str] | None = None
+
+    def studies(self) -> list[Run]:
+        return newest_first(self._search(sorted(self._experiments()), f"tags.`{ROLE}` = 'study'"))
+
+    def trials(self, study: Run) -> list[Run]:
+        found = self._search([study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'")
+        return oldest_first(run for run in found if run.tags.get(ROLE) == "trial")
+
+    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[Row]:
+        rows: list[Row] = []
+        for at in range(0, len(run_ids), HISTORY_RUNS):
+            for metric in metrics:
+                rows += self._history(run_ids[at : at + HISTORY_RUNS], metric)
+        return sorted(rows, key=lambda row: row[:3])  # stable: keeps the server's order of time within a step
+
+    def artifact(self, run: Run, path: str) -> bytes | None:
+        try:
+            return self._get("get-artifact", {"path": path, "run_uuid": run.run_id})
+        except AnalysisError:
+            return None
+
+    def count_runs(self) -> int:
+        body = {"experiment_ids": sorted(self._experiments()), "max_results": 1}
+        return len(self._post("runs/search", body).get("runs", [])) if body["experiment_ids"] else 0
+
+    def _history(self, run_ids: Sequence[str], metric: str) -> list[Row]:
+        query = [("run_id", run) for run in run_ids] + [("metric_key", metric), ("max_results", str(HISTORY_ROWS))]
+        found = json.loads(self._get("ajax-api/2.0/mlflow/metrics/get-history-bulk", query))["metrics"]
+        if len(found) >= HISTORY_ROWS and len(run_ids) > 1:
+            half = len(run_ids) // 2
+            return self._history(run_ids[:half], metric) + self._history(run_ids[half:], metric)
+        return [(row["run_id"], metric, int(row["step"]), float(row["value"])) for row in found]
+
+    def _experiments(self) -> dict[str, str]:
+        """Experiment id -> name of all active experiments."""
+        if self._names is None:
+            pages = self._pages("experiments/search", {"max_results": 1000, "view_type": "ACTIVE_ONLY"})
+            self._names = {e["experiment_id"]: e["name"] for page in pages for e in page.get("experiments", [])}
+        return self._names
+
+    def _search(self, experiments: Sequence[str], condition: str) -> list[Run]:
+        if not experiments:
+            return []
+        names = self._experiments()
+        body = {
+            "experiment_ids": list(experiments),
+            "filter": condition,
+            "run_view_type": "ACTIVE_ONLY",
+            "max_results": PAGE,
+        }
+        return [_run(raw, names) for page in self._pages("runs/search", body) for raw in page.get("runs", [])]
+
+    def _pages(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        page = self._post(path, body)
+        yield page
+        while token := page.get("next_page_token"):
+            page = self._post(path, {**body, "page_token": token})
+            yield page
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        content = self._call(f"{self.uri}/api/2.0/mlflow/{path}", json.dumps(body).encode())
+        try:
+            return dict(json.loads(content))
+        except ValueError:
+            raise InputError(f"{self.uri} is no MLflow server: {path} answered {content[:60]!r}") from None
+
+    def _get(self, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]]) -> bytes:
+        return self._call(f"{self.uri}/{path}?{urlencode(query)}", None)
+
+    def _call(self, url: str, body: bytes | None) -> bytes:
+        request = urllib.request.Request(url, data=body, headers=self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT, context=self._context) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as fault:
+            if fault.code in (401, 403):
+                raise InputError(f"{self.uri} refused the credentials (HTTP {fault.code})") from None
+            raise AnalysisError(f"{self.uri} answered HTTP {fault.code} to {url.removeprefix(self.uri)[:80]}") from None
+        except (urllib.error.URLError, OSError) as fault:
+            raise AnalysisError(
+                f"cannot reach the tracking server {self.uri}: {getattr(fault, 'reason', fault)}"
+            ) from None
+
+
+def _authorization(environ: Mapping[str, str]) -> dict[str, str]:
+    if token := environ.get("MLFLOW_TRACKING_TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    if user := environ.get("MLFLOW_TRACKING_USERNAME"):
+        pair = f"{user}:{environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return {}
+
+
+def _run(raw: Mapping[str, Any], names: Mapping[str, str]) -> Run:
+    info, data = raw["info"], raw.get("data", {})
+    end = info.get("end_time")
+    return Run(
+        run_id=info["run_id"],
+        experiment_id=info["experiment_id"],
+        experiment=names.get(info["experiment_id"], ""),
+        name=info.get("run_name", ""),
+        status=info["status"],
+        start=int(info.get("start_time", 0)),
+        end=int(end) if end else None,
+        artifact_uri=info.get("artifact_uri", ""),
+        tags={tag["key"]: tag.get("value", "") for tag in data.get("tags", [])},
+        params={param["key"]: param.get("value", "") for param in data.get("params", [])},
+        metrics={metric["key"]: float(metric.get("value", 0.0)) for metric in data.get("metrics", [])},
+    )
