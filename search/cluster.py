@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from search.errors import UserError
 from search.space import Resources
@@ -18,11 +19,14 @@ CAPACITY_S = 5.0  # seconds between two looks at a cluster's size
 
 
 @contextmanager
-def ray_session(address: str | None, resources: Resources, concurrent: int | None) -> Iterator[Callable[[], int]]:
+def ray_session(
+    address: str | None, resources: Resources, concurrent: int | None
+) -> Iterator[tuple[Callable[[], int], Resources]]:
     """Connect to `address` (or RAY_ADDRESS), or start a private Ray on this machine; shut it down at the end.
 
-    Yields: a function that says how many trials can run at once now. An autoscaling cluster grows only while a trial
-        waits, so there it is one more than fit, or `concurrent` where given.
+    Yields: a function that says how many trials can run at once now, and the resources with `gpus` decided. An
+        autoscaling cluster grows only while a trial waits, so there it is one more than fit, or `concurrent` where
+        given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
     """
     import ray
@@ -30,7 +34,8 @@ def ray_session(address: str | None, resources: Resources, concurrent: int | Non
     from search import tuner  # noqa: F401  # sets Ray's environment before ray is imported
 
     if ray.is_initialized():
-        yield lambda: min(fitting(resources, ray.cluster_resources()), concurrent or 2**31)
+        known = decided(resources, ray.cluster_resources(), grows=False)
+        yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
         return
     address = address or os.environ.get("RAY_ADDRESS")
     scratch = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: it holds sockets
@@ -45,13 +50,21 @@ def ray_session(address: str | None, resources: Resources, concurrent: int | Non
                 object_store_memory=256 * 2**20,  # trials exchange a few numbers
                 _temp_dir=scratch,
             )
-        yield _Capacity(resources, concurrent, grows=bool(address))
+        known = decided(resources, ray.cluster_resources(), grows=bool(address))
+        yield _Capacity(known, concurrent, grows=bool(address)), known
     except (ConnectionError, TimeoutError) as error:
         raise UserError(f"Ray cluster {address}: cannot be reached: {error}") from error
     finally:
         ray.shutdown()
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resources:
+    """`gpus: null` as a number: 1 where there are GPUs, or on a cluster that may still start nodes that have them."""
+    if resources.gpus is not None:
+        return resources
+    return replace(resources, gpus=1.0 if grows or there.get("GPU", 0.0) else 0.0)
 
 
 class _Capacity:
@@ -85,7 +98,7 @@ class _Capacity:
 def fitting(resources: Resources, there: dict[str, float]) -> int:
     """How many trials fit into a cluster's resources. Several fit on a GPU, none across two machines' halves of one."""
     counts = [there.get("CPU", 0.0) / (resources.cpus * resources.workers)]
-    if resources.gpus:
+    if resources.gpus:  # decided
         per_gpu = math.floor(1 / resources.gpus + 1e-9) if resources.gpus < 1 else 1 / resources.gpus
         counts.append(there.get("GPU", 0.0) * per_gpu / resources.workers)
     return math.floor(min(counts) + 1e-9)

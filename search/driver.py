@@ -99,7 +99,7 @@ class Driver:
             seed=run.seed,
             folder=self.folder.trial(run.id),
             workers=space.resources.workers,
-            gpus=space.resources.gpus,
+            gpus=space.resources.gpus or 0.0,
             cpus=space.resources.cpus,
         )
 

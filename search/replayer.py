@@ -28,17 +28,18 @@ class Replayer:
         self._thread.start()
 
     def finish(self, patience_s: float) -> bool:
-        """Bring the tracker up to date, trying for at most `patience_s` seconds; False when it could not be done."""
+        """Bring the tracker up to date; False when it made no progress for `patience_s` seconds."""
         self._stop.set()
-        self._thread.join(timeout=patience_s)
-        if self._thread.is_alive():
-            self.trouble = self.trouble or "the tracker does not answer"
-            return False
-        until = time.monotonic() + patience_s
-        while not self._try(final=True):
-            if time.monotonic() >= until:
+        before, until = self.tracker.progress, time.monotonic() + patience_s
+        while self._thread.is_alive() or not self._try(final=True):
+            self._thread.join(timeout=min(1.0, patience_s / 4))
+            if self.tracker.progress != before:
+                before, until = self.tracker.progress, time.monotonic() + patience_s
+            elif time.monotonic() >= until:
+                self.trouble = self.trouble or "the tracker does not answer"
                 return False
-            time.sleep(min(1.0, patience_s / 4))
+            if not self._thread.is_alive() and self.trouble:
+                time.sleep(min(1.0, patience_s / 4))
         return True
 
     def _loop(self) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -164,7 +164,8 @@ def _live(
         mirror = Mirror(folder)
         replayer = Replayer(Tracker(tracking_uri(folder.storage), folder, space), also=mirror.push)
         sweeper = Sweeper(folder, journal.ledger, space.search.keep_best)
-        with ray_session(options.address, space.resources, space.search.concurrent) as capacity:
+        with ray_session(options.address, space.resources, space.search.concurrent) as (capacity, resources):
+            space = replace(space, resources=resources)
             journal.append("life", _now(), **life)
             driver = Driver(
                 space,
@@ -180,7 +181,7 @@ def _live(
             display.start()
             try:
                 with _interruptible(driver, display, options.handle_signals):
-                    run_tune(driver, options.trainable or _trial_job(), space.resources, space.search.max_retries)
+                    run_tune(driver, options.trainable or _trial_job(), resources, space.search.max_retries)
             except KeyboardInterrupt:
                 driver.interrupt("interrupted twice")
             except Exception as error:  # Ray itself: whatever it was, the study can be resumed

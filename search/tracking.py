@@ -28,7 +28,7 @@ from search.views import saved_views
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
 PARAM_LIMIT = 6000  # MLflow cuts longer values
-STATUS = {"completed": "FINISHED", "pruned": "FINISHED", "paused": "KILLED"}
+STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
 
 
 def tracking_uri(storage: str) -> str:
@@ -38,6 +38,44 @@ def tracking_uri(storage: str) -> str:
         return given
     folder = Path("runs").absolute() if is_remote(storage) else Path(storage)
     return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+class _News:
+    """What a batch of events says of one trial, as MLflow takes it."""
+
+    def __init__(self) -> None:
+        self.params: list[Any] = []
+        self.metrics: list[Any] = []
+        self.tags: list[Any] = []
+        self.traceback = self.status = ""
+        self.time, self.ended = 0, False
+
+    def add(self, event: Event, metric: str) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        self.time = event["t"]
+        match event["e"]:
+            case "start":  # MLflow makes runs RUNNING
+                self.params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in event["params"].items()]
+            case "again":
+                self.status = "RUNNING"
+            case "pause":
+                self.status = "KILLED"
+            case "eval":
+                self.metrics += [
+                    Metric(record.stored(name), float(v), event["t"], event["examples"])
+                    for name, v in event["metrics"].items()
+                ]
+            case "end":
+                self.metrics += [
+                    Metric(name, float(v), event["t"], event["examples"])
+                    for name, v in final_metrics(event, metric).items()
+                ]
+                self.tags.append(RunTag(record.STOP, event["stop"]))
+                if event["reason"]:
+                    self.tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
+                self.traceback, self.ended = event["traceback"], True
+                self.status = STATUS.get(event["stop"], "FAILED")
 
 
 class Tracker:
@@ -63,6 +101,7 @@ class Tracker:
         Args: final: nobody is writing any more: artifacts that are missing now will not come.
         Raises: whatever MLflow raises when the store is locked, down or broken; call again later.
         """
+        self._connect()
         events = []
         for event, end in read_with_ends(self.folder.journal, self._offset):
             events.append(event)
@@ -87,6 +126,11 @@ class Tracker:
             client.set_terminated(run.info.run_id, "KILLED")
         return len(stale)
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Changes when something has been written: (bytes of the journal told, artifacts awaited)."""
+        return self._offset, len(self._late)
+
     def link(self) -> str | None:
         """Address of the saved view in the MLflow UI, for an http(s) store."""
         if self.experiment_id is None or not self.uri.startswith("http"):
@@ -94,21 +138,21 @@ class Tracker:
         return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs?viewStateShareKey={self.folder.study}"
 
     def _write(self, events: list[Event], end: int) -> None:
-        """One batch: metrics of each trial together, in the order of the journal otherwise."""
+        """One batch: everything of a trial in one call, then its status."""
         self._connect()
-        metrics: dict[str, list[Any]] = {}
+        news: dict[str, _News] = {}
         for event in events:
             kind = event["e"]
-            if kind == "eval":
-                metrics.setdefault(event["id"], []).extend(_metrics(event))
-                continue
-            if "id" in event and event["id"] in metrics:
-                self._log_metrics(event["id"], metrics.pop(event["id"]))
-            handler = getattr(self, f"_on_{kind}", None)
-            if handler is not None:
-                handler(event)
-        for trial_id, values in metrics.items():
-            self._log_metrics(trial_id, values)
+            if kind == "life":
+                self._client.update_run(self._study_run, status="RUNNING")
+            elif kind == "close":
+                self._close_study(event)
+            elif "id" in event:
+                if kind == "start":
+                    self._run_of(event)
+                news.setdefault(event["id"], _News()).add(event, self.space.metric.name)
+        for trial_id, new in news.items():
+            self._log(trial_id, new)
         self._offset = end
         self._save_position()
 
@@ -117,57 +161,25 @@ class Tracker:
         draft.write_text(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}))
         os.replace(draft, self.folder.tracked)
 
-    def _on_life(self, event: Event) -> None:  # noqa: ARG002  # one of the handlers
-        self._client.update_run(self._study_run, status="RUNNING")
+    def _log(self, trial_id: str, new: _News) -> None:
+        client, run_id = self._client, self._runs[trial_id]
+        for i in range(0, len(new.metrics), 900):  # MLflow takes 1,000 items at once
+            client.log_batch(run_id, metrics=new.metrics[i : i + 900])
+        if new.params or new.tags:
+            client.log_batch(run_id, params=new.params, tags=new.tags)
+        if new.traceback:
+            client.log_text(run_id, new.traceback, record.TRACEBACK_FILE)
+        if new.status == "RUNNING":
+            client.update_run(run_id, status="RUNNING")
+        elif new.status:
+            client.set_terminated(run_id, new.status, end_time=new.time)
+        if new.ended:
+            self._late[trial_id] = new.time
 
-    def _on_start(self, event: Event) -> None:
-        from mlflow.entities import Param
-
-        run_id = self._run_of(event)
-        params = [Param(name, str(value)[:PARAM_LIMIT]) for name, value in event["params"].items()]
-        self._client.log_batch(run_id, params=params)
-        self._client.update_run(run_id, status="RUNNING")
-
-    def _on_again(self, event: Event) -> None:
-        self._client.update_run(self._runs[event["id"]], status="RUNNING")
-
-    def _on_pause(self, event: Event) -> None:
-        self._client.set_terminated(self._runs[event["id"]], "KILLED", end_time=event["t"])
-
-    def _on_end(self, event: Event) -> None:
-        from mlflow.entities import Metric, RunTag
-
-        run_id, stop = self._runs[event["id"]], event["stop"]
-        values = {
-            record.TRAIN_SECONDS: event["seconds"],
-            record.BEST_AT_EXAMPLES: event["best_at"],
-            record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
-            record.best_key(self.space.metric.name): event["best"],
-        }
-        metrics = [
-            Metric(record.stored(name), float(v), event["t"], event["examples"])
-            for name, v in values.items()
-            if v is not None
-        ]
-        tags = [RunTag(record.STOP, stop)]
-        if event["reason"]:
-            tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
-        self._client.log_batch(run_id, metrics=metrics, tags=tags)
-        if event["traceback"]:
-            self._client.log_text(run_id, event["traceback"], record.TRACEBACK_FILE)
-        self._client.set_terminated(run_id, STATUS.get(stop, "FAILED"), end_time=event["t"])
-        self._late[event["id"]] = event["t"]
-
-    def _on_close(self, event: Event) -> None:
+    def _close_study(self, event: Event) -> None:
         status = {"finished": "FINISHED", "failed": "FAILED"}.get(event["status"], "KILLED")
-        client = self._client
-        if event["reason"]:
-            client.set_tag(self._study_run, record.REASON, event["reason"])
-        client.set_terminated(self._study_run, status, end_time=event["t"])
-
-    def _log_metrics(self, trial_id: str, metrics: list[Any]) -> None:
-        for i in range(0, len(metrics), 1000):  # MLflow takes 1,000 at once
-            self._client.log_batch(self._runs[trial_id], metrics=metrics[i : i + 1000])
+        self._client.set_tag(self._study_run, record.REASON, event["reason"])
+        self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
     def _late_artifacts(self, final: bool) -> None:
         """Log the similarities of ended trials, which may be written some seconds after the end."""
@@ -221,6 +233,7 @@ class Tracker:
                     self._runs[tags[record.TRIAL_ID]] = run.info.run_id
             if self._study_run is None:
                 self._study_run = self._make_study_run()
+                self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is told again
         except BaseException:
             self._client = None  # half connected is not connected
             raise
@@ -285,6 +298,17 @@ class Tracker:
                 return found
 
 
+def final_metrics(event: Event, metric: str) -> dict[str, float]:
+    """What is logged when a trial ends, at the step of its last example."""
+    values = {
+        record.TRAIN_SECONDS: event["seconds"],
+        record.BEST_AT_EXAMPLES: event["best_at"],
+        record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
+        record.best_key(metric): event["best"],
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def run_name(trial_id: str, point: Mapping[str, Any]) -> str:
     """`t07 lr=3e-5`: the id and the first searched parameter, short enough for MLflow's table."""
     if not point:
@@ -313,13 +337,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _metrics(event: Event) -> list[Any]:
-    from mlflow.entities import Metric
-
-    at, step = event["t"], event["examples"]
-    return [Metric(record.stored(name), float(value), at, step) for name, value in event["metrics"].items()]
 
 
 def _short(name: str) -> str:

@@ -173,7 +173,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us
     with tempfile.TemporaryDirectory(prefix="search-tune-", ignore_cleanup_errors=True) as scratch:
         tune.run(
-            tune.with_resources(trainable, placement(resources.workers, resources.cpus, resources.gpus)),
+            tune.with_resources(trainable, placement(resources.workers, resources.cpus, resources.gpus or 0.0)),
             name="study",
             storage_path=scratch,
             search_alg=StudySearcher(shared),

@@ -1,0 +1,67 @@
+"""The journal file and the ledger it folds into."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import World, make_space
+
+from search.journal import Journal, Ledger, cut_torn_line, finite, read, read_with_ends
+
+
+def test_a_torn_last_line_is_cut_and_the_rest_kept(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    whole = '{"e":"life","t":1}\n{"e":"close","t":2,"status":"finished","reason":""}\n'
+    path.write_text(whole + '{"e":"start","t":3,"id":"t00')
+    assert [e["e"] for e in read(path)] == ["life", "close"]
+    cut_torn_line(path)
+    assert path.read_text() == whole
+    path.write_text("no line end at all")
+    cut_torn_line(path)
+    assert path.read_text() == ""
+    path.write_text(whole + "x" * 200_000)  # longer than one block read from the end
+    cut_torn_line(path)
+    assert path.read_text() == whole
+    cut_torn_line(tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_offsets_lead_to_the_next_event(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_text('{"e":"ä","t":1}\n{"e":"b","t":2}\n', encoding="utf-8")
+    (_, first), (_, second) = read_with_ends(path)
+    assert [e["e"] for e in read(path, first)] == ["b"]
+    assert list(read(path, second)) == []
+    assert second == path.stat().st_size
+
+
+def test_replaying_gives_the_ledger_that_lived(tmp_path: Path) -> None:
+    """Live and replayed states are equal, event for event."""
+    world = World(make_space({"trials": 7}, pruner={"kind": "median"}), tmp_path)
+    lived = world.live().ledger
+    replayed = Ledger()
+    for event in read(world.folder.journal):
+        replayed.apply(json.loads(json.dumps(event)))
+    assert replayed == lived
+    journal = Journal(world.folder.journal, Ledger())
+    journal.close()
+    assert journal.ledger == lived
+
+
+def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", Ledger())
+    journal.append("life", 1_000, stage="search")
+    journal.append("close", 4_000, status="interrupted", reason="")
+    assert journal.ledger.elapsed() == 3.0
+    journal.append("life", 100_000, stage="search")
+    assert journal.ledger.closed is None
+    assert journal.ledger.elapsed(105_000) == 8.0
+    journal.append("close", 106_000, status="finished", reason="")
+    assert journal.ledger.elapsed() == 9.0
+
+
+@pytest.mark.parametrize(("value", "kept"), [(0.5, 0.5), (float("nan"), None), (float("inf"), None), (None, None)])
+def test_only_finite_values_are_stored(value: float | None, kept: float | None) -> None:
+    assert finite(value) == kept

@@ -1,0 +1,172 @@
+"""The journal replayed into MLflow: idempotent, patient, complete."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import EVALUATIONS, Death, World, make_space
+
+from search import record
+from search.replayer import Replayer, replay
+from search.tracking import Tracker, run_name, tracking_uri
+from search.views import saved_views, unpacked
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh MLflow database: making one costs seconds, copying it nothing."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, empty_store: Path) -> Iterator[World]:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    space = make_space({"trials": 6}, pruner={"kind": "median"})
+    yield World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
+
+
+def tracker(world: World) -> Tracker:
+    return Tracker(f"sqlite:///{world.root / 'mlflow.db'}", world.folder, world.space)
+
+
+def runs(world: World) -> dict[str, Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
+    found = client.search_runs([client.get_experiment_by_name("fake").experiment_id])
+    by_id = {run.data.tags.get(record.TRIAL_ID, "study"): run for run in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+def history(world: World, run_id: str, name: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
+    return [(m.step, m.value) for m in client.get_metric_history(run_id, name)]
+
+
+def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
+    ledger = world.live().ledger
+    best = Path(world.folder.trial("t0000")) / "best"
+    best.mkdir(parents=True)
+    np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
+    tracker(world).catch_up(final=True)
+    world.folder.tracked.unlink()  # the note of how far it came is lost: all is told again
+    tracker(world).catch_up(final=True)
+    found = runs(world)
+    assert found.keys() == {"study", *ledger.runs}
+    for trial_id, state in ledger.runs.items():
+        run = found[trial_id]
+        assert run.data.tags[record.STOP] == state.state
+        assert run.info.status == ("FAILED" if state.failed else "FINISHED")
+        assert run.info.end_time == state.ended
+        told = history(world, run.info.run_id, "stsb_dev")
+        assert told == [(100 * k, world.value(state.run, k)) for k in range(1, len(told) + 1)]
+        assert len(told) * 100 == state.examples or state.failed
+        assert run.data.metrics["best_at_examples"] == state.best_at
+    assert len(history(world, found["t0000"].info.run_id, "loss")) == EVALUATIONS
+    assert found["t0002"].data.tags[record.REASON] == "nan happened"
+    assert found["t0000"].info.run_name == "t0000 lr=3e-05"
+    study = found["study"]
+    assert study.info.status == "FINISHED"
+    assert study.data.params["search.trials"] == "6"
+    assert study.data.tags[record.SEARCHED] == "learning_rate,batch_size"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
+    assert [a.path for a in client.list_artifacts(found["t0000"].info.run_id)] == ["similarities.npz"]
+
+
+def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
+    with pytest.raises(Death):
+        world.live(die_at=60)
+    tracker(world).catch_up()
+    assert {run.info.status for run in runs(world).values()} >= {"RUNNING"}
+    assert replay(tracker(world)) == ""
+    left = {trial_id: run.info.status for trial_id, run in runs(world).items()}
+    assert "RUNNING" not in left.values()
+    assert left["study"] == "KILLED"
+    world.live()
+    tracker(world).catch_up(final=True)
+    done = runs(world)
+    assert {run.info.status for trial_id, run in done.items() if trial_id != "t0002"} == {"FINISHED"}
+    assert len(done) == 7
+
+
+def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
+    world.live()
+    tracker(world).catch_up(final=True)
+    shutil.copy(empty_store, world.root / "mlflow.db")
+    tracker(world).catch_up(final=True)
+    assert len(runs(world)) == 7
+
+
+def test_a_locked_store_is_waited_for(world: World) -> None:
+    """The database is locked while the study runs; afterwards the replayer catches up."""
+    blocker = sqlite3.connect(world.root / "mlflow.db")
+    blocker.execute("BEGIN EXCLUSIVE")
+    replayer = Replayer(tracker(world))
+    replayer.start()
+    world.live()  # not held up
+    blocker.rollback()
+    assert replayer.finish(patience_s=60)
+    assert len(runs(world)) == 7
+
+
+def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    down = Tracker("http://127.0.0.1:9", world.folder, world.space)
+    replayer = Replayer(down)
+    replayer.start()
+    world.live()
+    began = time.monotonic()
+    assert not replayer.finish(patience_s=2)
+    assert time.monotonic() - began < 15
+    assert "127.0.0.1" in replayer.trouble
+    assert "\n" not in replayer.trouble
+    tracker(world).catch_up(final=True)
+    assert len(runs(world)) == 7
+
+
+def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
+    from mlflow import MlflowClient
+
+    world.live()
+    tracker(world).catch_up(final=True)
+    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
+    tags = client.get_experiment_by_name("fake").tags
+    state = unpacked(tags["mlflow.sharedViewState.fake-1"])
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`best_stsb_dev`", False)
+    assert state["searchFilter"] == "tags.role = 'trial' and tags.study_id = 'fake-1'"
+    assert "params.`learning_rate`" in state["selectedColumns"]
+    assert tags.keys() >= saved_views(world.space, "fake-1").keys()
+    found = client.search_runs(
+        [client.get_experiment_by_name("fake").experiment_id],
+        state["searchFilter"],
+        order_by=[state["orderByKey"] + " DESC"],
+    )
+    values = [r.data.metrics["best_stsb_dev"] for r in found]
+    assert values == sorted(values, reverse=True)
+
+
+def test_names_fit_mlflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run_name("t0007", {"learning_rate": 3.14159e-5, "batch_size": 32}) == "t0007 lr=3.1e-05"
+    assert run_name("t0007", {}) == "t0007"
+    assert record.stored("mean(a_dev,b_dev)") == "mean_a_dev_b_dev"
+    assert record.best_key("mean(a_dev,b_dev)") == "best_mean_a_dev_b_dev"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri(str(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:5000")
+    assert tracking_uri(str(tmp_path)) == "http://elsewhere:5000"
