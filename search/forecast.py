@@ -112,7 +112,6 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
                 metric=space.metric.name,
                 params=cut,
                 folder=f"{folder}/{steps}",
-                gpus=space.resources.gpus or 0.0,
             )
 
         def report(evaluation: Evaluation) -> Verdict:
@@ -141,7 +140,7 @@ def device_world(space: Space) -> Any:
     from trainables.distributed import World
 
     torch.set_num_threads(max(1, int(space.resources.cpus)))
-    return World(device=torch.device("cuda" if space.resources.gpus and torch.cuda.is_available() else "cpu"))
+    return World(device=torch.device("cuda" if space.resources.gpus != 0 and torch.cuda.is_available() else "cpu"))
 
 
 def planned(space: Space, values: Mapping[str, Any]) -> int:

@@ -97,7 +97,13 @@ class Pruner:
 class Resources:
     """What one trial gets."""
 
-    gpus: float = knob(0.0, "GPUs of each worker; a fraction lets trials share one", low=0)
+    gpus: float | None = knob(
+        None,
+        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any",
+        kind="float",
+        low=0,
+        optional=True,
+    )
     cpus: float = knob(1.0, "CPU cores of each worker", above=0)
     workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
 
@@ -266,7 +272,7 @@ def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems)
 
 def check_resources(resources: Resources, node: Node, problems: Problems) -> None:
     """Ray lends fractions of one GPU or whole GPUs."""
-    if resources.gpus > 1 and resources.gpus != int(resources.gpus):
+    if resources.gpus is not None and resources.gpus > 1 and resources.gpus != int(resources.gpus):
         problems.add(node.where, "resources.gpus", f"above 1 only whole GPUs can be had, got {resources.gpus:g}")
 
 

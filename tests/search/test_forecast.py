@@ -15,7 +15,7 @@ def space(tmp_path, **changes):
         "encoder": "builtin:tiny",
         "data": "{train: builtin, dev: [builtin]}",
         "metric": "{name: builtin_dev}",
-        "params": "{learning_rate: {float: [1e-5, 1e-3], log: true}, batch_size: {choice: [64, 8, 16]}, temperature: 0.05}",
+        "params": "{learning_rate: {float: [1e-5, 1e-3], log: true}, batch_size: {choice: [64, 8, 16]}}",
         "search": "{trials: 10, repeats: 2}",
         "pruner": "{kind: none}",
         "train": "{max_examples: 1600, eval_examples: 100}",
@@ -60,7 +60,7 @@ def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
     from trainables import trial
     from trainables.spec import Outcome
 
-    monkeypatch.setattr(trial, "run_trial", lambda *a: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))
+    monkeypatch.setattr(trial, "run_trial", lambda *_: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))
     assert "WARNING: the largest configuration does not fit into memory: no memory left" in forecast_lines(
         space(tmp_path), None
     )
