@@ -20,29 +20,29 @@ def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -
         first: examples of the first evaluation at which a trial may be pruned.
         longest: examples of a whole trial.
     """
-    match settings.kind:
-        case "median":
-            return optuna.pruners.MedianPruner(n_startup_trials=5)
-        case "percentile":
-            return optuna.pruners.PercentilePruner(settings.percentile, n_startup_trials=5)
-        case "successive_halving":
-            return optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=settings.reduction)
-        case "hyperband":
-            return optuna.pruners.HyperbandPruner(
-                min_resource=first, max_resource=max(longest, first), reduction_factor=settings.reduction
-            )
-        case "patient":
-            return optuna.pruners.PatientPruner(None, patience=settings.patience)
-        case "threshold":
-            if maximise:
-                return optuna.pruners.ThresholdPruner(lower=settings.lower)
-            return optuna.pruners.ThresholdPruner(upper=settings.lower)
-        case "wilcoxon":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "experimental": optuna is pinned to one major version
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are "experimental": optuna is pinned to one major version
+        match settings.kind:
+            case "median":
+                return optuna.pruners.MedianPruner(n_startup_trials=5)
+            case "percentile":
+                return optuna.pruners.PercentilePruner(settings.percentile, n_startup_trials=5)
+            case "successive_halving":
+                return optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=settings.reduction)
+            case "hyperband":
+                return optuna.pruners.HyperbandPruner(
+                    min_resource=first, max_resource=max(longest, first), reduction_factor=settings.reduction
+                )
+            case "patient":
+                return optuna.pruners.PatientPruner(None, patience=settings.patience)
+            case "threshold":
+                if maximise:
+                    return optuna.pruners.ThresholdPruner(lower=settings.lower)
+                return optuna.pruners.ThresholdPruner(upper=settings.lower)
+            case "wilcoxon":
                 return optuna.pruners.WilcoxonPruner(p_threshold=0.1)
-        case _:
-            return optuna.pruners.NopPruner()
+            case _:
+                return optuna.pruners.NopPruner()
 
 
 def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,10 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(tmp_path: Path, empty_store: Path) -> Iterator[World]:
+def world(tmp_path: Path, empty_store: Path) -> World:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     space = make_space({"trials": 6}, pruner={"kind": "median"})
-    yield World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
+    return World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
 
 
 def tracker(world: World) -> Tracker:
