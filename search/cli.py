@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+from search.cli_errors import user_errors
+from search.commands_cluster import at_cluster, backup, follow, on_cluster, stop
+from search.commands_ui import ui
 
 if TYPE_CHECKING:
     from search.runner import StudyResult
     from search.space import Space
 
 STORAGE = click.option(
-    "--storage", default="runs", show_default=True, metavar="FOLDER|URI", help="where studies and mlflow.db lie"
+    "--storage",
+    default="runs",
+    envvar="SEARCH_STORAGE",
+    show_default=True,
+    metavar="FOLDER|URI",
+    help="where studies and mlflow.db lie",
 )
+FORMAT = click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
 OVERRIDES = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="change any leaf of the space file"
 )
 ADDRESS = click.option(
     "--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]"
 )
-
-
-def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrong input is one line (or one per mistake) on stderr and exit code 2, never a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from search.errors import UserError
-        from search.space import SpaceError
-        from trainables.encoder_path import EncoderError
-        from trainables.sources import DataError
-
-        expected: tuple[type[Exception], ...] = (UserError, DataError, EncoderError)
-        if "trainables.parses" in sys.modules:
-            expected += (sys.modules["trainables.parses"].ParserError,)
-        try:
-            return command(*args, **kwargs)
-        except SpaceError as error:
-            text = "\n".join(map(str, error.problems))
-        except expected as error:
-            text = str(error)
-        click.echo(text, err=True)
-        sys.exit(2)
-
-    return wrapped
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,6 +40,7 @@ def main() -> None:
 
 
 @main.command()
+@on_cluster
 @click.argument("space", metavar="SPACE.yaml")
 @OVERRIDES
 @STORAGE
@@ -81,6 +65,7 @@ def run(space: str, overrides: Sequence[str], storage: str, address: str | None,
 
 
 @main.command()
+@on_cluster
 @click.argument("study", required=False)
 @OVERRIDES
 @STORAGE
@@ -94,6 +79,7 @@ def resume(study: str | None, overrides: Sequence[str], storage: str, address: s
 
 
 @main.command()
+@on_cluster
 @click.argument("study", required=False)
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="best points to run again")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="fresh seeds for each")
@@ -158,9 +144,10 @@ def finish(result: StudyResult) -> None:
 
 
 @main.command()
+@at_cluster
 @click.argument("study", required=False)
 @STORAGE
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
+@FORMAT
 @user_errors
 def status(study: str | None, storage: str, form: str) -> None:
     """Progress, best so far, failures by kind, rate and time left of STUDY (the newest one by default)."""
@@ -170,8 +157,9 @@ def status(study: str | None, storage: str, form: str) -> None:
 
 
 @main.command(name="list")
+@at_cluster
 @STORAGE
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
+@FORMAT
 @user_errors
 def list_studies(storage: str, form: str) -> None:
     """All studies of a storage."""
@@ -180,12 +168,8 @@ def list_studies(storage: str, form: str) -> None:
     print_studies(storage, form)
 
 
-def shipped_space(name: str) -> Path | None:
-    """The space file of that name that travels with the package, if there is one."""
-    import spaces
-
-    path = Path(spaces.__path__[0]) / name
-    return path if path.is_file() else None
+for command in (ui, follow, stop, backup):
+    main.add_command(command)
 
 
 if __name__ == "__main__":
