@@ -17,6 +17,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run small things; threads that spin for each other are slower
 
 NEIGHBOUR = TESTS.parent.parent / "shared" / "data"
 if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():

@@ -71,10 +71,19 @@ class World:
                     gradient.copy_(summed.view_as(gradient))
 
     def sharded(self, embed: Callable[[Sequence[Tokens]], Tensor]) -> Callable[[Sequence[Tokens]], Tensor]:
-        """An `embed` that divides the sequences among the workers; all workers must call it with the same ones."""
+        """An `embed` that divides the sequences among the workers; all workers must call it with the same ones.
+
+        Every size-th sequence is a worker's own: callers sort by length, so that contiguous shares would be uneven.
+        """
         if self.size == 1:
             return embed
-        return lambda sequences: self.gather(embed(sequences[self.share(len(sequences))]))
+
+        def divided(sequences: Sequence[Tokens]) -> Tensor:
+            rows = self.gather(embed(sequences[self.rank :: self.size]))
+            order = torch.cat([torch.arange(rank, len(sequences), self.size) for rank in range(self.size)])
+            return rows[torch.argsort(order).to(rows.device)]
+
+        return divided
 
     def agree(self, value: Any) -> Any:
         """Rank 0's value, on every worker."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainables.word_vectors import check_vectors
+
 BUILTIN_ENCODER, BUILTIN_VECTORS = "builtin:tiny", "builtin:vectors"
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
 FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a snapshot; *.bin only where there is no safetensors
@@ -16,13 +18,11 @@ class EncoderError(ValueError):
 def check_encoder(source: str, method: str) -> None:
     """Pre-flight: the encoder (for gclsr the word vectors) is there or the hub has it; downloads nothing.
 
-    Raises: EncoderError in one line.
+    Raises: EncoderError, or DataError for word vectors, in one line.
     """
     if method == "gclsr":
-        if source != BUILTIN_VECTORS and not Path(source).expanduser().is_file():
-            raise EncoderError(
-                f"encoder {source!r}: no such file of word vectors; give a word2vec or GloVe file, or {BUILTIN_VECTORS}"
-            )
+        if source != BUILTIN_VECTORS:
+            check_vectors(Path(source).expanduser())
         return
     if source.startswith("builtin:"):
         if source != BUILTIN_ENCODER:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import math
 import re
 import zlib
@@ -186,6 +187,21 @@ def read_vectors(path: Path, wanted: Collection[str] | None = None) -> WordVecto
     if not np.isfinite(matrix).all():
         raise DataError(f"{path}: expected finite numbers, got nan or infinity: a damaged file or a wrong dimension")
     return WordVectors(tuple(words), matrix)
+
+
+def check_vectors(path: Path, rows: int = 1000) -> int:
+    """The dimension of a vector file whose first `rows` rows are sound: a quick look before a search starts.
+
+    Raises: DataError as `read_vectors`.
+    """
+    with _opened(path) as file:
+        layout = _layout(file.read(_BLOCK), path)
+    with _opened(path) as file:
+        found = (_binary_rows if layout.binary else _text_rows)(file, layout, path)
+        for word, numbers in itertools.islice(found, rows):
+            if not np.isfinite(_parsed(numbers, layout, path, word)).all():
+                raise DataError(f"{path}: expected finite numbers behind {word!r}: a damaged file or a wrong dimension")
+    return layout.dim
 
 
 @dataclass(frozen=True)
