@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from trainables.configs import COMPARISON_EDITS
 from trainables.dice import Dice, pick, pick_places
+from trainables.sources import DataError
 
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
@@ -22,7 +23,7 @@ SYNONYM_SHARE = 0.10  # EDA's alpha
 MARKS = {"en": (".", ";", "?", ":", "!", ","), "zh": ("。", "；", "？", "：", "！", "，")}  # AEDA's six
 
 
-class ThesaurusError(ValueError):
+class ThesaurusError(DataError):
     """The thesaurus is missing; the message says how to get it."""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.chunks import Progress, cores, in_chunks, progress_shown
+from trainables.sources import DataError
 
 DEFAULT_PARSERS = {"en": "en_core_web_sm", "zh": "zh_core_web_md"}  # SDA's (methods 4.1)
 BUILTIN = "builtin"
@@ -30,7 +31,7 @@ Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # Workshop.c
 Arrays = dict[str, NDArray[Any]]
 
 
-class ParserError(ValueError):
+class ParserError(DataError):
     """The parser is missing or cannot give what SDA needs; the message says what to do."""
 
 

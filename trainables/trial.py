@@ -13,11 +13,13 @@ import torch
 from trainables.checkpoint import TrialFiles
 from trainables.configs import NEEDS
 from trainables.distributed import World
+from trainables.encoder_path import EncoderError
 from trainables.evaluate import evaluate
 from trainables.knobs import build
 from trainables.loop import Broken, train
 from trainables.methods import METHODS
 from trainables.metrics import selecting_value
+from trainables.sources import DataError
 from trainables.spec import Outcome, Report, TrialSpec
 from trainables.workbench import bench_key, make_bench
 
@@ -77,7 +79,7 @@ def classify(fault: BaseException) -> tuple[str, str]:
         return "oom", line
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk", line
-    if isinstance(fault, ValueError) and type(fault).__name__ in ("DataError", "EncoderError"):
+    if isinstance(fault, (DataError, EncoderError)):
         return "data", line
     return "error", f"{type(fault).__name__}: {line}"
 
