@@ -18,8 +18,10 @@ Source = Literal["repeats", "neighbours", "prior"]
 PRIOR_SD = 0.0079
 PRIOR_DF = 50.0
 MIN_REPEATS = 3  # degrees of freedom below which repeats say less than the next best source
-MIN_NEIGHBOURS = 16  # points below which no pair is near enough to call it the same configuration
-MAX_NEIGHBOURS = 400  # points that are matched; distances grow with their square
+MIN_POINTS = 16  # points below which neither neighbours nor the spread of all say anything
+MIN_PAIRS = 8
+NEAR = 0.1  # mean over the parameters of the distance in rank share; a tenth of the range of each
+MAX_MATCHED = 400  # points that are matched; distances grow with their square
 PRUNED_SHARE = 0.1  # above it the completed trials are a selection whose spread understates the noise
 STEEP = 1.5  # neighbours that differ this much more than the upper part of all values do not estimate noise
 FLOOR = 1e-5  # equal values to the last digit are a frozen seed, not a noiseless training
@@ -53,11 +55,13 @@ def seed_noise(trials: pd.DataFrame, parameters: Sequence[str], sign: float = 1.
     repeats = _within(done)
     if repeats is not None and repeats.df >= MIN_REPEATS:
         return repeats
-    neighbours = _neighbours(done, parameters, sign)
-    if neighbours is None:
-        return SeedNoise(PRIOR_SD, PRIOR_DF, "prior")
-    if (trials["stop"] == "pruned").sum() > PRUNED_SHARE * len(trials) and neighbours.sd < PRIOR_SD:
-        return SeedNoise(PRIOR_SD, PRIOR_DF, "prior")  # pruning kept the lucky ones, alike by that alone
+    neighbours = _neighbours(done, parameters)
+    if (trials["stop"] == "pruned").sum() > PRUNED_SHARE * len(trials):
+        # Pruning keeps the lucky ones, alike by that alone: their spread is a lower bound.
+        return neighbours if neighbours and neighbours.sd > PRIOR_SD else SeedNoise(PRIOR_SD, PRIOR_DF, "prior")
+    spread = _upper_spread(done, sign)
+    if neighbours is None or neighbours.sd > STEEP * spread:
+        return SeedNoise(min(PRIOR_SD, spread), PRIOR_DF, "prior")
     return neighbours
 
 
@@ -72,28 +76,40 @@ def _within(done: pd.DataFrame) -> SeedNoise | None:
     return SeedNoise(max(float(np.sqrt((residual**2).sum() / df)), FLOOR), float(df), "repeats")
 
 
-def _neighbours(done: pd.DataFrame, parameters: Sequence[str], sign: float) -> SeedNoise | None:
+def _upper_spread(done: pd.DataFrame, sign: float) -> float:
+    """A bound on the noise from the upper part of all values, which holds it along with what the points differ by.
+
+    Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell.
+    """
+    values = sign * done.drop_duplicates("point")["value"].to_numpy(dtype=float)
+    if len(values) < MIN_POINTS:
+        return float("inf")
+    middle, upper = np.quantile(values, [0.6, 0.9])
+    return max(float(upper - middle) / float(ndtri(0.9) - ndtri(0.6)), FLOOR)
+
+
+def _neighbours(done: pd.DataFrame, parameters: Sequence[str]) -> SeedNoise | None:
     """Spread within matched pairs of near-identical points (difference-based variance: Rice 1984).
 
-    Points are matched greedily, nearest first; the nearer half of the pairs counts. What differs between two near
-    points adds to the spread, so the estimate errs upwards. Differences beyond three robust standard deviations (one of
-    the two collapsed) are pulled in to there. Where points differ much even when near (a steep slope), the upper part
-    of all values gives a clearly smaller bound: its quantiles, scaled as for a normal distribution, hold the noise too.
+    Points are matched greedily, nearest first; the nearer half of the pairs counts, as far as they are NEAR. What
+    differs between two near points adds to the spread, so the estimate errs upwards. Differences beyond three robust
+    standard deviations (one of the two collapsed) are pulled in to there.
     """
     columns = [c for c in (f"params.{name}" for name in parameters) if c in done]
     points = done.drop_duplicates("point")
-    points = points.iloc[:: max(1, -(-len(points) // MAX_NEIGHBOURS))]
-    if not columns or len(points) < MIN_NEIGHBOURS:
+    points = points.iloc[:: max(1, -(-len(points) // MAX_MATCHED))]
+    if not columns or len(points) < MIN_POINTS:
         return None
-    pairs = _matching(_distances(points[columns]))
+    distances = _distances(points[columns])
+    pairs = _matching(distances)
+    nearest = np.asarray([(i, j) for i, j in pairs[: len(pairs) // 2] if distances[i, j] <= NEAR])
+    if len(nearest) < MIN_PAIRS:
+        return None
     values = points["value"].to_numpy(dtype=float)
-    nearest = np.asarray(pairs[: max(len(pairs) // 2, MIN_NEIGHBOURS // 4)])
     differences = np.abs(values[nearest[:, 0]] - values[nearest[:, 1]])
     limit = 3 * float(np.median(differences)) / 0.6745
     sd = float(np.sqrt(np.mean(np.minimum(differences, limit) ** 2) / 2))
-    middle, upper = np.quantile(sign * values, [0.6, 0.9])
-    spread = float(upper - middle) / (ndtri(0.9) - ndtri(0.6))
-    return SeedNoise(max(sd if sd < STEEP * spread else spread, FLOOR), float(len(nearest)), "neighbours")
+    return SeedNoise(max(sd, FLOOR), float(len(nearest)), "neighbours")
 
 
 def _distances(parameters: pd.DataFrame) -> NDArray[np.float64]:

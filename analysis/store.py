@@ -67,11 +67,15 @@ class Store(Protocol):
 def tracking_uri(
     option: str | None = None, storage: str | None = None, environ: Mapping[str, str] | None = None
 ) -> str:
-    """The store to read: `option`, else MLFLOW_TRACKING_URI, else `<storage>/mlflow.db` (storage ./runs by default)."""
+    """The store to read: `option`, else MLFLOW_TRACKING_URI, else `<storage>/mlflow.db` (storage ./runs by default).
+
+    A storage behind a URI keeps its database in ./runs, where the search puts it.
+    """
     given = option or (os.environ if environ is None else environ).get(ENVIRONMENT)
     if given:
         return given if "://" in given or given == "databricks" else f"sqlite:///{given}"
-    return f"sqlite:///{Path(storage or DEFAULT_STORAGE) / DATABASE}"
+    folder = DEFAULT_STORAGE if storage is None or "://" in storage else storage
+    return f"sqlite:///{Path(folder) / DATABASE}"
 
 
 def open_store(uri: str) -> Store:

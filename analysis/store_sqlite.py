@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from analysis.errors import AnalysisError
 from analysis.store import Row, Run, newest_first, oldest_first
 from search.record import PARENT, ROLE
 
@@ -54,7 +55,7 @@ class SqliteStore:
         rows: list[Row] = []
         for at in range(0, len(run_ids), CHUNK):
             ids = run_ids[at : at + CHUNK]
-            found = self._db.execute(
+            found = self._query(
                 "SELECT run_uuid, key, step, value, is_nan FROM metrics "
                 f"WHERE run_uuid IN ({_marks(ids)}) AND key IN ({_marks(metrics)}) "
                 "ORDER BY run_uuid, key, step, timestamp",
@@ -79,23 +80,29 @@ class SqliteStore:
             return None
 
     def count_runs(self) -> int:
-        return int(self._db.execute("SELECT count(*) FROM runs WHERE lifecycle_stage = 'active'").fetchone()[0])
+        return int(self._query("SELECT count(*) FROM runs WHERE lifecycle_stage = 'active'")[0][0])
+
+    def _query(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(text, values).fetchall()
+        except sqlite3.DatabaseError as fault:  # locked for longer than the time-out, or damaged
+            raise AnalysisError(f"cannot read {self.uri}: {fault}") from None
 
     def _runs(self, tag: str, value: str) -> list[Run]:
         args = (tag, value)
         texts: dict[str, dict[str, dict[str, str]]] = {}
         for table in ("tags", "params"):
             texts[table] = defaultdict(dict)
-            for run, key, text in self._db.execute(
+            for run, key, text in self._query(
                 f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN ({TAGGED})", args
             ):
                 texts[table][run][key] = text
         metrics: Mapping[str, dict[str, float]] = defaultdict(dict)
-        for run, key, number, is_nan in self._db.execute(
+        for run, key, number, is_nan in self._query(
             f"SELECT run_uuid, key, value, is_nan FROM latest_metrics WHERE run_uuid IN ({TAGGED})", args
         ):
             metrics[run][key] = _number(number, is_nan)
-        found = self._db.execute(
+        found = self._query(
             "SELECT r.run_uuid, r.experiment_id, e.name, r.name, r.status, r.start_time, r.end_time, r.artifact_uri "
             "FROM runs r JOIN experiments e ON e.experiment_id = r.experiment_id "
             f"WHERE r.run_uuid IN ({TAGGED}) AND r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active'",

@@ -48,8 +48,8 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether the study and all its trials have come to an end."""
-        return self.run.status not in ("RUNNING", "SCHEDULED") and not (self.trials["stop"] == "running").any()
+        """Whether the study has come to its end: neither running nor interrupted."""
+        return self.run.status in ("FINISHED", "FAILED") and not (self.trials["stop"] == "running").any()
 
     def counts(self) -> dict[str, int]:
         """Trials per way to end; all failures together."""

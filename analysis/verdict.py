@@ -120,8 +120,8 @@ def judge(
     # Every point counts here: what the search saw of the others says how much of the best value was luck. A pruned
     # point enters with what it had reached.
     pool = points[points["stop"].isin(COMPARABLE) & points["value"].notna()].reset_index(drop=True)
-    means = metric.sign * pool["all_value"].fillna(pool["value"]).to_numpy(dtype=float)
-    seeds = np.maximum(pool["all_n"].to_numpy(dtype=float), 1.0)
+    means = metric.sign * pool["value"].to_numpy(dtype=float)
+    seeds = pool["n"].to_numpy(dtype=float)
     # Repeats of one point tell the pairs' share from the seeds'. Without them the seed noise holds an unknown part of
     # it, between none and all: half is added.
     shared = between / 2 if noise.source == "repeats" else between / 4
@@ -129,7 +129,7 @@ def judge(
     nameable = pool["point"].isin(done.loc[among, "point"]).to_numpy(dtype=bool)
     believed = posterior(means, sds)
     chosen = int(np.flatnonzero(pool["point"] == row["point"])[0])
-    again = _Again(noise.sd, shared, seeds, nameable, int(row["n"]) if confirmed else 0, rng)
+    again = _Again(noise.sd, shared, seeds, pool["confirmed"].to_numpy(dtype=bool), nameable, rng)
     expected = float(believed.mean[chosen]) - selection_bias(means, sds, again)
 
     luck = _luck(tried, int(among.sum()), int(row["n"]), done, confirmed, noise, between, rng)
@@ -137,9 +137,7 @@ def judge(
     baseline = _baseline(done)
     gain = None
     if baseline is not None and baseline != best:
-        against = done.iloc[baseline]
-        believed_baseline = float(believed.mean[np.flatnonzero(pool["point"] == against["point"])[0]])
-        gain = _gain(against, metric.sign, observed[best], expected, believed_baseline, luck, rng)
+        gain = _gain(done.iloc[baseline], metric.sign, observed[best], expected, luck, rng)
     sign = metric.sign
     search = sign * done["search_value"].to_numpy(dtype=float)
     ends = sorted((sign * min(low, expected), sign * max(high, expected)))
@@ -182,34 +180,38 @@ class _Luck:
 class _Again:
     """Redraws a study: search, choice, and confirmation where there was one. See `shrink.selection_bias`.
 
-    shared: variance that a point's trials share through the dev pairs. seeds: trials of each point over both stages.
-    fresh: seeds of the confirmation, 0 = none.
+    shared: variance that a point's trials share through the dev pairs. seeds: counted trials of each point.
     """
 
     seed_sd: float
     shared: float
     seeds: Floats
+    confirmed: NDArray[np.bool_]
     nameable: NDArray[np.bool_]
-    fresh: int
     rng: np.random.Generator
 
     def __call__(self, truth: Floats, draws: int) -> tuple[Floats, Floats, NDArray[np.intp]]:
         shape = (draws, len(truth))
         there = truth + np.sqrt(self.shared) * self.rng.normal(size=shape)
-        in_search = np.median(self.seeds[~self.nameable]) if self.fresh and not self.nameable.all() else self.seeds
+        if not self.confirmed.any():
+            sds = np.broadcast_to(self._sd(self.seeds), shape)
+            means = there + self.seed_sd / np.sqrt(self.seeds) * self.rng.normal(size=shape)
+            return means, sds, np.where(self.nameable, means, -np.inf).argmax(axis=1)
+        # The best of the redrawn search get the fresh seeds of those that had them in truth; the choice is among these.
+        in_search = float(np.median(self.seeds[~self.confirmed])) if not self.confirmed.all() else 1.0
         search = there + self.seed_sd / np.sqrt(in_search) * self.rng.normal(size=shape)
-        if not self.fresh:
-            sds = np.broadcast_to(np.sqrt(self.seed_sd**2 / self.seeds + self.shared), shape)
-            return search, sds, np.where(self.nameable, search, -np.inf).argmax(axis=1)
-        # The best of the redrawn search get the fresh seeds, and with them the precision of those that had them.
         rank = np.argsort(np.argsort(-search, axis=1), axis=1)
-        seeds = np.sort(self.seeds)[::-1][rank]
-        sds = np.sqrt(self.seed_sd**2 / seeds + self.shared)
-        confirmed = rank < self.nameable.sum()
-        means = there + self.seed_sd / np.sqrt(self.fresh) * self.rng.normal(size=shape)
-        both = (in_search * search + self.fresh * means) / (in_search + self.fresh)
-        picked = np.where(confirmed, means, -np.inf).argmax(axis=1)
-        return np.where(confirmed, both, search), sds, picked
+        confirmed = rank < self.confirmed.sum()
+        ordered = np.concatenate(
+            [np.sort(self.seeds[self.confirmed])[::-1], np.sort(self.seeds[~self.confirmed])[::-1]]
+        )
+        seeds = ordered[rank]
+        fresh = there + self.seed_sd / np.sqrt(seeds) * self.rng.normal(size=shape)
+        means = np.where(confirmed, fresh, search)
+        return means, self._sd(seeds), np.where(rank < self.nameable.sum(), means, -np.inf).argmax(axis=1)
+
+    def _sd(self, seeds: Floats) -> Floats:
+        return np.asarray(np.sqrt(self.seed_sd**2 / seeds + self.shared))
 
 
 def _candidates(done: pd.DataFrame) -> NDArray[np.bool_]:
@@ -294,13 +296,12 @@ def _gain(
     sign: float,
     observed: float,
     expected: float,
-    believed: float,
     luck: _Luck,
     rng: np.random.Generator,
 ) -> Gain:
-    """Test and interval of best minus baseline; the baseline was not picked, so all its seeds count."""
-    n = int(baseline["all_n"])
-    value = sign * float(baseline["all_value"])
+    """Test and interval of best minus baseline; the baseline was not picked, so its mean needs no correction."""
+    n = int(baseline["n"])
+    value = sign * float(baseline["value"])
     difference = observed - value
     seeds = luck.seed_sd**2 * (1 / luck.n + 1 / n)
     own = np.sqrt(luck.seed_sd**2 / n + luck.between / 2) * rng.normal(size=DRAWS)
@@ -311,7 +312,7 @@ def _gain(
     low = difference - now * float(np.quantile(chance, (1 + LEVEL) / 2))
     high = difference + now * float(np.quantile(plain, (1 + LEVEL) / 2))
     p_value = min(1.0, 2 * (1 + int((chance >= difference / now).sum())) / (1 + DRAWS))
-    corrected = expected - believed
+    corrected = expected - value
     return Gain(
         value=corrected,
         low=min(low, corrected),

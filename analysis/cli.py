@@ -1,0 +1,43 @@
+"""The `analysis` command. Subcommands are loaded when called, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from analysis.errors import AnalysisError
+
+# In the order of use; a subcommand is the function of its name in analysis/commands/<name>.py.
+COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export")
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Subcommands by name; a fault that a user can mend is one line and an exit code, never a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"analysis.commands.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AnalysisError as fault:
+            click.echo(f"analysis: {fault}", err=True)
+            ctx.exit(fault.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="contrastive-search")
+def main() -> None:
+    """What finished and running studies say: rankings, verdicts, comparisons. Reads MLflow, changes nothing."""

@@ -1,0 +1,1 @@
+"""One module per subcommand of `analysis`: parse, call, print. Heavy imports happen inside the commands."""

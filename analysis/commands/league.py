@@ -1,0 +1,88 @@
+"""`analysis league`: methods against each other at equal budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from analysis.commands.common import FORMAT, METRIC, STUDIES, opened, where
+
+
+@click.command()
+@METRIC
+@STUDIES
+@FORMAT
+@where
+def league(
+    metric: str | None, studies: tuple[str, ...], style: str, storage: str | None, tracking_uri: str | None
+) -> None:
+    """Compare methods at equal budget: expected best of n trials, corrected bests, paired significance."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from analysis import league as core
+    from analysis.errors import InputError
+    from analysis.output import as_csv, as_document, text_table
+    from analysis.store import find_study, study_name
+    from analysis.store import studies as all_studies
+    from analysis.study import read_study
+
+    store = opened(storage, tracking_uri)
+    runs = [find_study(store, name) for name in studies] if studies else all_studies(store)
+    wanted = metric or runs[0].tags.get("metric")
+    chosen, left_out = [], []
+    for run in runs:
+        same_language = run.params.get("data.language") == runs[0].params.get("data.language")
+        try:
+            if not same_language:
+                raise InputError("another language")
+            chosen.append(read_study(store, run, wanted))
+        except InputError as reason:
+            if studies and same_language:
+                raise
+            left_out.append(f"{study_name(run)}: {str(reason).split(';')[0]}")
+    found = core.league(chosen, np.random.default_rng(0))
+    entries: list[dict[str, Any]] = [{**asdict(entry), "verdict": entry.verdict.to_dict()} for entry in found.entries]
+    if style == "csv":
+        click.echo(as_csv(entries))
+        return
+    if style != "table":
+        duels = [asdict(duel) for duel in found.duels]
+        content = {"metric": found.metric.name, "budget": found.budget, "entries": entries, "duels": duels}
+        click.echo(as_document({**content, "left_out": left_out}, style))
+        return
+
+    def number(value: float, sign: str = "") -> str:
+        return f"{value * found.metric.scale:{sign}.2f}"
+
+    rows = [
+        {
+            "method": entry.label,
+            "best corrected": number(entry.verdict.expected),
+            "interval": f"{number(entry.verdict.low)} to {number(entry.verdict.high)}",
+            "confirmed": "yes" if entry.verdict.confirmed else "no",
+            f"expected best of {found.budget}": number(entry.expected_best),
+            "its interval": f"{number(entry.low)} to {number(entry.high)}",
+            "trials": str(entry.trials),
+            "seconds per trial": f"{entry.seconds:.0f}",
+            "study": entry.study,
+        }
+        for entry in found.entries
+    ]
+    duels = [
+        {
+            "first": duel.first,
+            "second": duel.second,
+            "difference": number(duel.difference, "+"),
+            "interval": f"{number(duel.low, '+')} to {number(duel.high, '+')}",
+            "p": f"{duel.p_value:.2g}",
+            "": "significant" if duel.significant else "no significant difference",
+        }
+        for duel in found.duels
+    ]
+    click.echo(f"{found.metric.name}, methods at an equal budget of {found.budget} trials.\n")
+    click.echo(f"{text_table(rows)}\n\n{text_table(duels)}")
+    for line in left_out:
+        click.echo(f"Left out: {line}")

@@ -1,0 +1,52 @@
+"""`analysis table`: every trial or every configuration of one or several studies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from analysis.commands.common import FORMAT, METRIC, STUDIES, opened, where
+
+
+@click.command()
+@METRIC
+@STUDIES
+@click.option("--all", "every", is_flag=True, help="all studies of the store")
+@click.option("--points", is_flag=True, help="configurations with mean, standard deviation and number of seeds")
+@FORMAT
+@where
+def table(
+    metric: str | None,
+    studies: tuple[str, ...],
+    every: bool,
+    points: bool,
+    style: str,
+    storage: str | None,
+    tracking_uri: str | None,
+) -> None:
+    """List all trials, best first; studies one after the other."""
+    from analysis.output import as_csv, as_document, text_table
+    from analysis.rank import rank_points, rank_trials
+    from analysis.rows import printed, records
+    from analysis.store import find_study
+    from analysis.store import studies as all_studies
+    from analysis.study import read_study
+    from analysis.words import state_lines
+
+    store = opened(storage, tracking_uri)
+    runs = all_studies(store) if every else [find_study(store, name) for name in studies or (None,)]
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for run in runs:
+        study = read_study(store, run, metric)
+        ranked = rank_points(study.points, study.metric) if points else rank_trials(study.trials, study.metric)
+        found = records(ranked, study.searched)
+        rows += [{"study": study.name, **row} for row in found]
+        texts += [*state_lines(study), text_table(printed(found, study.metric)), ""]
+    if style == "table":
+        click.echo("\n".join(texts).rstrip("\n"))
+    elif style == "csv":
+        click.echo(as_csv(rows))
+    else:
+        click.echo(as_document({"rows": rows}, style))

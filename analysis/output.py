@@ -1,0 +1,80 @@
+"""Printing rows: an aligned table for people; JSON, CSV and YAML, in the metric's own unit, for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FORMATS = ("table", "json", "csv", "yaml")
+
+
+def text_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Columns aligned, to the right where every cell is a number; columns that are empty throughout are left out."""
+    if not rows:
+        return ""
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    right = {name for name in columns if all(_is_number(row[name]) for row in rows if row[name])}
+    lines = [{name: name for name in columns}, *rows]
+    return "\n".join(
+        "  ".join(f"{line[n]:>{widths[n]}}" if n in right else f"{line[n]:<{widths[n]}}" for n in columns).rstrip()
+        for line in lines
+    )
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Nested mappings become `outer.inner` columns, lists are joined by blanks."""
+    flat = [_flat(row) for row in rows]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return buffer.getvalue().rstrip("\n")
+
+
+def as_document(content: Mapping[str, Any], style: str) -> str:
+    """JSON or YAML; NaN becomes null, numpy numbers plain ones."""
+    clean = plain(content)
+    if style == "json":
+        return json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False)
+    import yaml
+
+    return yaml.safe_dump(clean, sort_keys=False, allow_unicode=True).rstrip("\n")
+
+
+def plain(value: Any) -> Any:
+    """Only dicts, lists, texts, bools, ints and finite floats; everything that means "nothing" is None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None if str(value) in ("NaT", "<NA>") else str(value)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            clean = plain(value)
+            flat[prefix + name] = " ".join(map(str, clean)) if isinstance(clean, list) else clean
+    return flat
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""The free prior: what it shrinks, what it leaves, and the probability of being best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.shrink import Posterior, posterior
+
+
+def test_equal_points_shrink_to_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, 60)
+    best = posterior(values, np.ones(60)).mean[values.argmax()]
+    assert best - values.mean() < 0.4 * (values.max() - values.mean())
+
+
+def test_a_plateau_shrinks_although_the_rest_is_far_below() -> None:
+    rng = np.random.default_rng(1)
+    values = np.append(rng.normal(0, 1, 20), rng.normal(-30, 10, 40))
+    best = posterior(values, np.ones(60)).mean[values[:20].argmax()]
+    assert best < 0.6 * values.max()
+    # James and Stein's common shrinkage would leave it where it is: the spread of all points is far above the noise.
+    assert 1 / values.var() < 0.01
+
+
+def test_an_outlier_measured_well_stays() -> None:
+    rng = np.random.default_rng(2)
+    values, sds = rng.normal(0, 0.5, 30), np.full(30, 0.5)
+    values[7], sds[7] = 3.0, 0.2
+    assert posterior(values, sds).mean[7] == pytest.approx(3.0, abs=0.1)
+
+
+def test_one_point_is_its_own_prior() -> None:
+    assert posterior(np.array([0.7]), np.array([0.1])).mean == pytest.approx([0.7])
+
+
+def test_probability_best_by_hand() -> None:
+    # Two points on {0, 1}: P(first = 1) = 0.5, second always 0. First wins outright with 0.5, a tie is shared.
+    found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
+    among = np.array([True, True, False])
+    assert found.probability_best(among) == pytest.approx([0.75, 0.25, 0.0])

@@ -1,0 +1,163 @@
+"""The three readers give the same on one real MLflow store; faults are one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from small_store import SmallStore, fill
+
+from analysis.errors import AnalysisError, InputError
+from analysis.store import Run, Store, find_study, open_store, studies, tracking_uri
+from analysis.store_client import ClientStore
+from analysis.store_rest import RestStore
+from analysis.store_sqlite import SqliteStore
+from search import record
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
+    store = SmallStore(tmp_path_factory.mktemp("store"))
+    fill(store, "small-1", trials=12)
+    fill(store, "small-2", trials=6, confirm=False)
+    run = store.client.create_run("0", tags={"mlflow.user": "somebody else"}).info.run_id  # another program's
+    store.client.log_metric(run, "accuracy", 1.0)
+    broken = store.client.search_runs(["1"], f"tags.{record.TRIAL_ID} = 't0001'")[0].info.run_id
+    for step, value in ((4001, float("nan")), (4002, float("inf")), (4002, 0.5)):
+        store.client.log_metric(broken, "loss", value, step=step)
+    gone = store.study("deleted-1")
+    store.client.delete_run(gone)
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(small: SmallStore) -> Iterator[str]:
+    """MLflow's own server application over the same store, in a thread on loopback."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("_MLFLOW_SERVER_FILE_STORE", small.uri)
+    patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", (small.folder / "artifacts").as_uri())
+    from mlflow.server import app
+    from mlflow.server.handlers import _get_tracking_store
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _get_tracking_store()
+    http = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{http.server_port}"
+    http.shutdown()
+    thread.join()
+    patch.undo()
+
+
+def comparable(run: Run) -> dict[str, object]:
+    """NaN is not equal to itself: compare texts."""
+    return {k: str(sorted(v.items())) if isinstance(v, dict) else v for k, v in dataclasses.asdict(run).items()}
+
+
+def contents(store: Store) -> dict[str, object]:
+    found = studies(store)
+    trials = store.trials(found[-1])
+    history = store.history([t.run_id for t in trials], ["builtin_dev", "loss"])
+    return {
+        "studies": [comparable(s) for s in found],
+        "trials": [comparable(t) for t in trials],
+        "history": [(*row[:3], str(row[3])) for row in history],
+        "artifact": store.artifact(trials[0], record.SIMILARITIES),
+        "no artifact": store.artifact(trials[0], "nothing.npz"),
+        "some": store.count_runs() > 0,
+    }
+
+
+def test_sqlite_reads_what_mlflow_s_client_reads(small: SmallStore) -> None:
+    direct = open_store(small.uri)
+    assert isinstance(direct, SqliteStore)
+    found = contents(direct)
+    assert found == contents(ClientStore(small.uri))
+    assert [s["name"] for s in found["studies"]] == ["small-2", "small-1"]  # type: ignore[attr-defined]
+    assert len(found["trials"]) == 18  # type: ignore[arg-type]
+    assert found["artifact"]
+    assert found["no artifact"] is None
+
+
+def test_rest_reads_what_sqlite_reads(small: SmallStore, server: str) -> None:
+    store = open_store(server)
+    assert isinstance(store, RestStore)
+    assert contents(store) == contents(open_store(small.uri))
+
+
+def test_rest_pages_and_splits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = contents(open_store(server))
+    monkeypatch.setattr("analysis.store_rest.PAGE", 5)
+    monkeypatch.setattr("analysis.store_rest.HISTORY_RUNS", 4)
+    monkeypatch.setattr("analysis.store_rest.HISTORY_ROWS", 6)
+    assert contents(open_store(server)) == whole
+
+
+def test_find_study_by_id_space_and_age(small: SmallStore) -> None:
+    store = open_store(small.uri)
+    assert find_study(store).name == "small-2"
+    assert find_study(store, "small-1").name == "small-1"
+    assert find_study(store, "small").name == "small-2"
+    with pytest.raises(InputError, match=r"unknown study 'smal-1'; did you mean 'small-1'\?"):
+        find_study(store, "smal-1")
+
+
+def test_reading_creates_and_changes_nothing(small: SmallStore, tmp_path: Path) -> None:
+    before = (small.folder / "mlflow.db").read_bytes()
+    contents(open_store(small.uri))
+    assert (small.folder / "mlflow.db").read_bytes() == before
+    with pytest.raises(InputError, match="no tracking store at"):
+        open_store(f"sqlite:///{tmp_path}/none/mlflow.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_empty_store_foreign_store_and_no_store(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = MlflowClient(tracking_uri=uri)
+    client.search_experiments()
+    with pytest.raises(AnalysisError, match=r"is empty: no study has been run yet") as empty:
+        studies(open_store(uri))
+    assert empty.value.exit_code == 1
+    client.create_run("0")
+    with pytest.raises(AnalysisError, match="none of a study of `search`"):
+        studies(open_store(uri))
+    (tmp_path / "text.db").write_text("not a database")
+    with pytest.raises(AnalysisError, match="cannot"):
+        open_store(f"sqlite:///{tmp_path}/text.db")
+
+
+def test_server_that_is_not_there_or_not_mlflow(server: str) -> None:
+    with pytest.raises(AnalysisError, match=r"cannot reach the tracking server http://127\.0\.0\.1:9"):
+        studies(open_store("http://127.0.0.1:9"))
+    with pytest.raises(AnalysisError, match="HTTP 404"):
+        studies(open_store(f"{server}/elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("option", "storage", "environ", "uri"),
+    [
+        (None, None, {}, "sqlite:///runs/mlflow.db"),
+        (None, "/data/runs", {}, "sqlite:////data/runs/mlflow.db"),
+        (None, "s3://bucket/runs", {}, "sqlite:///runs/mlflow.db"),
+        (None, "/data/runs", {"MLFLOW_TRACKING_URI": "http://host:5000"}, "http://host:5000"),
+        ("here.db", None, {"MLFLOW_TRACKING_URI": "http://host:5000"}, "sqlite:///here.db"),
+    ],
+)
+def test_tracking_uri(option: str | None, storage: str | None, environ: dict[str, str], uri: str) -> None:
+    assert tracking_uri(option, storage, environ) == uri
+
+
+def test_credentials_as_mlflow_takes_them() -> None:
+    from analysis.store_rest import _authorization
+
+    assert _authorization({"MLFLOW_TRACKING_TOKEN": "t"}) == {"Authorization": "Bearer t"}
+    basic = _authorization({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})
+    assert basic == {"Authorization": "Basic dTpw"}
+    assert _authorization({}) == {}

@@ -1,0 +1,119 @@
+"""Stored runs to tables, points from trials, ranking, metrics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.errors import InputError
+from analysis.rank import Metric, parse_metric, rank_points, rank_trials
+from analysis.store import Run
+from analysis.tables import add_values, parameter, points_table, trials_table, values_at_best
+from search import record
+
+
+def run(trial: str, value: float | None = None, **extra: Any) -> Run:
+    tags = {
+        record.TRIAL_ID: trial, record.POINT_ID: extra.get("point", trial), record.SEED: str(extra.get("seed", 0)),
+        record.STAGE: extra.get("stage", "search"), record.OPTUNA_NUMBER: "3",
+    }  # fmt: skip
+    if "stop" not in extra or extra["stop"]:
+        tags[record.STOP] = extra.get("stop", "completed")
+    if extra.get("baseline"):
+        tags[record.BASELINE] = "paper"
+    metrics = {"best_a_dev": value, record.BEST_AT_EXAMPLES: 200.0} if value is not None else {}
+    return Run(
+        run_id=f"r-{trial}", experiment_id="1", experiment="e", name=trial, status=extra.get("status", "FINISHED"),
+        start=1_760_000_000_000, end=None, artifact_uri="", tags=tags, params=extra.get("params", {}), metrics=metrics,
+    )  # fmt: skip
+
+
+RUNS = [
+    run("t0", 0.60, point="p0", baseline=True),
+    run("t1", 0.70, point="p1"),
+    run("t2", 0.72, point="p2"),
+    run("t2.1", 0.68, point="p2", seed=1),
+    run("t3", 0.90, point="p3", stop="pruned"),
+    run("t4", None, point="p4", stop="failed:nan", status="FAILED"),
+    run("t5", None, point="p5", stop="", status="RUNNING"),
+    run("t6", None, point="p6", stop="", status="KILLED"),
+    run("c0", 0.61, point="p1", seed=10, stage="confirm"),
+    run("c1", 0.65, point="p1", seed=11, stage="confirm"),
+]
+A = Metric("a_dev", ("a_dev",))
+
+
+@pytest.fixture
+def trials() -> pd.DataFrame:
+    values = {r.run_id: r.metrics["best_a_dev"] for r in RUNS if r.metrics}
+    return add_values(trials_table(RUNS), values)
+
+
+def test_trials_table(trials: pd.DataFrame) -> None:
+    assert list(trials["stop"][5:8]) == ["failed:nan", "running", "killed"]
+    assert trials["baseline"].sum() == 1
+    assert trials["examples"][0] == 200
+    assert trials["seed"].tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 10, 11]
+    assert trials["started"][0].isoformat() == "2025-10-09T08:53:20+00:00"
+
+
+def test_points_use_fresh_seeds_where_there_are_any(trials: pd.DataFrame) -> None:
+    points = points_table(trials).set_index("point")
+    confirmed = points.loc["p1"]
+    assert (confirmed["value"], confirmed["n"], confirmed["confirmed"]) == (pytest.approx(0.63), 2, True)
+    assert (confirmed["search_value"], confirmed["all_n"]) == (0.70, 3)
+    assert confirmed["sd"] == pytest.approx(np.std([0.61, 0.65], ddof=1))
+    assert confirmed["seeds"] == [10, 11]
+    assert confirmed["run_ids"] == ["r-c0", "r-c1"]
+    repeated = points.loc["p2"]
+    assert (repeated["value"], repeated["n"], repeated["trial"]) == (pytest.approx(0.70), 2, "t2")
+    assert math.isnan(points.loc["p0", "sd"])
+    assert points.loc["p3", "stop"] == "pruned"
+    assert math.isnan(points.loc["p4", "value"])
+    assert points.loc["p4", "n"] == 0
+    assert list(points.index) == [f"p{i}" for i in range(7)]
+
+
+def test_ranking_confirmed_then_completed_then_pruned(trials: pd.DataFrame) -> None:
+    ranked = rank_points(points_table(trials), A)
+    assert list(ranked["point"]) == ["p1", "p2", "p0", "p3", "p4", "p5", "p6"]
+    assert ranked["rank"].tolist()[:4] == [1, 2, 3, 4]
+    assert ranked["rank"].isna().sum() == 3
+    assert ranked["gain"].tolist()[:3] == pytest.approx([0.03, 0.10, 0.0])
+    assert list(rank_trials(trials, A)["trial"][:4]) == ["t2", "t1", "t2.1", "c1"]
+    smaller = rank_points(points_table(trials), Metric("a_dev", ("a_dev",), "min"))
+    assert list(smaller["point"][:3]) == ["p1", "p0", "p2"]
+    assert smaller["gain"].tolist()[2] == pytest.approx(-0.10)
+
+
+def test_values_at_best_are_of_one_evaluation(trials: pd.DataFrame) -> None:
+    history = [
+        ("r-t0", "a_dev", 100, 0.9), ("r-t0", "b_dev", 100, 0.9),
+        ("r-t0", "a_dev", 200, 0.1), ("r-t0", "a_dev", 200, 0.6), ("r-t0", "b_dev", 200, 0.4),
+        ("r-t1", "a_dev", 200, 0.7),
+    ]  # fmt: skip
+    assert values_at_best(trials, history, ["a_dev", "b_dev"]) == {"r-t0": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5e-05", 5e-05), ("8", 8), ("True", True), ("None", None), ("cls", "cls"), ("[1, 2]", [1, 2]), ("[x", "[x")],
+)
+def test_parameter(text: str, value: object) -> None:
+    assert parameter(text) == value
+    assert type(parameter(text)) is type(value)
+
+
+def test_parse_metric() -> None:
+    assert parse_metric("mean(a_dev, b_dev)") == Metric("mean(a_dev,b_dev)", ("a_dev", "b_dev"))
+    assert parse_metric("a_dev").scale == 100
+    assert parse_metric("loss", "min").scale == 1
+    with pytest.raises(InputError, match="'a_test' is a test metric"):
+        parse_metric("mean(a_dev,a_test)")
+    for bad in ("a_dev,b_dev", "mean(", "mean()", "", "-x"):
+        with pytest.raises(InputError, match=r"expected a metric such as|mean\("):
+            parse_metric(bad)
