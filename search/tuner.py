@@ -38,6 +38,7 @@ from trainables.spec import Evaluation, Outcome  # noqa: E402
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
+KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
 class StudyTune:
@@ -119,11 +120,27 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return None
 
 
-class Retries(tune.Callback):  # type: ignore[misc]
-    """Writes down that Tune starts a trial again whose process died."""
+class Housekeeping(tune.Callback):  # type: ignore[misc]
+    """Writes down that Tune starts a trial again, and keeps Tune's memory of ended trials small."""
 
     def __init__(self, shared: StudyTune) -> None:
         self._shared = shared
+
+    def on_trial_result(
+        self,
+        iteration: int,  # noqa: ARG002  # Tune's interface
+        trials: list[Trial],  # noqa: ARG002
+        trial: Trial,  # noqa: ARG002
+        result: dict[str, Any],
+        **info: Any,  # noqa: ARG002
+    ) -> None:
+        """Called after the study has judged a result and before Tune keeps it: Tune would keep statistics of every
+        number in it, hyperparameters included (75 kB per trial)."""
+        for name in result.keys() - KEPT_FIELDS:
+            del result[name]
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
+        trial.config, trial.evaluated_params = {}, {}
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
         kind, reason, _ = self._shared.faults.get(trial.trial_id, ("process", "", ""))
@@ -178,7 +195,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
             storage_path=scratch,
             search_alg=StudySearcher(shared),
             scheduler=StudyScheduler(shared),
-            callbacks=[Retries(shared)],
+            callbacks=[Housekeeping(shared)],
             num_samples=-1,
             max_failures=max_retries,
             reuse_actors=True,
