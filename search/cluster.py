@@ -41,6 +41,8 @@ def ray_session(
     scratch = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: it holds sockets
     try:
         if address:
+            # Tune keeps one trial waiting; a cluster grows by what waits. How many that are is for `capacity` to say.
+            os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         else:
             ray.init(

@@ -1,0 +1,93 @@
+"""`search ui`: MLflow with the saved views, here or through a tunnel to a cluster."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+
+import click
+
+from search.cli_errors import user_errors
+
+
+@click.command()
+@click.argument("study", required=False)
+@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="FOLDER|URI")
+@click.option("--port", default=5000, show_default=True, help="wanted; another one is taken if it is in use")
+@click.option("--cluster", metavar="FILE", help="the pages of this `ray up` cluster, through a tunnel")
+@click.option("--detach", is_flag=True, help="leave the server running and return (the head of a cluster)")
+@user_errors
+def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: bool) -> None:
+    """Open the pages people look at: MLflow with views ready to read; optuna-dashboard on STUDY (or the newest)."""
+    if cluster is not None:
+        _through_tunnel(cluster, port)
+        return
+    from search.ui import serve_mlflow
+
+    server = serve_mlflow(storage, port, detach)
+    click.echo(f"MLflow: {server.url}")
+    _say_views(server.url)
+    if detach:
+        return
+    dashboard = None
+    try:
+        dashboard = _dashboard(study, storage)
+        if dashboard is not None or server.process is not None:
+            _wait()
+    finally:
+        for running in (dashboard, server):
+            if running is not None:
+                running.close()
+
+
+def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]  # ui.Server is imported late
+    from search.layout import StorageError, absolute, find_study
+    from search.ui import serve_optuna
+
+    try:
+        folder = find_study(absolute(storage), study)
+    except StorageError:
+        if study is not None:
+            raise
+        return None
+    folder.pull()
+    dashboard = serve_optuna(folder, 8080)
+    if dashboard is not None:
+        click.echo(f"optuna-dashboard of {folder.study}: {dashboard.url}")
+    else:
+        click.echo('optuna-dashboard: not installed; pip install "contrastive-search[dashboard]"')
+    return dashboard
+
+
+def _through_tunnel(cluster: str, port: int) -> None:
+    from search.tunnel import DASHBOARD, MLFLOW, Tunnel, find_head, free_port
+
+    way = Tunnel(find_head(cluster), {MLFLOW: free_port(port), DASHBOARD: free_port(DASHBOARD)})
+    try:
+        way.ensure()
+        mlflow = f"http://127.0.0.1:{way.ports[MLFLOW]}"
+        click.echo(f"MLflow:        {mlflow}")
+        click.echo(f"Ray dashboard: http://127.0.0.1:{way.ports[DASHBOARD]} (asks for the token in ~/.ray/auth_token)")
+        click.echo(f"analysis:      export MLFLOW_TRACKING_URI={mlflow}")
+        _say_views(mlflow)
+        _wait(way.ensure)
+    finally:
+        way.close()
+
+
+def _say_views(url: str) -> None:
+    from search.ui import SHOWN, experiments_of, view_links
+
+    for name, address in list(view_links(url, experiments_of(url)).items())[: 2 * SHOWN]:
+        click.echo(f"  {name}\n    {address}")
+
+
+def _wait(keep: Callable[[], None] = lambda: None) -> None:
+    """Until Ctrl-C or SIGTERM; `keep` is called now and then."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    click.echo("Ctrl-C ends this.")
+    while not ended.wait(5.0):
+        keep()

@@ -1,0 +1,146 @@
+"""cluster.yaml and its variants against the schemas of those who will read them; a planted typo in each is caught."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import botocore.validate
+import jsonschema
+import pytest
+import yaml
+from ray.autoscaler._private import util
+
+ROOT = Path(__file__).parents[2]
+AWS = ROOT / "cluster.yaml"
+ONPREM, GCP, KUBERAY = (ROOT / "docs" / "cluster" / f"{name}.yaml" for name in ("onprem", "gcp", "kuberay-rayjob"))
+RAY_FILES = [AWS, ONPREM, GCP]
+GCP_INSTANCE = {  # fields of Compute Engine's instances.insert that we use
+    "machineType", "disks", "metadata", "serviceAccounts", "scheduling",
+}  # fmt: skip
+GCP_SCHEDULING = {"provisioningModel", "instanceTerminationAction", "onHostMaintenance", "automaticRestart"}
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def check_ray(config: dict[str, Any]) -> None:
+    """Ray's own schema and the provider's defaults."""
+    util.validate_config(util.prepare_config(copy.deepcopy(config)))
+
+
+def check_aws_nodes(config: dict[str, Any]) -> None:
+    """node_config against botocore's model of RunInstances; Ray passes it on without looking."""
+    shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    for name, node in config["available_node_types"].items():
+        given = {"MinCount": 1, "MaxCount": 1, **node["node_config"]}
+        report = botocore.validate.ParamValidator().validate(given, shape)
+        unknown = unknown_members(given, shape)
+        assert not report.has_errors(), f"{name}: {report.generate_report()}"
+        assert not unknown, f"{name}: unknown {unknown}"
+
+
+def unknown_members(given: Any, shape: Any) -> list[str]:
+    """Keys that a botocore shape does not have, at any depth (the validator itself ignores them)."""
+    if shape.type_name == "list":
+        return [key for item in given for key in unknown_members(item, shape.member)]
+    if shape.type_name != "structure":
+        return []
+    found = [key for key in given if key not in shape.members]
+    for key in given.keys() & shape.members.keys():
+        found += unknown_members(given[key], shape.members[key])
+    return found
+
+
+def check_gcp_nodes(config: dict[str, Any]) -> None:
+    for name, node in config["available_node_types"].items():
+        assert set(node["node_config"]) <= GCP_INSTANCE, name
+        for scheduling in node["node_config"].get("scheduling", []):
+            assert set(scheduling) <= GCP_SCHEDULING, name
+        assert node["resources"], f"{name}: Ray reads no resources off a GCP machine type"
+
+
+def check_rayjob(manifest: dict[str, Any]) -> None:
+    jsonschema.validate(manifest, load(Path(__file__).with_name("rayjob_schema.yaml")))
+
+
+@pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
+def test_ray_takes_the_file(path: Path) -> None:
+    check_ray(load(path))
+
+
+def test_aws_takes_the_nodes() -> None:
+    check_aws_nodes(load(AWS))
+
+
+def test_gcp_nodes_have_known_fields_and_resources() -> None:
+    check_gcp_nodes(load(GCP))
+
+
+def test_kuberay_takes_the_manifest() -> None:
+    check_rayjob(load(KUBERAY))
+
+
+@pytest.mark.parametrize(
+    ("path", "check", "old", "new"),
+    [
+        (AWS, check_ray, '"idle_timeout_minutes": 10', '"idle_timeout_minute": 10'),
+        (ONPREM, check_ray, '"setup_commands"', '"setup_comands"'),
+        (GCP, check_ray, '"ssh_user"', '"ssh_usr"'),
+        (AWS, check_aws_nodes, '"InstanceMarketOptions"', '"InstanceMarketOption"'),
+        (AWS, check_aws_nodes, '"Encrypted"', '"Encripted"'),
+        (AWS, check_aws_nodes, '"VolumeSize": 100', '"VolumeSize": "100 GB"'),
+        (GCP, check_gcp_nodes, '"provisioningModel"', '"provisioningMode"'),
+        (KUBERAY, check_rayjob, '"workerGroupSpecs"', '"workerGroupSpec"'),
+        (KUBERAY, check_rayjob, '"idleTimeoutSeconds"', '"idleTimeoutSecond"'),
+        (KUBERAY, check_rayjob, '"memory": "16Gi"', '"memory": "16GiB"'),
+    ],
+)  # fmt: skip
+def test_a_planted_typo_is_caught(path: Path, check: Callable[[Any], None], old: str, new: str) -> None:
+    text = json.dumps(load(path))
+    assert old in text
+    word = new.split('"')[1]
+    with pytest.raises((AssertionError, jsonschema.ValidationError), match=word):
+        check(json.loads(text.replace(old, new)))
+
+
+@pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
+def test_nothing_is_open_and_nodes_share_one_token(path: Path) -> None:
+    config = load(path)
+    commands = "\n".join(config["head_start_ray_commands"] + config["worker_start_ray_commands"])
+    assert "--dashboard-host=127.0.0.1" in commands
+    assert "0.0.0.0" not in path.read_text(encoding="utf-8")
+    assert any("RAY_AUTH_MODE=token" in line for line in config["setup_commands"])
+    assert all(". ~/search.env" in line for line in commands.splitlines())
+    assert "~/.ray/auth_token" in config["file_mounts"]
+
+
+def test_aws_workers_are_spot_and_go_when_idle_and_the_head_runs_no_trial() -> None:
+    config = load(AWS)
+    worker, head = config["available_node_types"]["gpu_spot"], config["available_node_types"]["head"]
+    assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert worker["min_workers"] == 0
+    assert config["idle_timeout_minutes"] <= 15
+    assert head["resources"] == {"CPU": 0}
+    assert "InstanceMarketOptions" not in head["node_config"]
+    assert config["provider"]["security_group"]  # else Ray opens port 22 to the world
+
+
+@pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
+def test_rays_version_and_limits_agree(path: Path) -> None:
+    config = load(path)
+    types = config.get("available_node_types", {})
+    assert config["max_workers"] >= max((t.get("max_workers", 0) for t in types.values()), default=0)
+
+
+def test_kuberay_names_the_ray_we_depend_on() -> None:
+    version = load(KUBERAY)["spec"]["rayClusterSpec"]["rayVersion"]
+    wanted = re.search(r'"ray\[[^"]*>=([\d.]+)', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert wanted
+    assert version.startswith(wanted[1])

@@ -1,0 +1,104 @@
+"""A study on a cluster of two nodes, one of which dies; how many trials fit where."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_trial import EVALUATIONS, RUNG, FakeTrial
+from harness import make_space
+from rich.console import Console
+
+from search.cluster import fitting
+from search.journal import read
+from search.layout import StudyFolder
+from search.runner import Options, run_study
+from search.space import Resources
+from search.tuner import QUIET  # sets Ray's environment before ray is imported
+
+assert QUIET
+HERE = Path(__file__).parent
+DATA = {"train": "builtin", "dev": ["stsb"], "language": "en"}
+SMALL = {"gpus": 0, "cpus": 1, "workers": 1}
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head without CPUs and two workers of one CPU."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")  # trial processes find the fake trial by it
+    ray.shutdown()
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    cluster.workers = [cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_a_trial_whose_node_dies_goes_on_elsewhere_from_its_checkpoint(two_nodes: Any, tmp_path: Path) -> None:
+    space = make_space({"trials": 3, "concurrent": 2}, data={**DATA, "columns": {"sleep": "0.7"}}, resources=SMALL)
+    folder = StudyFolder(str(tmp_path / "runs"), "lost")
+    killer = threading.Thread(target=kill_when_all_hold_a_checkpoint, args=(two_nodes, folder), daemon=True)
+    killer.start()
+    options = Options(
+        address=two_nodes.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False
+    )  # fmt: skip
+    result = run_study(space, folder.storage, name=folder.study, options=options)
+    killer.join(timeout=1)
+    assert (result.status, result.exit_code, result.trouble) == ("finished", 0, "")
+    events = list(read(folder.journal))
+    retried = [e["id"] for e in events if e["e"] == "retry"]
+    assert len(retried) == 1, "the trials of one node started again"
+    evaluations = [e for e in events if e["e"] == "eval" and e["id"] == retried[0]]
+    resumed = {e["resumed_from"] for e in evaluations} - {0}
+    assert len(resumed) == 1
+    assert RUNG <= resumed.pop() < EVALUATIONS * RUNG
+    # nothing is lost and nothing is written twice
+    for run in result.ledger.runs:
+        mine = [e for e in events if e.get("id") == run]
+        assert [e["examples"] for e in mine if e["e"] == "eval"] == [RUNG * k for k in range(1, EVALUATIONS + 1)]
+        assert [e["stop"] for e in mine if e["e"] == "end"] == ["completed"]
+
+
+def kill_when_all_hold_a_checkpoint(cluster: Any, folder: StudyFolder) -> None:
+    trials = folder.local / "trials"
+    until = time.monotonic() + 60
+    while len(list(trials.glob("*/last/state.json"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    cluster.remove_node(cluster.workers[0], allow_graceful=False)
+
+
+@pytest.mark.parametrize(
+    ("resources", "there", "trials"),
+    [
+        (Resources(cpus=2), {"CPU": 7.0}, 3),
+        (Resources(cpus=1, workers=2), {"CPU": 7.0}, 3),
+        (Resources(cpus=1, gpus=0.5), {"CPU": 64.0, "GPU": 3.0}, 6),
+        (Resources(cpus=1, gpus=0.4), {"CPU": 64.0, "GPU": 3.0}, 6),  # no trial on two halves
+        (Resources(cpus=1, gpus=2), {"CPU": 64.0, "GPU": 3.0}, 1),
+        (Resources(cpus=1, gpus=1, workers=4), {"CPU": 64.0, "GPU": 8.0}, 2),
+        (Resources(cpus=1, gpus=1), {"CPU": 64.0}, 0),
+        (Resources(cpus=1), {}, 0),
+    ],
+)
+def test_how_many_trials_fit(resources: Resources, there: dict[str, float], trials: int) -> None:
+    assert fitting(resources, there) == trials
+
+
+def test_the_environment_that_a_growing_cluster_needs_is_ours() -> None:
+    assert os.environ["RAY_CHDIR_TO_TRIAL_DIR"] == "0"  # a job's files are found by names relative to its folder
