@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,8 @@ def _export_encoder(trained: Trained, loaded: LoadedEncoder, folder: Path) -> No
         encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
     two_layers = config.pooling in TWO_LAYERS
     encoder.config.output_hidden_states = two_layers
-    encoder.save_pretrained(folder, safe_serialization=True)
+    with _without_bars():
+        encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
     loaded.tokenizer.save_pretrained(folder)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": longest_sentence(encoder), "do_lower_case": False})
 
@@ -111,6 +114,19 @@ def _export_encoder(trained: Trained, loaded: LoadedEncoder, folder: Path) -> No
         ],
     )
     _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    from transformers.utils import logging as library
+
+    bars = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if bars:
+            library.enable_progress_bar()
 
 
 def _module(

@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError, InputError, unknown
+from analysis.facts import OPENING, openings
 from analysis.overlap import Overlap, overlaps
 from analysis.stats import spearman_influence
-from analysis.store import Run
 from analysis.study import Arrays, Study
 from analysis.trained import Trained, load_trained, read_spec
 from analysis.verdict import judge
@@ -35,7 +35,6 @@ from trainables.pooling import wanted_states
 from trainables.transfer import TASKS, transfer, transfer_average
 
 TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set
-OPENING = "test_opening."  # study run: tags test_opening.1, test_opening.2, ... one per opening
 AVERAGE, AVERAGE_WITHOUT_STSB, TRANSFER_AVERAGE = "avg_test", "avg_without_stsb_test", "transfer_avg_test"
 TRANSFER_POOLING = {"sda": "avg_top2"}  # D29; the other methods use one pooling for everything
 Z = 1.96  # of a two-sided 95 % interval
@@ -166,12 +165,6 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
         except DataError:  # a corpus without pairs, or without scores
             continue
     return seen
-
-
-def openings(run: Run) -> list[str]:
-    """What the study's run says about earlier openings, oldest first."""
-    found = {tag: text for tag, text in run.tags.items() if tag.startswith(OPENING)}
-    return [found[tag] for tag in sorted(found, key=lambda tag: int(tag.removeprefix(OPENING)))]
 
 
 def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -12,6 +12,7 @@ from small_store import SmallStore, fill
 from trained_trials import trial_folder
 
 from analysis.errors import AnalysisError, InputError
+from analysis.facts import openings
 from analysis.store import find_study, open_store
 from analysis.study import Study, read_study
 from analysis.testing import (
@@ -19,7 +20,6 @@ from analysis.testing import (
     chosen_trials,
     default_sets,
     open_tests,
-    openings,
     score,
     seen_sets,
     summary,

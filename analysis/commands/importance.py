@@ -1,0 +1,37 @@
+"""`analysis importance`: which parameter moved the score."""
+
+from __future__ import annotations
+
+import click
+
+from analysis.commands.common import FORMAT, METRIC, study_of, where
+from analysis.commands.named import named
+
+
+@click.command()
+@named
+@METRIC
+@click.option("--draws", default=20, show_default=True, type=click.IntRange(2), help="bootstrap draws of the intervals")
+@FORMAT
+@where
+def importance(
+    study: str | None, metric: str | None, draws: int, style: str, storage: str | None, tracking_uri: str | None
+) -> None:
+    """fANOVA and PED-ANOVA of the searched parameters, interactions of pairs, the share of the seed."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from analysis.importance import importance as measure
+    from analysis.output import as_csv, as_document, text_table
+    from analysis.report import importance_rows
+
+    found = study_of(storage, tracking_uri, study, metric)
+    measured = measure(found, np.random.default_rng(0), draws)
+    if style == "csv":
+        click.echo(as_csv([asdict(p) for p in measured.params]))
+    elif style != "table":
+        content = {"study": found.name, "metric": found.metric.name, **asdict(measured), "note": measured.note}
+        click.echo(as_document(content, style))
+    else:
+        click.echo(f"{text_table(importance_rows(measured))}\n\n{measured.note}")

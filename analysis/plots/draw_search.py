@@ -1,0 +1,90 @@
+"""How the search went: history, learning curves, quality against time."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from analysis.plots.collect import Curves, History, Pareto
+from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, figure, style
+
+
+def history(data: History, label: str) -> Figure:
+    """Each trial's value, the best so far, the random-search reference."""
+    with style():
+        fig, (ax,) = figure()
+        for stop, colour, marker, name in (("completed", BLUE, "o", "completed"), ("pruned", GREY, "x", "pruned")):
+            hit = np.array([s == stop for s in data.stops], dtype=bool)
+            if hit.any():
+                ax.scatter(data.numbers[hit], data.values[hit], s=16, c=colour, marker=marker, linewidths=1, label=name,
+                           alpha=0.8, rasterized=len(data.numbers) > MANY)  # fmt: skip
+        ax.step(data.numbers, data.best, where="post", color=RED, linewidth=1.6, label="best so far")
+        if len(data.reference):
+            ax.plot(data.reference_at, data.reference, "--", color=GREEN, linewidth=1.4, label=data.reference_name)
+        if data.baseline is not None:
+            ax.axhline(data.baseline, color=ORANGE, linewidth=1.2, linestyle=":", label="paper's setting")
+        ax.set(xlabel="trial, in the order they started", ylabel=label)
+        _legend_below(fig, ax)
+        return fig
+
+
+def curves(data: Curves, label: str) -> Figure:
+    """Value against training examples; the best three in colour, pruned ones end in a cross on a rung."""
+    with style():
+        fig, (ax,) = figure()
+        for rung in data.rungs:
+            ax.axvline(rung, color="#CCCCCC", linewidth=0.8, linestyle=":")
+        for i, line in enumerate(data.curves):
+            colour, width = ((BLUE, ORANGE, GREEN)[i], 1.8) if i < 3 else (GREY, 0.7)
+            name = line.trial if i < 3 else None
+            dot = "o" if len(line.steps) == 1 else ""
+            ax.plot(
+                line.steps,
+                line.values,
+                color=colour,
+                linewidth=width,
+                alpha=1 if i < 3 else 0.5,
+                label=name,
+                marker=dot,
+                markersize=3,
+                zorder=3 if i < 3 else 2,
+            )
+            if line.stop == "pruned":
+                ax.plot(line.steps[-1:], line.values[-1:], "x", color=colour, markersize=4)
+        ax.set(xlabel="training examples", ylabel=label)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+        ax.tick_params(axis="x", labelrotation=20)
+        if data.rungs.size:
+            ax.plot([], [], "x", color=GREY, label="pruned")
+        _legend_below(fig, ax)
+        if data.left_out:
+            ax.set_title(f"{data.left_out:,} of the trials are not drawn", loc="left")
+        return fig
+
+
+def pareto(data: Pareto, label: str) -> Figure:
+    """Quality against training seconds, with the front."""
+    with style():
+        fig, (ax,) = figure()
+        ax.scatter(data.seconds, data.values, s=16, c=GREY, label="completed", rasterized=len(data.values) > MANY)
+        order = np.argsort(data.seconds[data.front])
+        ax.plot(data.seconds[data.front][order], data.values[data.front][order], "o-", color=BLUE, label="front",
+                markersize=4.5, drawstyle="steps-post")  # fmt: skip
+        if data.seconds.size and data.seconds.min() > 0 and data.seconds.max() / data.seconds.min() > 30:
+            ax.set_xscale("log")
+        ax.set(xlabel="training seconds", ylabel=label)
+        names = [t for t, kept in zip(data.trials, data.front, strict=True) if kept]
+        places = zip(data.seconds[data.front][order], data.values[data.front][order], strict=True)
+        named = list(zip(places, [names[i] for i in order], strict=True))
+        for (x, y), name in named[-3:]:  # the best ends of the front: more labels would overlap
+            ax.annotate(name, (x, y), textcoords="offset points", xytext=(-4, 5), ha="right", fontsize=8)
+        _legend_below(fig, ax)
+        return fig
+
+
+def _legend_below(fig: Figure, ax: Axes) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        fig.legend(handles, labels, loc="outside lower center", ncols=min(3, len(handles)))

@@ -1,0 +1,125 @@
+"""All figures of a study that its data allow, in the order of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from analysis.axes import Axis, study_axes
+from analysis.importance import Importance
+from analysis.plots import collect, draw_models, draw_params, draw_search
+from analysis.store import studies
+from analysis.study import Study, read_study
+
+
+@dataclass(frozen=True)
+class Picture:
+    """name: of its files; caption: what one sees, a sentence."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()) -> list[Picture]:
+    """The figures called `names` (all by default) that the study has data for.
+
+    Args: measured: importance, None where it could not be measured.
+    """
+    axes = study_axes(study)
+    label = collect.label_of(study)
+    makers: dict[str, Callable[[], Picture | None]] = {
+        "history": lambda: _history(study, label),
+        "curves": lambda: _curves(study, label),
+        "parallel": lambda: _parallel(study, axes, label),
+        "slices": lambda: _slices(study, axes, label),
+        "contour": lambda: _contour(study, axes, measured, label),
+        "importance": lambda: _importance(measured),
+        "pareto": lambda: _pareto(study, label),
+        "scatter": lambda: _scatter(study),
+        "geometry": lambda: _geometry(study, label),
+    }
+    made = [maker() for name, maker in makers.items() if not names or name in names]
+    return [picture for picture in made if picture is not None]
+
+
+NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
+
+
+def random_counterpart(study: Study) -> Study | None:
+    """The newest other study of the same space whose sampler is random."""
+    if study.run.params.get("search.sampler") == "random":
+        return None
+    for run in studies(study.store):
+        if run.experiment == study.run.experiment and run.params.get("search.sampler") == "random":
+            return read_study(study.store, run, study.metric.name)
+    return None
+
+
+def _history(study: Study, label: str) -> Picture | None:
+    data = collect.history(study, random_counterpart(study))
+    caption = "Value of each trial in the order of the search, the best so far, and the reference."
+    return Picture("history", caption, draw_search.history(data, label)) if len(data.numbers) else None
+
+
+def _curves(study: Study, label: str) -> Picture | None:
+    data = collect.curves(study)
+    caption = "Value against training examples; dotted lines are the rungs at which trials were pruned."
+    return Picture("curves", caption, draw_search.curves(data, label)) if data.curves else None
+
+
+def _parallel(study: Study, axes: Sequence[Axis], label: str) -> Picture | None:
+    data = collect.params(study, axes)
+    caption = "Completed trials across all searched parameters; the darker a line, the better its value."
+    enough = len(axes) > 1 and (~data.pruned).sum() > 1
+    return Picture("parallel", caption, draw_params.parallel(data, label)) if enough else None
+
+
+def _slices(study: Study, axes: Sequence[Axis], label: str) -> Picture | None:
+    data = collect.params(study, axes)
+    caption = "Value against each searched parameter alone."
+    return Picture("slices", caption, draw_params.slices(data, label)) if axes and len(data.values) else None
+
+
+def _contour(study: Study, axes: Sequence[Axis], measured: Importance | None, label: str) -> Picture | None:
+    """Of the two most important parameters that always exist; of the first two where importance is unknown."""
+    ranked = (
+        [p.name for p in measured.params if not p.conditional] if measured else [a.name for a in axes if not a.when]
+    )
+    if len(ranked) < 2:
+        return None
+    data = collect.contour(collect.params(study, axes), ranked[0], ranked[1])
+    caption = f"Completed trials over {ranked[0]} and {ranked[1]}; the ground is a random forest fitted to them."
+    return Picture("contour", caption, draw_params.contour(data, label)) if data else None
+
+
+def _importance(measured: Importance | None) -> Picture | None:
+    if measured is None or not measured.params:
+        return None
+    caption = "What moved the score. " + measured.note
+    return Picture("importance", caption, draw_params.importance(measured))
+
+
+def _pareto(study: Study, label: str) -> Picture | None:
+    data = collect.pareto(study)
+    caption = "Quality against training time; on the front nothing else is both better and faster."
+    return Picture("pareto", caption, draw_search.pareto(data, label)) if len(data.values) > 1 else None
+
+
+def _scatter(study: Study) -> Picture | None:
+    """Of the best completed trial whose similarities are stored."""
+    done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
+    for _, row in done.sort_values("value", ascending=study.metric.sign < 0).head(5).iterrows():
+        data = collect.scatters(study.similarities(row["run_id"]) or {})
+        if data:
+            caption = f"Cosine against gold score of every dev pair, trial {row['trial']}; Spearman x 100 above."
+            return Picture("scatter", caption, draw_models.scatter(data))
+    return None
+
+
+def _geometry(study: Study, label: str) -> Picture | None:
+    data = collect.geometry(study)
+    caption = "Alignment and uniformity of each trial's best checkpoint on the dev sentences."
+    return Picture("geometry", caption, draw_models.geometry(data, label)) if len(data.values) > 1 else None

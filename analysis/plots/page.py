@@ -1,0 +1,161 @@
+"""The interactive page: one HTML file with everything in it, no request to any host."""
+
+from __future__ import annotations
+
+import html
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
+
+from analysis.axes import Axis, study_axes
+from analysis.plots import collect
+from analysis.plots.style import BLUE, GREEN, GREY, ORANGE, RED
+from analysis.study import Study
+
+CONFIG = {"displaylogo": False, "responsive": True}  # the logo is a link to another host
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><link rel="icon" href="data:,">
+<style>body {{ font: 16px/1.4 system-ui, sans-serif; margin: 0 auto; max-width: 64rem; padding: 0 .75rem }}
+h2 {{ font-size: 1.05rem; margin: 1.5rem 0 0 }}</style>
+<script>{script}</script></head><body><h1>{title}</h1>
+{body}
+</body></html>
+"""
+
+
+def page(study: Study) -> str:
+    """History, learning curves, parallel coordinates, slices, Pareto front, alignment against uniformity."""
+    axes, label = study_axes(study), collect.label_of(study)
+    figures = [
+        ("History", _history(collect.history(study), label)),
+        ("Learning curves", _curves(collect.curves(study), label)),
+        ("Parameters together", _parallel(collect.params(study, axes), label)),
+        ("Each parameter", _slices(collect.params(study, axes), label)),
+        ("Quality and time", _pareto(collect.pareto(study), label)),
+        ("Alignment and uniformity", _geometry(collect.geometry(study), label)),
+    ]
+    parts = []
+    for title, figure in figures:
+        if figure is not None:
+            figure.update_layout(template="plotly_white", margin=_margins(figure))
+            figure.update_layout(height=figure.layout.height or 420, legend={"orientation": "h", "y": -0.2})
+            inner = figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)
+            parts.append(f"<h2>{title}</h2>\n{inner}")
+    title = html.escape(f"{study.name}: {study.metric.name}")
+    return PAGE.format(title=title, script=get_plotlyjs(), body="\n".join(parts))
+
+
+def _history(data: collect.History, label: str) -> go.Figure | None:
+    if not len(data.numbers):
+        return None
+    figure = go.Figure()
+    for stop, colour, symbol in (("completed", BLUE, "circle"), ("pruned", GREY, "x")):
+        hit = [i for i, s in enumerate(data.stops) if s == stop]
+        figure.add_scatter(
+            x=data.numbers[hit], y=data.values[hit], text=[data.trials[i] for i in hit], mode="markers", name=stop,
+            marker={"color": colour, "symbol": symbol},
+        )  # fmt: skip
+    figure.add_scatter(
+        x=data.numbers, y=data.best, name="best so far", mode="lines", line={"color": RED, "shape": "hv"}
+    )
+    line = {"color": GREEN, "dash": "dash"}
+    figure.add_scatter(x=data.reference_at, y=data.reference, name=data.reference_name, mode="lines", line=line)
+    if data.baseline is not None:
+        figure.add_hline(data.baseline, line_color=ORANGE, line_dash="dot", annotation_text="paper's setting")
+    return figure.update_layout(xaxis_title="trial", yaxis_title=label)
+
+
+def _curves(data: collect.Curves, label: str) -> go.Figure | None:
+    if not data.curves:
+        return None
+    figure = go.Figure()
+    colours = (BLUE, ORANGE, GREEN)
+    for i, line in enumerate(data.curves):
+        colour, width = (colours[i], 2.5) if i < len(colours) else (GREY, 1)
+        figure.add_scatter(
+            x=line.steps, y=line.values, name=f"{line.trial} {line.stop}", mode="lines+markers", showlegend=i < 3,
+            line={"color": colour, "width": width}, marker={"size": 3},
+        )  # fmt: skip
+    for rung in data.rungs:
+        figure.add_vline(rung, line_color="#CCCCCC", line_dash="dot", line_width=1)
+    return figure.update_layout(xaxis_title="training examples", yaxis_title=label)
+
+
+def _parallel(data: collect.Params, label: str) -> go.Figure | None:
+    done = ~data.pruned
+    if len(data.axes) < 2 or done.sum() < 2:
+        return None
+    places = [_dimension(axis, data.positions[done, k]) for k, axis in enumerate(data.axes)]
+    line = {"color": data.values[done], "colorscale": "Viridis", "reversescale": data.sign > 0, "showscale": False}
+    return go.Figure(go.Parcoords(line=line, dimensions=[*places, {"label": label, "values": data.values[done]}]))
+
+
+def _margins(figure: go.Figure) -> dict[str, int]:
+    """Parallel coordinates write the names above the axes, under the buttons."""
+    parallel = any(trace.type == "parcoords" for trace in figure.data)
+    return {"l": 55, "r": 40 if parallel else 15, "t": 75 if parallel else 20, "b": 45}
+
+
+def _dimension(axis: Axis, positions: np.ndarray) -> dict[str, object]:
+    low, high = axis.bounds
+    below = low - 0.12 * ((high - low) or 1)  # where a conditional parameter did not exist
+    absent = np.isnan(positions)
+    ticks = _ticks(axis)
+    if absent.any():
+        ticks = [(below, "none"), *ticks]
+    return {
+        "label": axis.name,
+        "values": np.where(absent, below, positions),
+        "range": [below if absent.any() else low, high if high > low else low + 1],
+        "tickvals": [at for at, _ in ticks],
+        "ticktext": [text for _, text in ticks],
+    }
+
+
+def _ticks(axis: Axis) -> list[tuple[float, str]]:
+    if not axis.numeric:
+        return [(float(i), value) for i, value in enumerate(axis.values)]
+    places = np.linspace(*axis.bounds, 5)
+    return [(float(at), f"{10**at if axis.log else at:.3g}") for at in places]
+
+
+def _slices(data: collect.Params, label: str) -> go.Figure | None:
+    if not data.axes or not len(data.values):
+        return None
+    rows = math.ceil(len(data.axes) / 2)
+    figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
+    for k, axis in enumerate(data.axes):
+        place = {"row": k // 2 + 1, "col": k % 2 + 1}
+        for hit, colour, symbol in ((data.pruned, GREY, "x"), (~data.pruned, BLUE, "circle")):
+            names = [t for t, kept in zip(data.trials, hit, strict=True) if kept]
+            figure.add_scatter(
+                x=data.positions[hit, k], y=data.values[hit], text=names, mode="markers", showlegend=False,
+                marker={"color": colour, "symbol": symbol, "size": 6}, **place,
+            )  # fmt: skip
+        ticks = _ticks(axis)
+        figure.update_xaxes(
+            title_text=axis.name, tickvals=[at for at, _ in ticks], ticktext=[text for _, text in ticks], **place
+        )
+    return figure.update_yaxes(title_text=label, col=1).update_layout(height=60 + 260 * rows)
+
+
+def _pareto(data: collect.Pareto, label: str) -> go.Figure | None:
+    if len(data.values) < 2:
+        return None
+    colours = np.where(data.front, BLUE, GREY)
+    figure = go.Figure(
+        go.Scatter(x=data.seconds, y=data.values, text=data.trials, mode="markers", marker_color=colours)
+    )
+    return figure.update_layout(xaxis_title="training seconds", yaxis_title=label)
+
+
+def _geometry(data: collect.Geometry, label: str) -> go.Figure | None:
+    if len(data.values) < 2:
+        return None
+    marker = {"color": data.values, "colorscale": "Viridis", "colorbar": {"title": label}}
+    figure = go.Figure(go.Scatter(x=data.uniformity, y=data.alignment, text=data.trials, mode="markers", marker=marker))
+    return figure.update_layout(xaxis_title="uniformity", yaxis_title="alignment")

@@ -1,0 +1,96 @@
+"""How every figure looks: sizes for one column of a paper, colours that colour-blind readers tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analysis.axes import Axis
+
+# Okabe and Ito 2008.
+BLUE, ORANGE, GREEN, RED, GREY, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8A8A", "#56B4E9"
+MAP = "viridis"  # ordered in lightness too, so that it survives a grey printer
+WIDTH = 4.6  # inches: on a phone's 370 pixels the 9-point letters keep 10 pixels
+MANY = 400  # points from which on an SVG holds them as a picture
+DPI = 200
+
+RC: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "figures",  # equal data, equal file
+    "svg.fonttype": "path",
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    with mpl.rc_context(RC):
+        yield
+
+
+def figure(height: float = 3.0, columns: int = 1, rows: int = 1, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
+    """A figure without pyplot's global state, and its axes row by row."""
+    fig = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = fig.subplots(rows, columns, squeeze=False)
+    return fig, list(np.ravel(axes))
+
+
+def save(fig: Figure, folder: Path, name: str) -> list[Path]:
+    """`name`.png and `name`.svg, trimmed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    with style():
+        for suffix in ("png", "svg"):
+            path = folder / f"{name}.{suffix}"
+            extra = {"Date": None} if suffix == "svg" else None
+            fig.savefig(path, dpi=DPI, bbox_inches="tight", metadata=extra)
+            paths.append(path)
+    return paths
+
+
+def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
+    """Ticks and name of a searched parameter on the x or y axis; log axes show powers, categories their labels."""
+    target = ax.xaxis if which == "x" else ax.yaxis
+    low, high = axis.bounds
+    if axis.numeric and axis.log:
+        ticks = [float(t) for t in np.arange(np.ceil(low - 1e-9), np.floor(high + 1e-9) + 1)]
+        if len(ticks) >= 2:
+            target.set_ticks(ticks, [f"$10^{{{int(t)}}}$" for t in ticks])
+        else:
+            target.set_ticks([low, high], [f"{10**low:g}", f"{10**high:g}"])
+    elif not axis.numeric:
+        turned: dict[str, Any] = (
+            {"rotation": 30, "ha": "right"} if which == "x" and max(map(len, axis.values)) > 6 else {}
+        )
+        target.set_ticks(list(range(len(axis.values))), list(axis.values), **turned)
+    margin = 0.04 * (high - low) if axis.numeric else 0.5
+    (ax.set_xlim if which == "x" else ax.set_ylim)(low - margin, high + margin)
+    target.set_label_text(axis.name)
+
+
+def spread(positions: Sequence[float] | NDArray[np.float64], axis: Axis) -> NDArray[np.float64]:
+    """Positions as drawn: those of categories a little apart, by a fixed pattern, so that equal values show."""
+    x = np.asarray(positions, dtype=float)
+    if axis.numeric:
+        return x
+    golden = (np.arange(len(x)) * 0.618034) % 1  # evenly filling, no randomness
+    apart: NDArray[np.float64] = x + 0.3 * (golden - 0.5)
+    return apart

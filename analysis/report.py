@@ -1,0 +1,145 @@
+"""The report of a study: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from analysis.errors import AnalysisError
+from analysis.facts import commands, cost, environment, failures, openings, space_text, tested
+from analysis.importance import Importance, Share, importance
+from analysis.plots.gallery import Picture, gallery
+from analysis.plots.style import style
+from analysis.rank import rank_points
+from analysis.rows import printed, records
+from analysis.study import Study
+from analysis.verdict import judge
+from analysis.words import state_lines, verdict_lines
+
+SHOWN = 15  # rows of the ranking
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A figure as a data URI."""
+
+    name: str
+    caption: str
+    source: str
+
+
+def report(study: Study, rng: np.random.Generator, now: datetime | None = None) -> str:
+    """The page; a study without a completed trial gets one too, which says so.
+
+    Args: rng: of the verdict's and the importance's bootstraps.
+    """
+    ranked = rank_points(study.points, study.metric)
+    ranked = ranked[ranked["value"].notna()]
+    measured, note = _measured(study, rng)
+    runs = [run for run in study.runs if any(name.endswith("_test") for name in run.metrics)]
+    when = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
+    template = jinja2.Environment(
+        loader=jinja2.PackageLoader("analysis"), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    ).get_template("report.html")
+    return template.render(
+        title=f"{study.name}: {study.run.tags.get('method', 'search')} by {study.metric.name}",
+        state=state_lines(study),
+        unit="Values are Spearman correlations x 100." if study.metric.scale == 100 else "",
+        verdict=_verdict(study, rng),
+        ranking=_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric)),
+        more=max(len(ranked) - SHOWN, 0),
+        tests=_tests(runs),
+        openings=openings(study.run),
+        figures=[embedded(picture) for picture in gallery(study, measured)],
+        importance=importance_rows(measured) if measured else [],
+        importance_note=note,
+        failures=failures(study).to_dict("records"),
+        cost=cost(study).lines(),
+        environment=[{"what": k, "value": v} for k, v in environment(study).items()],
+        commands=commands(study),
+        space=space_text(study),
+        space_name=study.run.experiment,
+        made=when,
+        source=study.store.uri,
+    )
+
+
+def importance_rows(measured: Importance) -> list[dict[str, str]]:
+    """Importance as cells of a table: shares in percent with their 90 % intervals."""
+    rows = [
+        {
+            "parameter": p.name,
+            "variance (fANOVA)": _share(p.fanova),
+            "among the best (PED-ANOVA)": _share(p.ped_anova),
+            "points": f"{p.points}{' in which it existed' if p.conditional else ''}",
+        }
+        for p in measured.params
+    ]
+    nothing = {"among the best (PED-ANOVA)": "", "points": str(measured.completed)}
+    rows += [
+        {"parameter": f"{i.first} and {i.second} together", "variance (fANOVA)": _share(i.share), **nothing}
+        for i in measured.interactions[:5]
+        if i.share.value >= 0.005
+    ]
+    if measured.seed:
+        rows.append({"parameter": "seed", "variance (fANOVA)": _share(measured.seed), **nothing})
+    return rows
+
+
+def embedded(picture: Picture) -> Embedded:
+    """The figure as SVG in a data URI: scripts and styles of several SVGs cannot meet in one page that way."""
+    buffer = io.BytesIO()
+    with style():
+        picture.figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return Embedded(picture.name, picture.caption, f"data:image/svg+xml;base64,{data}")
+
+
+def _verdict(study: Study, rng: np.random.Generator) -> list[str]:
+    try:
+        found = judge(study.trials, study.points, study.metric, study.searched, study.similarities, rng)
+    except AnalysisError as reason:
+        return [f"None: {reason}."]
+    return verdict_lines(found, study.name)
+
+
+def _measured(study: Study, rng: np.random.Generator) -> tuple[Importance | None, str]:
+    try:
+        measured = importance(study, rng)
+    except AnalysisError as reason:
+        return None, f"Not measured: {reason}."
+    return measured, measured.note
+
+
+def _share(share: Share | None) -> str:
+    if share is None:
+        return ""
+    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+
+
+def _filled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Without the columns that are empty throughout."""
+    names = [name for name in (rows[0] if rows else {}) if any(row[name] for row in rows)]
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def _tests(runs: Sequence[Any]) -> list[dict[str, str]]:
+    def cell(value: float) -> str:
+        return f"{100 * value:.2f}" if np.isfinite(value) else ""
+
+    rows = [
+        {
+            "metric": row["metric"], "mean": cell(row["mean"]), "sd over seeds": cell(row["sd"]),
+            "trials": str(row["n"]),
+            "interval over pairs": f"{cell(row['low'])} to {cell(row['high'])}" if np.isfinite(row["low"]) else "",
+        }
+        for row in tested(runs).to_dict("records")
+    ]  # fmt: skip
+    return _filled(rows)
