@@ -1,0 +1,98 @@
+"""Paths of a study, local and behind a URI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+from harness import Death, World, make_space
+
+from search.errors import UserError
+from search.layout import Mirror, StudyFolder, absolute, find_study, new_study, studies
+from search.lock import alive, exclusive
+
+
+def test_storage_is_absolute_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("runs") == f"{tmp_path}/runs"
+    assert absolute(f"file://{tmp_path}/runs") == f"{tmp_path}/runs"
+    assert absolute("s3://bucket/runs/") == "s3://bucket/runs"
+    assert StudyFolder("s3://bucket/runs", "a-1").trial("t0001") == "s3://bucket/runs/a-1/trials/t0001"
+
+
+def test_new_studies_are_numbered_and_found(tmp_path: Path) -> None:
+    storage = str(tmp_path / "runs")
+    first, second = new_study(storage, "a"), new_study(storage, "a")
+    assert (first.study, second.study) == ("a-1", "a-2")
+    with pytest.raises(UserError, match="no study in"):
+        find_study(storage, None)  # a folder without a space is no study
+    for folder in (first, second):
+        folder.space.write_text("name: a")
+        folder.journal.write_text("")
+    assert [f.study for f in studies(storage)] == ["a-1", "a-2"]
+    assert find_study(storage, None).study == "a-2"
+    assert find_study(storage, "a-1").study == "a-1"
+    with pytest.raises(UserError, match="expected a name without '/', got 'x/y'"):
+        new_study(storage, "a", "x/y")
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    folder = new_study(str(tmp_path), "a")
+    assert not alive(folder)
+    with exclusive(folder):
+        assert alive(folder)
+        with pytest.raises(UserError, match="study a-1 is being run by another process"), exclusive(folder):
+            pass
+    assert not alive(folder)
+
+
+def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The driver dies, its machine with its working copy is gone; what was sent is enough to go on."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    monkeypatch.setattr("search.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "one" / name))
+
+    class Remote(World):
+        @property
+        def folder(self) -> StudyFolder:
+            return StudyFolder("memory://runs", "fake-1")
+
+    world = Remote(make_space({"trials": 8}), tmp_path)
+    with pytest.raises(Death):
+        world.live(die_at=120)
+    Mirror(world.folder).push()
+    ended = world.folder.journal.read_text().count('"e":"end"')
+    assert ended > 0
+    monkeypatch.setattr("search.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "two" / name))
+    assert not world.folder.journal.exists()
+    found = find_study("memory://runs", None)
+    assert found.study == "fake-1"
+    found.pull()
+    driver = world.live()
+    assert driver.ledger.stops == {"completed": 8}
+    assert world.folder.journal.read_text().count('"e":"start"') == 8
+    filesystem.store.clear()
+
+
+def test_the_pause_marker_is_put_up_and_taken_away() -> None:
+    folder = StudyFolder("memory://pausing", "a-1")
+    filesystem = fsspec.filesystem("memory")
+    folder.mark_pause(True)
+    assert filesystem.exists("/pausing/a-1/PAUSE")
+    folder.mark_pause(False)
+    folder.mark_pause(False)
+    assert not filesystem.exists("/pausing/a-1/PAUSE")
+
+
+def test_deleting_says_whether_it_was_there(tmp_path: Path) -> None:
+    folder = StudyFolder(str(tmp_path), "a-1")
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    (tmp_path / "f").write_text("")
+    assert folder.delete(str(tmp_path / "d"))
+    assert folder.delete(str(tmp_path / "f"))
+    assert not folder.delete(str(tmp_path / "f"))
+    remote = fsspec.filesystem("memory")
+    remote.pipe_file("/x/y", b"1")
+    assert folder.delete("memory://x/y")
+    assert not folder.delete("memory://x/y")

@@ -1,0 +1,197 @@
+"""What `search status`, `search list`, the live table and the last lines say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from harness import Death, World, make_space
+from rich.console import Console
+
+from search.journal import Ledger, Run, RunState
+from search.layout import StudyFolder
+from search.live import (
+    LiveTable,
+    PlainLines,
+    best_runs,
+    closing_lines,
+    display_for,
+    duration,
+    headline,
+    seconds_left,
+    trial_line,
+)
+from search.lock import exclusive
+from search.runner import StudyResult
+from search.status import listing, print_status, print_studies, study_status
+from search.sweep import Sweeper
+
+
+def nan_for_two(run: Run, k: int) -> str | None:
+    return "nan" if run.number == 2 and k == 2 else None
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("search.status.bring_up_to_date", lambda *_: "")  # the tracker has tests of its own
+    return World(make_space({"trials": 6}), tmp_path, fault=nan_for_two)
+
+
+def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.live()
+    status, _, ledger = study_status(world.folder)
+    assert (status.state, status.points, status.of, status.failed) == ("finished", 6, 6, {"nan": 1})
+    assert status.best == max(s.best or 0 for s in ledger.runs.values() if s.state == "completed")
+    assert (status.running, status.paused, status.left_s) == (0, 0, None)
+    print_status(str(world.root), None, "table")
+    shown = capsys.readouterr().out
+    assert "fake-1: finished" in shown
+    assert "6 of 6 points" in shown
+    assert "1 failed (1 nan)" in shown
+    assert "search resume" not in shown
+
+
+def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Death):
+        world.live(die_at=80)
+    status, _, ledger = study_status(world.folder)
+    assert status.state == "died"
+    assert status.paused == len(ledger.live) > 0
+    print_status(str(world.root), "fake-1", "table")
+    assert "go on: search resume fake-1" in capsys.readouterr().out
+
+
+def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
+    with pytest.raises(Death):
+        world.live(die_at=120)
+    world.folder.lock.touch()
+    with exclusive(world.folder):
+        status, space, ledger = study_status(world.folder, now=world.now)
+    assert status.state == "running"
+    assert status.running == len(ledger.live)
+    assert 0 < status.points < 6
+    assert status.per_hour == pytest.approx(status.points / status.elapsed_s * 3600, rel=0.1)
+    expected = status.elapsed_s / status.points * (6 - status.points)
+    assert seconds_left(space, ledger, status.elapsed_s) == pytest.approx(expected)
+
+
+def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.live()
+    status = study_status(world.folder)[0]
+    as_json, as_yaml = json.loads(listing([status], "json")), yaml.safe_load(listing([status], "yaml"))
+    assert as_json == as_yaml
+    assert as_json[0]["failed"] == {"nan": 1}
+    rows = list(csv.DictReader(io.StringIO(listing([status], "csv"))))
+    assert rows[0]["study"] == "fake-1"
+    assert rows[0]["failed"] == "nan=1"
+    print_studies(str(world.root), "json")
+    assert json.loads(capsys.readouterr().out) == as_json
+    print_studies(str(world.root / "none"), "table")
+    assert "no study in" in capsys.readouterr().out
+
+
+def test_lines_for_a_log_file(world: World) -> None:
+    ledger = world.live().ledger
+    out = io.StringIO()
+    display = display_for(Console(file=out, width=300), world.space, ledger)
+    assert isinstance(display, PlainLines)
+    display.observe({"e": "end", "t": 0, "id": "t0000"})
+    display.observe({"e": "end", "t": 0, "id": "t0002"})
+    display.observe({"e": "retry", "t": 0, "id": "t0001", "reason": "process: gone"})
+    first, second, third = out.getvalue().splitlines()
+    assert first.startswith("t0000 completed  best 0.7")
+    assert first.endswith("learning_rate=3e-05 batch_size=64")
+    assert second.startswith("t0002 failed:nan  nan happened")
+    assert third == "t0001: process: gone; started again from its last checkpoint"
+
+
+def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
+    with pytest.raises(Death):
+        world.live(die_at=120)
+    ledger = study_status(world.folder)[2]
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=True, color_system=None)
+    display = display_for(console, world.space, ledger)
+    assert isinstance(display, LiveTable)
+    display.note("tracker: down")
+    console.print(display._draw())
+    shown = out.getvalue()
+    for state in [*ledger.live.values(), *best_runs(ledger, 3)]:
+        assert state.run.id in shown
+    assert "tracker: down" in shown
+    assert "best stsb_dev 0.7" in shown
+
+
+def test_the_last_lines_say_how_to_go_on(world: World) -> None:
+    driver = world.live(interrupt_at=9)
+    result = StudyResult(
+        space=world.space,
+        folder=world.folder,
+        status=driver.status,
+        exit_code=130,
+        reason=driver.reason,
+        ledger=driver.ledger,
+        kept=["t0000"],
+        frequent_reasons=[("nan: the loss is nan", 2)],
+        tracking_uri="sqlite:////elsewhere.db",
+        trouble="locked",
+    )
+    text = "\n".join(closing_lines(result))
+    assert "study fake-1 is paused: SIGINT" in text
+    assert f"search resume fake-1 --storage {world.root}" in text
+    assert "analysis best --metric stsb_dev --study fake-1 --tracking-uri sqlite:////elsewhere.db" in text
+    assert "2 x nan: the loss is nan" in text
+    assert "the tracker is behind (locked)" in text
+
+
+def test_best_runs_are_completed_ones_first(world: World) -> None:
+    ledger = world.live().ledger
+    shown = best_runs(ledger, 10)
+    values = [s.best for s in shown if s.state == "completed"]
+    assert values == sorted((v for v in values if v is not None), reverse=True)
+    assert shown[-1].failed
+    assert trial_line(shown[0], world.space).startswith(shown[0].run.id)
+    assert headline(world.space, ledger, 0).startswith("fake: 6 of 6 points, best stsb_dev 0.")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59.6, "1m00s"), (190, "3m10s"), (3725, "1h02m")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 5}), tmp_path, fault=nan_for_two)
+    ledger = world.live().ledger
+    folder = world.folder
+
+    def write(state: RunState, late: bool = False) -> None:
+        trial = Path(folder.trial(state.run.id))
+        (trial / "best").mkdir(parents=True, exist_ok=True)
+        (trial / "best" / "weights.safetensors").write_text("w")
+        (trial / "best" / "similarities.npz").write_text("s")
+        if not late:
+            (trial / "last").mkdir()
+
+    *early, late = ledger.runs.values()
+    for state in early:
+        write(state)
+    sweeper = Sweeper(folder, ledger, keep=2)
+    sweeper.sweep()
+    write(late, late=True)  # a pruned trial writes when its process gets the next one
+    sweeper.sweep(final=True)
+    root = Path(folder.uri) / "trials"
+    assert {p.parents[1].name for p in root.glob("*/best/weights.safetensors")} == set(sweeper.kept())
+    assert len(sweeper.kept()) == 2
+    assert len(list(root.glob("*/best/similarities.npz"))) == 5
+    assert not list(root.glob("*/last"))
+    ranked = sorted((s for s in ledger.runs.values() if not s.failed), key=lambda s: -(s.best or 0))
+    assert sweeper.kept() == [s.run.id for s in ranked[:2]]
+
+
+def test_an_empty_ledger_has_a_headline() -> None:
+    assert headline(make_space(), Ledger(), 0) == "fake: 0 of 12 points, 0s"
+    assert StudyFolder("/a", "b").uri == "/a/b"
