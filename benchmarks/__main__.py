@@ -1,6 +1,6 @@
 """One entry point: `python -m benchmarks NAME [--out FILE]` prints a table and writes JSON.
 
-Every benchmark is a module with `run(runs: int) -> dict[str, Any]`: a "rows" table and whatever else belongs to the record.
+Every benchmark is a module with `run(runs: int) -> dict[str, Any]`: a "rows" table and what else belongs to the record.
 Ratios are of medians of alternated runs on the same machine in the same call.
 """
 

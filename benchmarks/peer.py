@@ -51,7 +51,7 @@ def data_folder() -> Path:
 
 
 def make_encoder(folder: Path, layers: int = 4, hidden: int = 256) -> Path:
-    """A seeded random BERT of mini shape with the real vocabulary, saved as transformers and sentence-transformers read it."""
+    """A seeded random BERT of mini shape with the real vocabulary, saved as both libraries read it."""
     import torch
     from transformers import BertConfig, BertModel, BertTokenizerFast
 

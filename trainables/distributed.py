@@ -67,7 +67,7 @@ class World:
                 dist.all_reduce(flat)
                 if whole:
                     flat /= self.size
-                for gradient, summed in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                for gradient, summed in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
                     gradient.copy_(summed.view_as(gradient))
 
     def sharded(self, embed: Callable[[Sequence[Tokens]], Tensor]) -> Callable[[Sequence[Tokens]], Tensor]:

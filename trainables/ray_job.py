@@ -44,6 +44,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     def setup(self, config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(config["spec"])
         self._host: Host = _make_host(spec)
+        self._running = self._unanswered = False
         self._begin(spec)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -75,8 +76,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
 
     def _begin(self, spec: TrialSpec) -> None:
         self._spec = spec
-        self._running: bool = False
-        self._unanswered: bool = False
+        self._running = self._unanswered = False
 
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""

@@ -109,7 +109,7 @@ def test_nan_loss_is_broken(tmp_path):
 
 
 def test_collapsed_vectors_are_broken(tmp_path):
-    def constant(embed):
+    def constant(_embed):
         return math.nan, {}, {}
 
     with pytest.raises(Broken) as caught:

@@ -83,7 +83,7 @@ def test_same_seed_same_bits_other_seed_other_batches(name, warm, tmp_path):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_gradient_reaches_every_trained_weight(name, warm):
+def test_gradient_reaches_every_trained_weight(name):
     method, spec = METHODS[name], spec_of(name, dropout=0.1) if name != "gclsr" else spec_of(name)
     config = build(method.config, spec.params)
     bench = make_bench(spec, NEEDS[name], torch.device("cpu"))
@@ -127,7 +127,7 @@ def test_prepare_reads_only_what_it_declares(name):
     bench = make_bench(spec_of(name), NEEDS[name], torch.device("cpu"))
     config = build(method.config, spec_of(name).params)
     fresh = dataclasses.replace(bench.workshop)
-    object.__setattr__(fresh, "embed", lambda column, c: bench.workshop.embed(column, config))
+    object.__setattr__(fresh, "embed", lambda column, _: bench.workshop.embed(column, config))
     if name == "selfccl":
         read |= {"pooling", "max_length"}  # what embedding reads of the configuration
     method.prepare(bench.corpus.columns, Watched(config), 0, fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -44,16 +45,19 @@ class ToyNetwork(nn.Module):
         return self._mean(sequences)
 
 
-METHOD = Method(
-    "toy", SimcseConfig, tokenised_sentences, shuffled_epochs, views, loss, lambda c, s, seed: ToyNetwork(c, seed), adamw
-)
+def network(config: SimcseConfig, _source: object, seed: int) -> ToyNetwork:
+    return ToyNetwork(config, seed)
+
+
+METHOD = Method("toy", SimcseConfig, tokenised_sentences, shuffled_epochs, views, loss, network, adamw)
 
 
 def examples(n: int = 64, seed: int = 0) -> Examples:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(3, 9, n)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Examples({"sentence": TokenColumn(rng.integers(0, WORDS, starts[-1]).astype(np.int32), starts)}, facts={"f": 1.0})
+    column = TokenColumn(rng.integers(0, WORDS, starts[-1]).astype(np.int32), starts)
+    return Examples({"sentence": column}, facts={"f": 1.0})
 
 
 def evaluate(embed):
@@ -61,6 +65,6 @@ def evaluate(embed):
     rows = [examples(40, seed=1).columns["sentence"][i] for i in range(40)]
     z = nn.functional.normalize(embed(rows), dim=1)
     cosine = (z[:-1] * z[1:]).sum(1).numpy()
-    gold = [len(set(a) & set(b)) for a, b in zip(rows, rows[1:], strict=False)]
+    gold = [len(set(a) & set(b)) for a, b in pairwise(rows)]
     value = float(spearmanr(cosine, gold).statistic)
     return value, {"toy_dev": value}, {"toy_dev": cosine.astype(np.float32)}
