@@ -1,7 +1,7 @@
 """The verdict on simulated studies with known truth (see `simulate`): false claims, power, bias, coverage.
 
-The slow variant runs 1,000 studies against the bounds themselves; the quick one runs 40 and allows three standard errors
-of its own (one false alarm in 700), with a fixed seed.
+The slow variant runs 1,000 studies against the bounds themselves; the quick one runs 40 and allows three of its own
+standard errors, with a fixed seed.
 """
 
 from __future__ import annotations
