@@ -41,9 +41,7 @@ def ray_session(
     scratch = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: it holds sockets
     try:
         if address:
-            # Tune keeps one trial waiting; a cluster grows by what waits. How many that are is for `capacity` to say.
-            os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _connect(address)
         else:
             ray.init(
                 include_dashboard=False,
@@ -54,12 +52,22 @@ def ray_session(
             )
         known = decided(resources, ray.cluster_resources(), grows=bool(address))
         yield _Capacity(known, concurrent, grows=bool(address)), known
-    except (ConnectionError, TimeoutError) as error:
-        raise UserError(f"Ray cluster {address}: cannot be reached: {error}") from error
     finally:
         ray.shutdown()
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    # Tune keeps one trial waiting; a cluster grows by what waits. How many that are is for `capacity` to say.
+    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"Ray cluster {address}: cannot be reached: {line}") from error
 
 
 def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resources:

@@ -108,7 +108,11 @@ def run_study(
     folder = new_study(absolute(storage), space.name, name)
     folder.space.write_text(space.to_yaml(), encoding="utf-8")
     folder.environment.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
-    return _live(space, folder, options or Options(), {"stage": "search"})
+    try:
+        return _live(space, folder, options or Options(), {"stage": "search"})
+    except UserError:
+        folder.delete(str(folder.local))  # nothing has run: no study is left behind
+        raise
 
 
 def resume_study(

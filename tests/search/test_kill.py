@@ -1,0 +1,163 @@
+"""Anything of a study killed by SIGKILL at a random moment; resumed to its end, nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from harness import World, make_space
+
+from search import record
+from search.journal import Ledger, read
+from search.layout import StudyFolder
+from search.samplers import key
+from search.space import Space
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
+HERE = Path(__file__).parent
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "5"))  # of each target
+TARGETS = ("driver", "trial", "raylet", "tracker")
+CHILD = """
+import sys
+from fake_trial import FakeTrial
+from rich.console import Console
+from search.runner import Options, resume_study, run_study
+from search.space import load_space
+options = Options(trainable=FakeTrial, console=Console(quiet=True))
+if sys.argv[1] == "run":
+    result = run_study(load_space(sys.argv[2]), sys.argv[3], name="study", options=options)
+else:
+    result = resume_study(sys.argv[3], options=options)
+sys.exit(result.exit_code)
+"""
+
+
+class Server:
+    """An MLflow server on loopback that can be killed and started again."""
+
+    def __init__(self, root: Path) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.root = root
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port),
+             "--workers", "1", "--backend-store-uri", f"sqlite:///{self.root / 'mlflow.db'}",
+             "--artifacts-destination", str(self.root / "artifacts")],
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        until = time.monotonic() + 120
+        while socket.socket().connect_ex(("127.0.0.1", self.port)) != 0:
+            assert time.monotonic() < until, "the MLflow server does not start"
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
+            process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+def life(command: str, space: Space, root: Path, server: Server) -> subprocess.Popen[bytes]:
+    file = root / "given.yaml"
+    file.write_text(space.to_yaml())
+    path = f"{HERE}:{HERE.parents[1]}"
+    env = {**os.environ, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": server.uri, "OMP_NUM_THREADS": "1"}
+    env.pop("RAY_ADDRESS", None)
+    return subprocess.Popen([sys.executable, "-c", CHILD, command, str(file), str(root / "runs")], env=env)
+
+
+def victims(driver: subprocess.Popen[bytes], target: str) -> list[psutil.Process]:
+    """Processes of a study: its driver, its raylet, or one that runs a trial."""
+    if target == "driver":
+        return [psutil.Process(driver.pid)]
+    children = psutil.Process(driver.pid).children(recursive=True)
+    if target == "raylet":
+        return [p for p in children if p.name() == "raylet"]
+    return [p for p in children if p.name().startswith("ray::FakeTrial")]
+
+
+def wait_for_start(folder: StudyFolder, driver: subprocess.Popen[bytes], evaluations: int) -> None:
+    until = time.monotonic() + 120
+    while sum(e["e"] == "eval" for e in read(folder.journal)) < evaluations:
+        assert driver.poll() is None, f"the driver ended with {driver.returncode}"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, server: Server, tmp_path: Path) -> None:
+    rng = random.Random(f"{target}{round_}")
+    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.03"}}
+    params = {"learning_rate": {"grid": [1e-5, 3e-5, 1e-4]}, "batch_size": {"choice": [16, 32, 64]}}
+    grid = {"sampler": "grid", "trials": None, "max_retries": 5}
+    name = f"{target}-{round_}"
+    if round_ % 2:
+        space = make_space({**grid}, name=name, data=data, params=params)
+    else:
+        space = make_space({"trials": 9, "max_retries": 5}, name=name, data=data)
+    undisturbed = World(space, tmp_path / "undisturbed").live().ledger
+    folder = StudyFolder(str(tmp_path / "runs"), "study")
+    driver = life("run", space, tmp_path, server)
+    wait_for_start(folder, driver, rng.randrange(1, 30))
+    if target == "tracker":
+        server.kill()
+        time.sleep(rng.random())
+        server.start()
+    else:
+        for process in victims(driver, target)[:1]:
+            process.send_signal(signal.SIGKILL)
+    code = driver.wait(timeout=300)
+    lives = 1
+    while code != 0:
+        assert lives < 5
+        code = life("resume", space, tmp_path, server).wait(timeout=300)
+        lives += 1
+    if target == "driver":
+        assert lives == 2
+    ledger = Ledger()
+    for event in read(folder.journal):
+        ledger.apply(event)
+    ran = {i: (key(s.run.point), s.run.seed) for i, s in ledger.runs.items()}
+    assert ran == {i: (key(s.run.point), s.run.seed) for i, s in undisturbed.runs.items()}
+    assert ledger.stops == {"completed": 9}
+    check_mlflow(server.uri, name, ledger)
+
+
+def check_mlflow(uri: str, name: str, ledger: Ledger) -> None:
+    """MLflow and the study agree trial by trial; nothing is left RUNNING."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    found = client.search_runs([client.get_experiment_by_name(name).experiment_id])
+    by_id = {run.data.tags.get(record.TRIAL_ID, "study"): run for run in found}
+    assert len(by_id) == len(found) == 10
+    assert {run.info.status for run in found} == {"FINISHED"}
+    for trial_id, state in ledger.runs.items():
+        run = by_id[trial_id]
+        assert run.data.tags[record.STOP] == state.state
+        assert run.data.metrics["best_stsb_dev"] == pytest.approx(state.best)
+        steps = [m.step for m in client.get_metric_history(run.info.run_id, "stsb_dev")]
+        assert steps == [100, 200, 300, 400, 500, 600]
