@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -124,7 +124,9 @@ _ALPHABETS = ("chinese", "chinese_without_strong", "english_without_strong", "en
 _SDA_EDITS = {"PI": "pi", "MV": "mv", "DN": "dn", "Ensemble": "ensemble"}
 _PLAIN = {"augmentation_share": 0.0}
 _SDA_8_EDITS = {
-    "cropping 10": {"augmentation": "crop"},
+    "cropping 10": {"augmentation": "crop_10"},
+    "cropping 20": {"augmentation": "crop_20"},
+    "cropping 30": {"augmentation": "crop_30"},
     "word deletion 10": {"augmentation": "delete_10"},
     "word deletion 20": {"augmentation": "delete_20"},
     "word deletion 30": {"augmentation": "delete_30"},
@@ -256,7 +258,7 @@ NOTES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 @cache
 def published() -> dict[str, Any]:
     """published.yaml."""
-    text = resources.files("analysis").joinpath("published.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("published.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 

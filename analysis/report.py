@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -46,7 +47,10 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
     runs = [run for run in study.runs if any(name.endswith("_test") for name in run.metrics)]
     when = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
     template = jinja2.Environment(
-        loader=jinja2.PackageLoader("analysis"), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
     ).get_template("report.html")
     return template.render(
         title=f"{study.name}: {study.run.tags.get('method', 'search')} by {study.metric.name}",

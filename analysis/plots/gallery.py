@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from analysis.axes import Axis, study_axes
 from analysis.importance import Importance
 from analysis.plots import collect, draw_models, draw_params, draw_search
-from analysis.store import studies
 from analysis.study import Study, read_study
 
 
@@ -52,7 +51,7 @@ def random_counterpart(study: Study) -> Study | None:
     """The newest other study of the same space whose sampler is random."""
     if study.run.params.get("search.sampler") == "random":
         return None
-    for run in studies(study.store):
+    for run in study.store.studies():
         if run.experiment == study.run.experiment and run.params.get("search.sampler") == "random":
             return read_study(study.store, run, study.metric.name)
     return None

@@ -1,0 +1,117 @@
+"""What figures show (collect) and that every figure is drawn, from a real store."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+from memory_study import memory_study
+from small_store import SmallStore, fill
+
+from analysis.axes import study_axes
+from analysis.compare import compare
+from analysis.importance import importance
+from analysis.plots import collect, draw_models
+from analysis.plots.gallery import NAMES, gallery, random_counterpart
+from analysis.plots.style import save
+from analysis.published import paper_table
+from analysis.store import find_study, open_store
+from analysis.study import Study, read_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    store = SmallStore(tmp_path_factory.mktemp("store"))
+    fill(store)
+    opened = open_store(store.uri)
+    return read_study(opened, find_study(opened, "small-1"))
+
+
+def test_every_figure_is_drawn_as_png_and_svg(study: Study, tmp_path: Path) -> None:
+    pictures = gallery(study, importance(study, np.random.default_rng(0), draws=2))
+    assert tuple(p.name for p in pictures) == NAMES
+    for picture in pictures:
+        png, svg = save(picture.figure, tmp_path, picture.name)
+        pixels = imread(png)
+        assert pixels.shape[1] > 600
+        assert len(np.unique(pixels[..., :3].reshape(-1, 3), axis=0)) > 10  # something is drawn
+        root = ElementTree.parse(svg).getroot()
+        assert root.tag.endswith("svg")
+        assert not [e for e in root.iter() for name in e.attrib if name.endswith("href") and "http" in e.attrib[name]]
+
+
+def test_some_figures_by_name_and_none_without_data(study: Study) -> None:
+    assert [p.name for p in gallery(study, None, ("pareto", "importance"))] == ["pareto"]
+    empty = memory_study([{"a": 1}], [float("nan")], {"a": {"float": [0, 1]}}, stops=["failed:nan"])
+    assert gallery(empty, None) == []
+
+
+def test_history_counts_completed_trials_only_as_best(study: Study) -> None:
+    data = collect.history(study)
+    assert set(data.stops) == {"completed", "pruned"}
+    done = np.array([s == "completed" for s in data.stops])
+    assert data.best[-1] == data.values[done].max()
+    assert (np.diff(data.best[~np.isnan(data.best)]) >= 0).all()
+    assert data.reference_name == "random search, expected"  # the study's sampler
+    assert data.reference[-1] == pytest.approx(data.values.max())
+    assert data.reference[0] == pytest.approx(data.values.mean())
+    assert data.baseline is not None
+    assert random_counterpart(study) is None
+
+
+def test_curves_say_where_trials_were_pruned(study: Study) -> None:
+    data = collect.curves(study)
+    assert data.rungs.tolist() == [1000.0]
+    assert data.left_out == 0
+    assert max(line.values.max() for line in data.curves) == data.curves[0].values.max()
+
+
+def test_parameters_that_did_not_exist_have_no_place(study: Study) -> None:
+    axes = study_axes(study)
+    data = collect.params(study, axes)
+    marks, alphabet = ([a.name for a in axes].index(n) for n in ("max_marks", "alphabet"))
+    absent = np.isnan(data.positions[:, alphabet])
+    assert absent.any()
+    np.testing.assert_array_equal(absent, data.positions[:, marks] == 0)
+    assert collect.contour(data, "learning_rate", "batch_size") is not None
+
+
+def test_front_is_what_nothing_else_beats() -> None:
+    rng = np.random.default_rng(0)
+    quality, cost = rng.integers(0, 8, 60).astype(float), rng.integers(0, 8, 60).astype(float)
+    kept = collect.front(quality, cost)
+    for i in range(60):
+        beaten = (quality >= quality[i]) & (cost <= cost[i]) & ((quality > quality[i]) | (cost < cost[i]))
+        if kept[i]:
+            assert not beaten.any()
+        else:
+            same = (quality == quality[i]) & (cost == cost[i]) & kept
+            assert beaten.any() or same.any()
+
+
+def test_scatter_has_the_score_of_the_set(study: Study) -> None:
+    row = study.trials[study.trials["stop"] == "completed"].iloc[0]
+    arrays = study.similarities(row["run_id"])
+    assert arrays is not None
+    (one,) = collect.scatters(arrays)
+    ranks = pd.Series(one.cosine).rank(), pd.Series(one.gold).rank()
+    assert one.rho == pytest.approx(ranks[0].corr(ranks[1]))
+    assert collect.scatters({"a_dev": np.zeros(3, dtype=np.float32)}) == []  # no gold, no figure
+
+
+def test_ablation_of_a_published_table(tmp_path: Path) -> None:
+    table = paper_table("edacse_table15_bert")
+    points = [{"lambda": v} for v in (0.1, 0.6, 0.6)]
+    study = memory_study(points, [0.3, 0.4, 0.5], {"lambda": {"grid": [0.1, 0.6]}},
+                         metrics=[{"avg_test": v} for v in (0.36, 0.37, 0.38)])  # fmt: skip
+    data = collect.ablation(table, compare(table, [study]), "avg_test")
+    assert data.numeric
+    assert data.x.tolist() == [0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0]
+    assert data.published.tolist() == [36.3, 36.39, 36.48, 36.71, 37.54, 36.79, 36.6]
+    assert data.ours[4] == pytest.approx(37.5)
+    assert np.isnan(data.ours[1])
+    assert save(draw_models.ablation(data), tmp_path, "ablation")[0].stat().st_size > 5000

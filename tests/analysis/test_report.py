@@ -1,0 +1,123 @@
+"""The report and the interactive page: what stands in them, and how a browser shows them."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memory_study import memory_study
+from small_store import SmallStore, fill
+
+from analysis.facts import commands, cost, failures, hours
+from analysis.plots.page import page
+from analysis.report import report
+from analysis.store import find_study, open_store
+from analysis.study import Study, read_study
+
+CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    store = SmallStore(tmp_path_factory.mktemp("store"))
+    fill(store)
+    opened = open_store(store.uri)
+    return read_study(opened, find_study(opened, "small-1"))
+
+
+@pytest.fixture(scope="module")
+def pages(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {"report": report(study, np.random.default_rng(0), NOW), "interactive": page(study)}
+    for name, text in made.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
+    text = html.unescape(pages["report"].read_text(encoding="utf-8"))
+    for part in ("Verdict", "Best configurations", "Test sets", "Figures", "Importance", "Failures", "Cost",
+                 "Environment", "Run it again"):  # fmt: skip
+        assert f"<h2>{part}</h2>" in text
+    assert "Sealed: no test set has been opened" in text
+    assert "the loss is nan after 500 training examples" in text
+    assert "search run small.yaml --name small-1" in text
+    assert "search confirm small-1 --top 1 --seeds 3" in text
+    assert "learning_rate:" in text
+    assert text.count("data:image/svg+xml;base64,") == 9
+    assert "Made 2026-03-01 12:00 UTC" in text
+    assert "confirmed" in text
+    assert study.points["value"].notna().sum() > 3
+
+
+@pytest.mark.parametrize("name", ["report", "interactive"])
+def test_pages_ask_no_other_host(pages: dict[str, Path], name: str) -> None:
+    text = pages[name].read_text(encoding="utf-8")
+    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's own code names hosts it never asks here
+    assert not re.findall(r"""(?:src|href|action)\s*=\s*["']?(?:https?:)?//""", outside)
+    assert "@import" not in outside
+    assert "url(" not in outside
+
+
+def test_a_study_without_results_gets_a_report_that_says_so() -> None:
+    study = memory_study([{"a": 0.1}], [float("nan")], {"a": {"float": [0, 1]}}, stops=["failed:oom"])
+    text = html.unescape(report(study, np.random.default_rng(0), NOW))
+    assert "no trial has been completed" in text
+    assert "Not measured" in text
+
+
+def test_names_cannot_inject_markup() -> None:
+    study = memory_study([{"a": "<script>alert(1)</script>"}] * 2, [0.1, 0.2], {"a": {"choice": ["<b>", "c"]}})
+    assert "<script>alert" not in report(study, np.random.default_rng(0), NOW)
+
+
+def test_facts(study: Study) -> None:
+    assert failures(study).to_dict("records") == [
+        {"trial": "t0005", "kind": "nan", "reason": "the loss is nan after 500 training examples"}
+    ]
+    spent = cost(study)
+    assert spent.trial_seconds == pytest.approx(study.trials["seconds"].sum())
+    assert spent.lines()[0].endswith("no GPU")
+    assert commands(study)[-1] == "analysis best --study small-1"
+    assert [hours(s) for s in (12.4, 200, 7500)] == ["12 s", "3 min 20 s", "2 h 05 min"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("name", ["report", "interactive"])
+def test_in_a_browser_400_pixels_wide(pages: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """No console error, no request to another host, nothing wider than the screen, letters of at least 9 pixels."""
+    assert CHROMIUM is not None
+    probe = """
+    <script>window.faults = [];
+    window.addEventListener("error", e => window.faults.push(String(e.message || e.target.src)), true);</script>"""
+    measure = """
+    <script>addEventListener("load", () => setTimeout(() => {
+      const asked = performance.getEntriesByType("resource").map(e => e.name).filter(n => /^(https?|wss?):/.test(n));
+      const small = [...document.querySelectorAll("p, td, th, li, figcaption, pre")]
+        .filter(e => parseFloat(getComputedStyle(e).fontSize) < 9).length;
+      const images = [...document.images].filter(i => i.naturalWidth === 0).length;
+      const root = document.documentElement;
+      parent.document.title = JSON.stringify({wider: root.scrollWidth - root.clientWidth, asked, small, images,
+        faults: window.faults});
+    }, 3000));</script>"""
+    text = pages[name].read_text(encoding="utf-8").replace("<head>", f"<head>{probe}", 1)
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{measure}</body>"), encoding="utf-8")
+    frame = '<title>-</title><body style="margin:0"><iframe src="page.html" style="width:400px;height:5000px;border:0">'
+    (tmp_path / "frame.html").write_text(frame, encoding="utf-8")
+    command = [
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        "--enable-unsafe-swiftshader", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
+        "--virtual-time-budget=15000", "--dump-dom", (tmp_path / "frame.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    assert title[1] == ('{"wider":0,"asked":[],"small":0,"images":0,"faults":[]}'), title[1]
+    assert not [line for line in done.stderr.splitlines() if "ERROR:CONSOLE" in line]
