@@ -42,7 +42,7 @@ def saved_views(space: Space, study: str) -> dict[str, str]:
         "groupsExpanded": {},
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }
-    section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False}
+    section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False, "columns": 1}  # wide charts
     common = {"runsCountToCompare": 20, "deleted": False, "isGenerated": False, "metricSectionId": "search"}
     parallel = {
         "type": "PARALLEL",

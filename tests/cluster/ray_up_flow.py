@@ -165,8 +165,8 @@ def main(repository: Path) -> None:
     with tunnel(head, DASHBOARD) as way:
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
         flow.note(without_token=status_of(jobs), with_token=status_of(jobs, token.read_text().strip()))
-    flow.wait("two workers", lambda: len(workers()) == 2, 90)
-    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or following.poll() is not None, 90)
+    flow.wait("two workers", lambda: len(workers()) == 2, 150)
+    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or following.poll() is not None, 150)
     flow.note(holding=holding(), workers=sorted(workers()))
     victim = min(workers())
     call("preempt", name=victim)
@@ -174,14 +174,14 @@ def main(repository: Path) -> None:
 
     following.send_signal(signal.SIGINT)  # the user closes the laptop; the job goes on
     flow.note(left=following.wait(timeout=30))
-    flow.note(followed=command(*search, "follow", "--cluster", "lab.yaml", log="follow.log").wait(timeout=180))
-    flow.note(status=command(*search, "status", "--cluster", "lab.yaml", log="status.log").wait(timeout=60))
+    flow.note(followed=command(*search, "follow", "--cluster", "lab.yaml", log="follow.log").wait(timeout=240))
+    flow.note(status=command(*search, "status", "--cluster", "lab.yaml", log="status.log").wait(timeout=120))
     with tunnel(head, MLFLOW) as way:
         flow.note(runs=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
-    flow.wait("no workers", lambda: not workers(), 60)
+    flow.wait("no workers", lambda: not workers(), 120)
     flow.note(workers_after=len(workers()))
-    flow.note(backup=command(*search, "backup", "--cluster", "lab.yaml", log="backup.log").wait(timeout=60))
-    flow.note(down=command(ray, "down", "-y", "lab.yaml", log="down.log").wait(timeout=60))
+    flow.note(backup=command(*search, "backup", "--cluster", "lab.yaml", log="backup.log").wait(timeout=120))
+    flow.note(down=command(ray, "down", "-y", "lab.yaml", log="down.log").wait(timeout=120))
     flow.note(nodes={name: node["state"] for name, node in call("ls").items()})
 
 
