@@ -115,6 +115,7 @@ class Geometry:
     uniformity: Floats
     values: Floats
     trials: tuple[str, ...]
+    sign: float
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def geometry(study: Study) -> Geometry:
     ]
     columns: list[Any] = list(zip(*rows, strict=True)) or [(), (), (), ()]
     a, u, v = (np.array(c, dtype=float) for c in columns[:3])
-    return Geometry(a, u, study.metric.scale * v, tuple(columns[3]))
+    return Geometry(a, u, study.metric.scale * v, tuple(columns[3]), study.metric.sign)
 
 
 def ablation(table: PaperTable, cells: pd.DataFrame, metric: str) -> Ablation:

@@ -39,7 +39,7 @@ def geometry(data: Geometry, label: str) -> Figure:
         dots = ax.scatter(
             data.uniformity, data.alignment, c=data.values, cmap=MAP, s=22, rasterized=len(data.values) > MANY
         )
-        best = int(np.argmax(data.values))
+        best = int(np.argmax(data.sign * data.values))
         ax.annotate(data.trials[best], (data.uniformity[best], data.alignment[best]), textcoords="offset points",
                     xytext=(5, 5), fontsize=8)  # fmt: skip
         ax.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
@@ -53,9 +53,10 @@ def ablation(data: Ablation) -> Figure:
         fig, (ax,) = figure(height=3.2)
         style_of = "o-" if data.numeric else "o"
         ax.plot(data.x, data.published, style_of, color=ORANGE, label="published", markersize=4)
-        bars = np.where(np.isnan(data.sd), 0, data.sd)
-        ax.errorbar(data.x, data.ours, yerr=bars, fmt=style_of.replace("o", "s"), color=BLUE, capsize=2, markersize=4,
-                    label="ours (sd over seeds)")  # fmt: skip
+        if np.isfinite(data.ours).any():
+            bars = np.where(np.isnan(data.sd), 0, data.sd)
+            ax.errorbar(data.x, data.ours, yerr=bars, fmt=style_of.replace("o", "s"), color=BLUE, capsize=2,
+                        markersize=4, label="ours (sd over seeds)")  # fmt: skip
         positive = data.numeric and data.x.min() > 0
         if positive and data.x.max() / data.x.min() > 30:
             ax.set_xscale("log")
