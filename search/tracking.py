@@ -20,8 +20,9 @@ from typing import Any
 import fsspec
 
 from search import record
-from search.journal import Event, read_with_ends
+from search.journal import Event, Ledger, read, read_with_ends
 from search.layout import StudyFolder, is_remote
+from search.notes import study_note, trial_note
 from search.space import Space
 from search.views import saved_views
 
@@ -178,6 +179,10 @@ class Tracker:
 
     def _close_study(self, event: Event) -> None:
         status = {"finished": "FINISHED", "failed": "FAILED"}.get(event["status"], "KILLED")
+        ledger = Ledger(maximise=self.space.metric.mode == "max")
+        for past in read(self.folder.journal):
+            ledger.apply(past)
+        self._client.set_tag(self._study_run, record.NOTE, study_note(self.space, self.folder, ledger))
         self._client.set_tag(self._study_run, record.REASON, event["reason"])
         self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
@@ -280,6 +285,7 @@ class Tracker:
                 record.METHOD: self.space.method,
                 record.FOLDER: f"trials/{trial_id}",
                 record.PARENT: self._study_run,
+                record.NOTE: trial_note(event, self.space, self.folder),
             }
             if event["baseline"]:
                 tags[record.BASELINE] = event["baseline"]
@@ -316,16 +322,6 @@ def run_name(trial_id: str, point: Mapping[str, Any]) -> str:
     name, value = next(iter(point.items()))
     text = f"{value:.2g}" if isinstance(value, float) else str(value)
     return f"{trial_id} {_short(name)}={text}"[:40]
-
-
-def study_note(space: Space, folder: StudyFolder) -> str:
-    """Markdown shown on the study's page."""
-    searched = "\n".join(f"- `{name}`: {param.written()}" for name, param in space.params.items())
-    return (
-        f"**{space.method}** on `{space.encoder}`, trained on `{space.data.train}`, "
-        f"selected by `{space.metric.name}` ({space.metric.mode}).\n\n{searched}\n\n"
-        f"Folder: `{folder.uri}`"
-    )
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -165,8 +165,10 @@ def main(repository: Path) -> None:
     with tunnel(head, DASHBOARD) as way:
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
         flow.note(without_token=status_of(jobs), with_token=status_of(jobs, token.read_text().strip()))
-    flow.wait("two workers", lambda: len(workers()) == 2, 150)
-    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or following.poll() is not None, 150)
+    running = following.poll  # None while it is
+    flow.wait("two workers", lambda: len(workers()) == 2 or running() is not None, 150)
+    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or running() is not None, 150)
+    assert running() is None, "the search ended early, see run.log"
     flow.note(holding=holding(), workers=sorted(workers()))
     victim = min(workers())
     call("preempt", name=victim)

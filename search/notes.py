@@ -1,0 +1,51 @@
+"""The Markdown that MLflow shows on the pages of a study and of its trials."""
+
+from __future__ import annotations
+
+from search.journal import Event, Ledger
+from search.layout import StudyFolder
+from search.live import best_runs, headline, show, trial_line
+from search.space import Space
+
+SHOWN = 3  # best trials in a study's note
+
+
+def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) -> str:
+    """What a study searches and how, where it stands, how to look further and how to run it again.
+
+    Args: ledger: what happened so far; None before anything has.
+    """
+    search, pruner = space.search, space.pruner
+    extent = [f"{n} {what}" for n, what in ((search.trials, "points"), (space.cardinality(), "in the grid")) if n]
+    parts = [
+        f"**{space.method}** on `{space.encoder}`, trained on `{space.data.train}`, "
+        f"selected by `{space.metric.name}` ({space.metric.mode})."
+    ]
+    if ledger is not None and ledger.lives:
+        lines = [headline(space, ledger, ledger.lives[-1][1])]
+        lines += [trial_line(s, space) for s in best_runs(ledger, SHOWN) if s.state == "completed"]
+        parts.append("**So far**\n\n```\n" + "\n".join(lines) + "\n```")
+    rows = [f"| `{name}` | `{param.written()}` |" for name, param in space.params.items()]
+    parts.append("| searched | range |\n|---|---|\n" + "\n".join(rows))
+    parts.append(
+        f"Sampler `{search.sampler}`, pruner `{pruner.kind}`, seed {search.seed}, {search.repeats} per point"
+        + (f", {', '.join(extent)}." if extent else ".")
+    )
+    parts.append(
+        "**Again, on, and further**\n\n```\n"
+        f"search run {folder.uri}/space.yaml\n"
+        f"search resume {folder.study} --storage {folder.storage}\n"
+        f"analysis best --metric {space.metric.name} --study {folder.study}\n```"
+    )
+    return "\n\n".join(parts)
+
+
+def trial_note(start: Event, space: Space, folder: StudyFolder) -> str:
+    """What a trial tries (its `start` event) and where its files are."""
+    point = "\n".join(f"| `{name}` | {show(value)} |" for name, value in start["point"].items())
+    kind = {"search": "Trial of the search", "confirm": "Confirming run on a fresh seed"}[start["stage"]]
+    of = f", the {start['baseline']} baseline" if start["baseline"] else ""
+    return (
+        f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.method}` on `{space.encoder}`.\n\n"
+        f"| searched | here |\n|---|---|\n{point}\n\nFiles: `{folder.trial(start['id'])}`"
+    )
