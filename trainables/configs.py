@@ -41,7 +41,9 @@ class RunConfig:
     eval_steps: int | None = knob(
         None, "optimiser steps between two evaluations; wins over eval_examples (D06)", kind="int", low=1, optional=True
     )
-    precision: str = knob("auto", "auto: bf16 autocast where the GPU has it", choices=("auto", "fp32", "bf16"))
+    precision: str = knob(
+        "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
+    )
     checkpoint_seconds: float = knob(
         60.0, "at most this much work is lost when a trial's process dies; 0 = save at every evaluation", low=0
     )

@@ -22,6 +22,7 @@ from trainables.method import Examples, Method, Network, Tokens
 from trainables.spec import Evaluation, Outcome, Report, Verdict
 
 LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
+AMX_PAYS_FROM = 256  # width of a network from which bf16 is faster than float32 on a CPU
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
 
@@ -78,6 +79,7 @@ class Training:
         self.optimiser, self.scheduler = method.optimiser(
             self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
         )
+        self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.progress, self.best = Progress(), _Best()
         self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
         self.losses: list[Tensor] = []
@@ -122,15 +124,17 @@ class Training:
         mine = world.share(len(batch))
         network = cast(Network, self.network)
         self.network.train()
-        with autocast(config.precision, world.device):
+        with self._autocast():
             pooled = network.encode({role: rows[mine] for role, rows in views.items()})
-        z = network.project({role: world.gather(v.float()) for role, v in pooled.items()})
-        loss = self.method.loss(z, config)
+        gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
+        with self._autocast():
+            z = network.project(gathered)
+        loss = self.method.loss({role: v.float() for role, v in z.items()}, config)
         mlm_weight = getattr(config, "mlm_weight", 0.0)
         total = loss
         if mlm_weight:
             own = {role: rows[mine] for role, rows in views.items()}
-            with autocast(config.precision, world.device):
+            with self._autocast():
                 total = loss + mlm_weight / world.size * self.network.mlm_loss(own, rng)  # type: ignore[operator]
         total.backward()  # type: ignore[no-untyped-call]
         world.reduce_gradients(self.network)
@@ -145,6 +149,9 @@ class Training:
         if self.progress.step % LOSS_CHECK_STEPS == 0:
             self._mean_loss()
 
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.bf16)
+
     def _mean_loss(self) -> float:
         mean = float(torch.stack(self.losses).mean()) if self.losses else math.nan
         if not math.isfinite(mean):
@@ -156,7 +163,7 @@ class Training:
         loss = self._mean_loss()
         self.losses.clear()
         self.network.eval()
-        with autocast(self.config.precision, self.world.device):
+        with self._autocast():
             value, metrics, similarities = self.evaluate(self.world.sharded(cast(Network, self.network).embed))
         if not math.isfinite(value):
             raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
@@ -167,7 +174,8 @@ class Training:
             if self.world.rank == 0:
                 weights = {k: v.detach().to("cpu", copy=True) for k, v in self.network.state_dict().items()}
                 at = {"examples": p.examples, "value": value, "metrics": metrics}
-                self.best = _Best(weights, similarities, {**self.about, "best": at})
+                kind = "bf16" if self.bf16 else "fp32"
+                self.best = _Best(weights, similarities, {**self.about, "precision": kind, "best": at})
         return Evaluation(
             rung=rung,
             examples=p.examples,
@@ -272,9 +280,15 @@ def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
     return kept
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 autocast where asked for, or (auto) where the GPU has it."""
-    wanted = precision == "bf16" or (
-        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
+    """Whether matrix products run in bf16 (weights, norms, sums, softmax, pooling and losses stay in float32).
+
+    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX, which pays from a width of 256 on;
+    narrower networks spend their time elsewhere (docs/performance.md).
+    """
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    width = max((min(p.shape) for p in network.parameters() if p.ndim == 2), default=0)
+    return width >= AMX_PAYS_FROM and bool(torch.cpu._is_amx_tile_supported())

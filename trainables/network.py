@@ -76,7 +76,8 @@ class SentenceNetwork(nn.Module):
         """The head on all roles jointly, as SimCSE and DiffCSE apply it: batch-norm sees them as one batch."""
         if self.head is None:
             return pooled
-        projected = self.head(torch.cat(list(pooled.values())))
+        with torch.autocast(self.device.type, enabled=False):  # a head is small: exact costs nothing
+            projected = self.head(torch.cat(list(pooled.values())))
         return dict(zip(pooled, torch.split(projected, [len(v) for v in pooled.values()]), strict=True))
 
     @torch.no_grad()
@@ -158,7 +159,11 @@ class SentenceNetwork(nn.Module):
 
     def _evaluated(self, sequences: Sequence[Tokens]) -> Tensor:
         vectors = self._pooled(self._pack(sequences))
-        return self.head(vectors).float() if self.head is not None and self.head_at_test else vectors
+        if self.head is None or not self.head_at_test:
+            return vectors
+        with torch.autocast(self.device.type, enabled=False):
+            head: Tensor = self.head(vectors)
+        return head
 
 
 def special_free(packed: Packed, before: int, after: int) -> NDArray[np.int64]:

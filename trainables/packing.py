@@ -185,7 +185,16 @@ def attend(
 def attend_grouped(
     query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """`attend` without a padded slot: one batched product per sentence length (CPU)."""
+    """`attend` without a padded slot: one batched product per sentence length (CPU).
+
+    All tokens' queries, keys and values may be followed by filler rows; theirs is a context of zeros. Lower precisions
+    are computed in float32: on small products of ever new shapes they would be slower.
+    """
+    if query.dtype in (torch.bfloat16, torch.float16):
+        filler = max(0, len(query) - len(packed.ids))
+        query, key_value = query[: len(packed.ids)], key_value[: len(packed.ids)]
+        context = attend_grouped(query.float(), key_value.float(), packed, heads, dropout, bias)
+        return F.pad(context, (0, 0, 0, filler)).to(query.dtype)
     noise = None
     if dropout:
         # Scores of a sentence: heads x its queries x its tokens.
