@@ -17,7 +17,7 @@ from analysis.errors import AnalysisError
 from analysis.facts import commands, cost, environment, failures, openings, space_text, tested
 from analysis.importance import Importance, Share, importance
 from analysis.plots.gallery import Picture, gallery
-from analysis.plots.style import style
+from analysis.plots.style import WIDTH, style
 from analysis.rank import rank_points
 from analysis.rows import printed, records
 from analysis.study import Study
@@ -29,11 +29,12 @@ SHOWN = 15  # rows of the ranking
 
 @dataclass(frozen=True)
 class Embedded:
-    """A figure as a data URI."""
+    """A figure as a data URI. wide: made for more than one column; small screens scroll it rather than shrink it."""
 
     name: str
     caption: str
     source: str
+    wide: bool
 
 
 def report(study: Study, rng: np.random.Generator, now: datetime | None = None) -> str:
@@ -103,7 +104,8 @@ def embedded(picture: Picture) -> Embedded:
     with style():
         picture.figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode()
-    return Embedded(picture.name, picture.caption, f"data:image/svg+xml;base64,{data}")
+    wide = picture.figure.get_size_inches()[0] > 1.3 * WIDTH
+    return Embedded(picture.name, picture.caption, f"data:image/svg+xml;base64,{data}", wide)
 
 
 def _verdict(study: Study, rng: np.random.Generator) -> list[str]:

@@ -77,9 +77,8 @@ def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
         else:
             target.set_ticks([low, high], [f"{10**low:g}", f"{10**high:g}"])
     elif not axis.numeric:
-        turned: dict[str, Any] = (
-            {"rotation": 30, "ha": "right"} if which == "x" and max(map(len, axis.values)) > 6 else {}
-        )
+        crowded = max(map(len, axis.values)) > 6 or sum(map(len, axis.values)) > 16
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if which == "x" and crowded else {}
         target.set_ticks(list(range(len(axis.values))), list(axis.values), **turned)
     margin = 0.04 * (high - low) if axis.numeric else 0.5
     (ax.set_xlim if which == "x" else ax.set_ylim)(low - margin, high + margin)
