@@ -120,7 +120,8 @@ class SqliteStore:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Read-only, so that a mistyped path creates nothing; the time-out waits for a driver in the middle of a write.
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=30)
+    # One thread at a time reads, but not always the same one.
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=30, check_same_thread=False)
 
 
 def _marks(values: Sequence[Any]) -> str:

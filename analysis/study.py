@@ -72,12 +72,14 @@ class Study:
         return {run.run_id: run for run in self.runs}
 
 
-def read_study(store: Store, run: Run, metric: str | None = None) -> Study:
+def read_study(store: Store, run: Run, metric: str | None = None, runs: Sequence[Run] | None = None) -> Study:
     """Read a study, valuing its trials by `metric` (default: the one that selected) at each trial's best evaluation.
+
+    runs: the study's trials, if they have been read already.
 
     Raises: InputError for an unknown metric, AnalysisError if the study has no trials.
     """
-    runs = store.trials(run)
+    runs = store.trials(run) if runs is None else runs
     if not runs:
         raise AnalysisError(f"study {study_name(run)} has no trials yet ({run.status.lower()})")
     selecting = run.tags.get(record.METRIC)

@@ -60,13 +60,13 @@ def best(uri: str, metric: str) -> tuple[float, float]:
 
 @contextmanager
 def server(database: str, folder: Path) -> Iterator[str]:
-    """A real `mlflow server` on loopback."""
+    """A real `mlflow server` on loopback, with the workers it has unless told otherwise."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--host", "127.0.0.1",
-        "--port", str(port), "--workers", "1", "--default-artifact-root", (folder / "artifacts").as_uri(),
+        "--port", str(port), "--default-artifact-root", (folder / "artifacts").as_uri(),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -77,7 +77,7 @@ def server(database: str, folder: Path) -> Iterator[str]:
         _wait(f"{address}/health", 120)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGKILL)  # its job runners take a minute over a polite request
         process.wait(30)
 
 

@@ -24,6 +24,8 @@ def best(
     tracking_uri: str | None,
 ) -> None:
     """Rank a study's configurations and say whether the best beats the paper's defaults."""
+    found = study_of(storage, tracking_uri, study, metric)
+
     import numpy as np
 
     from analysis.errors import AnalysisError
@@ -33,7 +35,6 @@ def best(
     from analysis.verdict import judge
     from analysis.words import state_lines, verdict_lines
 
-    found = study_of(storage, tracking_uri, study, metric)
     state = state_lines(found)
     if not (found.trials["stop"] == "completed").any():
         raise AnalysisError(" ".join(state) + " No trial has been completed, so nothing can be ranked yet.")

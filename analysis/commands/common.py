@@ -46,8 +46,14 @@ def opened(storage: str | None, uri: str | None) -> Store:
 
 def study_of(storage: str | None, uri: str | None, name: str | None, metric: str | None) -> Study:
     """The study a command is about, valued by its metric."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from analysis.store import find_study
-    from analysis.study import read_study
 
     store = opened(storage, uri)
-    return read_study(store, find_study(store, name), metric)
+    run = find_study(store, name)
+    with ThreadPoolExecutor(1) as pool:
+        runs = pool.submit(store.trials, run)  # a server takes a while to answer, and so does importing pandas
+        from analysis.study import read_study
+
+        return read_study(store, run, metric, runs.result())

@@ -40,7 +40,10 @@ def make_store(path: Path, trials: int, seed: int = 0, pairs: int = 1500) -> str
     ids = [uuid.UUID(bytes=rng.bytes(16)).hex for _ in range(trials)]
     level = 0.75 + rng.normal(0, 0.005, trials)
     artifacts = {run: (path.parent / "artifacts" / run / "artifacts") for run in ids}
-    columns = "run_uuid, name, source_type, status, start_time, end_time, lifecycle_stage, artifact_uri, experiment_id"
+    columns = (
+        "run_uuid, name, source_type, user_id, status, start_time, end_time, lifecycle_stage, artifact_uri, "
+        "experiment_id"
+    )
     rows: dict[str, list[tuple[object, ...]]] = {
         "runs": [],
         "tags": [],
@@ -51,7 +54,18 @@ def make_store(path: Path, trials: int, seed: int = 0, pairs: int = 1500) -> str
     for i, run in enumerate(ids):
         start = 1_760_000_000_000 + 60_000 * i
         rows["runs"].append(
-            (run, f"t{i:04}", "LOCAL", "FINISHED", start, start + 50_000, "active", artifacts[run].as_uri(), experiment)
+            (
+                run,
+                f"t{i:04}",
+                "LOCAL",
+                "somebody",
+                "FINISHED",
+                start,
+                start + 50_000,
+                "active",
+                artifacts[run].as_uri(),
+                experiment,
+            )
         )
         rows["tags"] += [(key, value, run) for key, value in _tags(i, run, study).items()]
         rows["params"] += [(key, value, run) for key, value in _params(rng).items()]
