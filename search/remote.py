@@ -253,9 +253,8 @@ def mismatches(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
 def _client(way: Tunnel) -> Any:
     from ray.job_submission import JobSubmissionClient
 
-    client = JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of every upload; its constructor sets the level
-    return client
+    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # it tells of every upload
+    return JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
 
 
 def _study_of(way: Tunnel, name: str) -> str:

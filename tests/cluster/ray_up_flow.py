@@ -34,7 +34,7 @@ name: mine
 pruner: {kind: none}
 smoke:
   search: {trials: 3, concurrent: 2}
-  train: {epochs: 6, max_examples: 12000, eval_examples: 1000, checkpoint_seconds: 0}
+  train: {epochs: 4, max_examples: 8000, eval_examples: 1000, checkpoint_seconds: 0.5}
 """
 
 
@@ -91,12 +91,12 @@ def journal() -> list[dict[str, Any]]:
 
 
 def holding() -> list[str]:
-    """Trials that run and have a checkpoint to go on from."""
+    """Trials that run, have been evaluated and have a checkpoint to go on from."""
     events = journal()
     ended = {e["id"] for e in events if e["e"] == "end"}
     trials = SHARED / "runs" / STUDY / "trials"
-    started = [e["id"] for e in events if e["e"] == "start"]
-    return [t for t in started if t not in ended and any((trials / t / "last").glob("*"))]
+    evaluated = dict.fromkeys(e["id"] for e in events if e["e"] == "eval")
+    return [t for t in evaluated if t not in ended and any((trials / t / "last").glob("*"))]
 
 
 def open_ports(address: str) -> list[int]:
@@ -179,7 +179,13 @@ def main(repository: Path) -> None:
     flow.note(followed=command(*search, "follow", "--cluster", "lab.yaml", log="follow.log").wait(timeout=240))
     flow.note(status=command(*search, "status", "--cluster", "lab.yaml", log="status.log").wait(timeout=120))
     with tunnel(head, MLFLOW) as way:
-        flow.note(runs=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
+        url = f"http://127.0.0.1:{way.ports[MLFLOW]}"
+        flow.note(runs=mlflow_runs(url))
+        os.environ["MLFLOW_TRACKING_URI"] = url
+        best = [str(Path(python).parent / "analysis"), "best", "--metric", "builtin_dev"]
+        flow.note(best=command(*best, log="best.log").wait(timeout=120))
+    resume = [*search, "resume", STUDY, "--cluster", "lab.yaml"]
+    flow.note(resumed=command(*resume, log="resume.log").wait(timeout=120))
     flow.wait("no workers", lambda: not workers(), 120)
     flow.note(workers_after=len(workers()))
     flow.note(backup=command(*search, "backup", "--cluster", "lab.yaml", log="backup.log").wait(timeout=120))

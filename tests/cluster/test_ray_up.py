@@ -93,6 +93,19 @@ def test_the_user_can_leave_and_come_back(seen: dict[str, Any]) -> None:
     assert "preempted: finished" in seen["said"]["status"]
 
 
+def test_resume_of_a_finished_study_runs_nothing_again(seen: dict[str, Any]) -> None:
+    assert seen["resumed"] == 0
+    assert "study preempted is finished" in seen["said"]["resume"]
+    assert len([e for e in seen["journal"] if e["e"] == "life"]) == 2
+    assert len([e for e in seen["journal"] if e["e"] == "start"]) == 3
+
+
+def test_the_analysis_reads_the_heads_mlflow_through_the_tunnel(seen: dict[str, Any]) -> None:
+    assert seen["best"] == 0
+    best = max(e["best"] for e in seen["journal"] if e["e"] == "end")
+    assert f"{100 * best:.2f}" in seen["said"]["best"]
+
+
 def test_a_backup_into_a_folder_is_refused_with_a_warning(seen: dict[str, Any]) -> None:
     assert seen["backup"] == 2
     assert "ray down" in seen["said"]["backup"]

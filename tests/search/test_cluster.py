@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -98,7 +97,3 @@ def kill_when_all_hold_a_checkpoint(cluster: Any, folder: StudyFolder) -> None:
 )
 def test_how_many_trials_fit(resources: Resources, there: dict[str, float], trials: int) -> None:
     assert fitting(resources, there) == trials
-
-
-def test_the_environment_that_a_growing_cluster_needs_is_ours() -> None:
-    assert os.environ["RAY_CHDIR_TO_TRIAL_DIR"] == "0"  # a job's files are found by names relative to its folder
