@@ -77,6 +77,13 @@ def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resou
     return replace(resources, gpus=1.0 if grows or there.get("GPU", 0.0) else 0.0)
 
 
+def gpus_now() -> float:
+    """GPUs of the connected cluster's live nodes."""
+    import ray
+
+    return float(ray.cluster_resources().get("GPU", 0.0))
+
+
 class _Capacity:
     """How many trials can run at once, looked at every few seconds."""
 

@@ -219,5 +219,5 @@ def closing_lines(result: StudyResult) -> list[str]:
     if result.link:
         lines.append(f"  MLflow:       {result.link}")
     else:
-        lines.append(f"  MLflow:       mlflow ui --backend-store-uri {result.tracking_uri}")
+        lines.append(f"  MLflow:       search ui {study}{result.storage_option}")
     return lines

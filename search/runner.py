@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from search.cluster import ray_session
+from search.cluster import gpus_now, ray_session
 from search.driver import Driver, Status
 from search.environment import environment
 from search.errors import UserError
@@ -183,6 +183,8 @@ def _live(
             )
             replayer.start()
             display.start()
+            if resources.gpus and not gpus_now():
+                display.note("no node has a GPU yet: trials wait for one (--set resources.gpus=0 runs them on CPUs)")
             try:
                 with _interruptible(driver, display, options.handle_signals):
                     run_tune(driver, options.trainable or _trial_job(), resources, space.search.max_retries)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from statistics import fmean
 
-from search.journal import Ledger
+from search.journal import Ledger, RunState
 from search.layout import StudyFolder
 
 WEIGHTS = "best/weights.safetensors"
@@ -13,6 +14,8 @@ LAST = "last"
 
 class Sweeper:
     """Deletes the weights of ended trials that are not among the `keep` best, and the last states of all ended ones.
+
+    All seeds of the best confirmed point stay too.
 
     Similarities and `trial.json` stay. A pruned trial writes its checkpoint only when its process gets the next trial,
     so what is not there yet is looked for again at the next sweep, and a last time after all processes have ended.
@@ -26,7 +29,15 @@ class Sweeper:
         """Ids of the trials whose weights stay, best first."""
         sign = 1.0 if self._ledger.maximise else -1.0
         ended = [s for s in self._ledger.runs.values() if not s.open and not s.failed and s.best is not None]
-        return [s.run.id for s in heapq.nlargest(self._keep, ended, key=lambda s: sign * (s.best or 0.0))]
+        best = heapq.nlargest(self._keep, ended, key=lambda s: sign * (s.best or 0.0))
+        confirmed: dict[str, list[RunState]] = {}
+        for state in ended:
+            if state.run.stage == "confirm":
+                confirmed.setdefault(state.run.point_id, []).append(state)
+        if confirmed:  # `analysis test` and `export` want every seed of the confirmed best
+            means = {point: sign * fmean(s.best or 0.0 for s in states) for point, states in confirmed.items()}
+            best += [s for s in confirmed[max(means, key=means.__getitem__)] if s not in best]
+        return [s.run.id for s in best]
 
     def sweep(self, final: bool = False) -> None:
         """Delete what may go. Args: final: no trial process is alive, so what is missing now will not come."""

@@ -44,8 +44,11 @@ class SentenceNetwork(nn.Module):
     def __init__(self, config: EncoderConfig, loaded: LoadedEncoder, seed: int) -> None:
         super().__init__()
         own = loaded.config
-        if config.max_length > (most := longest_sentence(loaded.model)):
-            raise EncoderError(f"max_length: expected at most {most} for {loaded.source}, got {config.max_length}")
+        self.longest = longest_sentence(loaded.model)
+        if config.max_length > self.longest:
+            raise EncoderError(
+                f"max_length: expected at most {self.longest} for {loaded.source}, got {config.max_length}"
+            )
         self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
         self.head_at_test = config.head_at == "train_and_test"
         self.mlm_probability = config.mlm_probability
@@ -84,13 +87,14 @@ class SentenceNetwork(nn.Module):
     def embed(self, sequences: Sequence[Tokens]) -> Tensor:
         """Evaluation-time vectors (n, D) float32, in the given order, on the network's device.
 
-        Each distinct sequence is encoded once; batches are cut from the sequences sorted by length. The head is
-        applied only with head_at `train_and_test` (methods 1.4). The network's mode is left as it was.
+        Each distinct sequence is encoded once; batches are cut from the sequences sorted by length. Nothing is cut off
+        that the encoder has positions for (methods 7.1); max_length is training's. The head is applied only with
+        head_at `train_and_test` (methods 1.4). The network's mode is left as it was.
         """
         distinct = {s.tobytes(): s for s in sequences}
         keys = sorted(distinct, key=len)
         place = {key: i for i, key in enumerate(keys)}
-        lengths = np.minimum([len(distinct[key]) for key in keys], self.max_length) + 2  # two special tokens
+        lengths = np.minimum([len(distinct[key]) for key in keys], self.longest) + 2  # two special tokens
         run = np.cumsum(lengths) // TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
         training = self.training
         self.eval()
@@ -139,7 +143,9 @@ class SentenceNetwork(nn.Module):
         return next(self.parameters()).device
 
     def _pack(self, sequences: Sequence[Tokens]) -> Packed:
-        return pack(sequences, self.max_length, self.prefix, self.suffix, self.device)
+        return pack(
+            sequences, self.max_length if self.training else self.longest, self.prefix, self.suffix, self.device
+        )
 
     def _states(self, packed: Packed, wanted: Sequence[int], first_tokens_only: bool = False) -> dict[int, Tensor]:
         if self._trunk is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from trainables.checkpoint import TrialFiles
@@ -98,9 +99,11 @@ def _run(spec: TrialSpec, report: Report, world: World, warm: Warm) -> Outcome:
     torch.manual_seed(spec.seed)
     network = method.network(config, bench.source, spec.seed)
 
+    gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in bench.sets.sets}
+
     def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
         result = evaluate(embed, bench.sets)
-        return selecting_value(spec.metric, result.metrics), result.metrics, result.similarities
+        return selecting_value(spec.metric, result.metrics), result.metrics, {**result.similarities, **gold}
 
     untrained = bench.untrained(method, config, spec.seed, lambda embed: evaluated(embed)[0])
     return train(
