@@ -9,17 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import threading
+import traceback
 from typing import Any
 
+import fsspec
 import ray
+import ray.exceptions
 import ray.train
 from ray.train.torch import TorchTrainer
 
-from trainables.ray_job import Message, outcome_message
+from trainables.ray_job import Message, outcome_message, study_folder
 from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
+GONE_S = 60.0  # longest wait for a group that ends
+# How often Ray Train looks after its workers; start, end and faults of a group wait for that.
+HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
 
 class Mailbox:
@@ -69,22 +76,27 @@ class WorkerGroup:
 
     def begin(self, spec: TrialSpec) -> None:
         if self._thread is None or not self._thread.is_alive():
+            self.close()
             self._start()
         ray.get(self._mailbox.post.remote(spec.to_dict()))
 
     def receive(self) -> Message:
         """The group's next message.
 
-        Raises: the group's own error when it died without a word (a killed worker): Tune then retries the trial.
+        Raises: RayActorError when the group died without a word (a killed worker): Tune then retries the trial.
         """
         assert self._thread is not None
         while True:
             alive = self._thread.is_alive()
             message: Message | None = ray.get(self._mailbox.receive.remote(POLL_S if alive else 0.1))
             if message is not None:
+                if message.pop("group_over", False):
+                    self._thread.join(timeout=GONE_S)
+                    self._clear()
                 return message
             if not alive:
-                raise RuntimeError("the trial's worker group died") from self._fault
+                reason = (str(self._fault or "").strip().splitlines() or ["it ended by itself"])[-1].strip()
+                raise ray.exceptions.RayActorError(error_msg=f"the trial's worker group died: {reason}")
 
     def answer(self, verdict: Verdict) -> None:
         self._mailbox.answer.remote(verdict)
@@ -95,14 +107,23 @@ class WorkerGroup:
             return
         with contextlib.suppress(ray.exceptions.RayActorError):
             ray.get(self._mailbox.post.remote(None))
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=GONE_S)
+        self._clear()
+
+    def _clear(self) -> None:
         ray.kill(self._mailbox)
         self._thread = None
+        with contextlib.suppress(FileNotFoundError):  # Ray Train's own notes; trials keep their files themselves
+            filesystem, path = fsspec.core.url_to_fs(self._folder)
+            filesystem.rm(path, recursive=True)
 
     def _start(self) -> None:
+        os.environ.setdefault(*HEALTH_CHECK)
         self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).remote()
         self._fault = None
         spec = self._spec
+        storage, name = f"{study_folder(spec)}/ray", secrets.token_hex(4)
+        self._folder = f"{storage}/{name}"
         resources = {"CPU": spec.cpus, **({"GPU": spec.gpus} if spec.gpus else {})}
         trainer = TorchTrainer(
             serve,
@@ -110,7 +131,7 @@ class WorkerGroup:
             scaling_config=ray.train.ScalingConfig(
                 num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker=resources
             ),
-            run_config=ray.train.RunConfig(name="group", storage_path=os.getcwd()),
+            run_config=ray.train.RunConfig(name=name, storage_path=storage),
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
@@ -120,6 +141,13 @@ class WorkerGroup:
             trainer.fit()
         except BaseException as fault:  # kept for receive(), which raises in Tune's sight
             self._fault = fault
+
+
+def lost_peer(fault: Exception) -> bool:
+    """Whether a worker failed only because another one is gone: what befell that one is what counts."""
+    from torch.distributed import DistError
+
+    return isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -145,9 +173,11 @@ def serve(config: dict[str, Any]) -> None:
         world = World(rank, context.get_world_size(), place)
         try:
             outcome = run_trial(spec, report, world, warm)
-        except Exception as fault:  # one worker's fault: say so, then end the group, since the others wait for this one
-            kind, reason = classify(fault)
-            ray.get(mailbox.send.remote(outcome_message(Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason))))
+        except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
+            if not lost_peer(fault):
+                kind, reason = classify(fault)
+                outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, traceback.format_exc())
+                ray.get(mailbox.send.remote({**outcome_message(outcome), "group_over": True}))
             raise
         if rank == 0:
             ray.get(mailbox.send.remote(outcome_message(outcome)))

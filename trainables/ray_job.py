@@ -9,7 +9,7 @@ so that a pruned trial stops exactly where it was judged.
 from __future__ import annotations
 
 import dataclasses
-import os
+import tempfile
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -59,9 +59,9 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
             self._running = True
         elif self._unanswered:
             self._host.answer("go")
+        self._running = False  # should the host have died, there is nothing left to stop
         message = self._host.receive()
-        self._unanswered = not message["done"]
-        self._running = not message["done"]
+        self._unanswered = self._running = not message["done"]
         return message
 
     def cleanup(self) -> None:
@@ -132,7 +132,7 @@ class InProcess:
             TorchTrainer(
                 loop,
                 scaling_config=ray.train.ScalingConfig(num_workers=0, use_gpu=spec.gpus > 0),
-                run_config=ray.train.RunConfig(name="trial", storage_path=os.getcwd()),
+                run_config=ray.train.RunConfig(name="trial", storage_path=tempfile.gettempdir()),  # stays empty
             ).fit()
         except BaseException as fault:  # Ray Train itself failed; the trial's own faults are outcomes already
             self._messages.put(outcome_message(Outcome("failed:error", None, 0, 0, 0.0, f"Ray Train: {fault}")))
@@ -160,9 +160,14 @@ def device(spec: TrialSpec) -> Any:
     return torch.device("cuda") if spec.gpus > 0 else torch.device("cpu")
 
 
+def study_folder(spec: TrialSpec) -> str:
+    """The folder (or URI) of the study that a trial belongs to; every node of a cluster reaches it."""
+    return spec.folder.rsplit("/trials/", 1)[0]
+
+
 def pausing(spec: TrialSpec) -> bool:
     """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder)."""
-    study = spec.folder.rsplit("/trials/", 1)[0]
+    study = study_folder(spec)
     if "://" not in study:
         return (Path(study) / PAUSE_FILE).exists()
     filesystem, path = fsspec.core.url_to_fs(f"{study}/{PAUSE_FILE}")

@@ -1,0 +1,102 @@
+"""Trials of two workers in a real Ray: one warm group for many trials, verdicts, faults, a killed worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+WORKER = "RayTrainWorker"  # in the title of the processes of a group
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    with private_ray():
+        yield
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[TrialProcess]:
+    process = TrialProcess(spec_of(tmp_path, "first", workers=2))
+    yield process
+    ray.kill(process.actor)
+
+
+def workers() -> set[int]:
+    """Process ids of this Ray's Train workers."""
+    mine = psutil.Process().children(recursive=True)
+    return {p.pid for p in mine if p.status() != psutil.STATUS_ZOMBIE and any(WORKER in part for part in p.cmdline())}
+
+
+def until(condition: object, seconds: float = 60) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, tmp_path: Path) -> None:
+    first = process.to_the_end()
+    assert first[-1]["stop"] == "completed", first[-1]
+    assert [r["rung"] for r in first[:-1]] == [RUNG * k for k in range(1, RUNGS + 1)]
+    group = workers()
+    assert len(group) == 2
+
+    process.next(spec_of(tmp_path, "again", workers=2))
+    assert [r["value"] for r in process.to_the_end()[:-1]] == [r["value"] for r in first[:-1]]
+
+    process.next(spec_of(tmp_path, "pruned", workers=2))
+    process.step()
+    process.next(spec_of(tmp_path, "cut", workers=2))
+    process.step()
+    marker = ask_for_pause(tmp_path)
+    process.next(spec_of(tmp_path, "cut", workers=2))
+    marker.unlink()
+    after = process.to_the_end()
+    assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
+    assert after[-1]["stop"] == "completed"
+
+    process.next(spec_of(tmp_path, "nan", workers=2, learning_rate=1e30, max_grad_norm=0.0))
+    assert process.to_the_end()[-1]["stop"] == "failed:nan"
+    assert workers() == group
+
+    process.stop()
+    assert until(lambda: not workers()), "the group outlived its trial process"
+    assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
+    assert not list((tmp_path / "ray").iterdir())
+
+
+def test_a_fault_of_one_worker_ends_the_group_and_the_next_trial_gets_a_new_one(
+    process: TrialProcess, tmp_path: Path
+) -> None:
+    process.next(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
+    result = process.to_the_end()[-1]
+    assert result["stop"] == "failed:data", result
+    process.next(spec_of(tmp_path, "good", workers=2))
+    assert process.to_the_end()[-1]["stop"] == "completed"
+
+
+def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: TrialProcess, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "killed", workers=2, checkpoint_seconds=0.0)
+    process.next(spec)
+    process.step()
+    process.step()
+    os.kill(max(workers()), signal.SIGKILL)
+    with pytest.raises(ray.exceptions.RayActorError, match="worker group died"):
+        process.to_the_end()
+    process.stop()  # as Tune does, before it starts the trial again
+    again = TrialProcess(spec)
+    results = again.to_the_end()
+    again.stop()
+    assert results[-1]["stop"] == "completed"
+    assert results[0]["resumed_from"] >= RUNG

@@ -1,0 +1,115 @@
+"""Trials of one worker in a real Ray: warm reuse, verdicts, faults, and the parts of Ray this leans on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import ray.train
+from ray import tune
+from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
+
+from trainables.checkpoint import TrialFiles
+from trainables.ray_job import PAUSE_FILE, InProcess, TrialJob, pausing, placement, study_folder
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialProcess]:
+    """A process that has run one trial."""
+    with private_ray():
+        process = TrialProcess(spec_of(tmp_path_factory.mktemp("warm"), "t0"))
+        process.to_the_end()
+        yield process
+        process.stop()
+
+
+def test_trials_follow_each_other_in_one_warm_process(process: TrialProcess, tmp_path: Path) -> None:
+    pids, seconds, values = set(), [], []
+    for name in ("a", "b"):
+        process.next(spec_of(tmp_path, name, seed=5))
+        started = time.perf_counter()
+        results = process.to_the_end()
+        seconds.append(time.perf_counter() - started)
+        pids.update(r["pid"] for r in results)
+        values.append([r["value"] for r in results[:-1]])
+        assert [r["rung"] for r in results[:-1]] == [RUNG * k for k in range(1, RUNGS + 1)]
+        assert (results[-1]["stop"], results[-1]["examples"]) == ("completed", RUNG * RUNGS)
+        assert results[-1]["best"] == max(values[-1])
+        assert TrialFiles(str(tmp_path / "trials" / name)).load_best()[1]["best"]["value"] == results[-1]["best"]
+    assert len(pids) == 1
+    assert values[0] == values[1]  # nothing of a trial is left in the process: same seed, same values
+
+
+def test_a_stopped_trial_is_pruned_where_it_was_judged(process: TrialProcess, tmp_path: Path) -> None:
+    process.next(spec_of(tmp_path, "a"))
+    process.step()
+    judged = process.step()
+    process.next(spec_of(tmp_path, "b"))
+    assert process.to_the_end()[-1]["stop"] == "completed"
+    weights = TrialFiles(str(tmp_path / "trials" / "a"))
+    assert weights.load_best()[1]["best"]["examples"] <= judged["examples"] == 2 * RUNG
+    assert weights.load_last() is None
+
+
+def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: Path) -> None:
+    process.next(spec_of(tmp_path, "straight"))
+    straight = process.to_the_end()
+    process.next(spec_of(tmp_path, "cut"))
+    before = process.step()
+    marker = ask_for_pause(tmp_path)
+    process.next(spec_of(tmp_path, "cut"))  # Tune stops the trial; its process gets the next one
+    marker.unlink()
+    after = process.to_the_end()
+    assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
+    assert [r["value"] for r in [before, *after[:-1]]] == [r["value"] for r in straight[:-1]]
+
+
+def test_a_fault_is_an_outcome_and_the_process_lives_on(process: TrialProcess, tmp_path: Path) -> None:
+    pid = None
+    for spec, stop, reason in (
+        (spec_of(tmp_path, "nan", learning_rate=1e30, max_grad_norm=0.0), "failed:nan", "the loss is"),
+        (spec_of(tmp_path, "data", data=str(tmp_path / "nowhere.txt")), "failed:data", "nowhere.txt"),
+        (spec_of(tmp_path, "good"), "completed", ""),
+    ):
+        process.next(spec)
+        result = process.to_the_end()[-1]
+        assert result["stop"] == stop, result
+        assert reason in result["reason"]
+        assert pid in (None, result["pid"])
+        pid = result["pid"]
+
+
+def test_the_parts_of_ray_that_this_leans_on() -> None:
+    """Class trainables can be reset; local-mode Train runs in the calling process; resources have these names."""
+    assert tune.Trainable.reset_config(TrialJob.__new__(TrialJob), {}) is False  # overridden here
+    assert TrialJob.reset_config is not tune.Trainable.reset_config
+    assert ray.train.ScalingConfig(num_workers=0, use_gpu=False).num_workers == 0
+    assert placement(1, 1.5, 0.0).bundles == [{"CPU": 1.5}]
+    assert placement(1, 1.0, 0.5).bundles == [{"CPU": 1.0, "GPU": 0.5}]
+    assert placement(2, 1.0, 1.0).bundles == [{"memory": 2**20}]
+
+
+def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "t")
+    threads = threading.active_count()
+    host = InProcess(spec)
+    host.begin(spec)
+    while not (message := host.receive())["done"]:
+        host.answer("go")
+    assert message["stop"] == "completed", message
+    assert threading.active_count() == threads
+
+
+def test_the_pause_marker_lies_in_the_study(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "study", "t0001.1")
+    assert study_folder(spec) == str(tmp_path / "study")
+    assert not pausing(spec)
+    ask_for_pause(tmp_path / "study")
+    assert pausing(spec)
+    assert (tmp_path / "study" / PAUSE_FILE).exists()
