@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = sorted(
     {
-        line.split("  #")[0].strip().removeprefix(".venv/bin/")
+        re.split(r"\s+#|\s+&&", line)[0].strip().removeprefix(".venv/bin/")
         for line in TEXT.splitlines()
         if re.match(r"    (\.venv/bin/)?(search|analysis) ", line)
     }
