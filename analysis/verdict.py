@@ -131,6 +131,8 @@ def judge(
     chosen = int(np.flatnonzero(pool["point"] == row["point"])[0])
     again = _Again(noise.sd, shared, seeds, pool["confirmed"].to_numpy(dtype=bool), nameable, rng)
     expected = float(believed.mean[chosen]) - selection_bias(means, sds, again)
+    if not confirmed:  # the bootstrap's own noise must not add luck to a value that was picked for being high
+        expected = min(expected, observed[best])
 
     luck = _luck(tried, int(among.sum()), int(row["n"]), done, confirmed, noise, between, rng)
     low, high = _value_interval(observed[best], luck, pairs.own - between / 2 if pairs else 0.0, rng)
