@@ -57,9 +57,10 @@ def main(name: str, runs: int, out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    started = time.time()
+    started, load = time.time(), os.getloadavg()[0]
     result = importlib.import_module(f"benchmarks.{name}").run(runs)
     result |= {"benchmark": name, "runs": runs, "machine": machine(), "seconds": round(time.time() - started, 1)}
+    result["load_before"] = load  # other work on the machine: ratios bear it, seconds do not
     table = Table(title=NAMES[name])
     rows = result["rows"]
     for column in rows[0]:

@@ -1,50 +1,61 @@
-"""What the driver costs per trial and whether its memory stays flat: a study of trials that do nothing.
+"""(e) What the driver costs per trial and whether its memory stays flat: studies of trials that do nothing.
 
-    python benchmarks/driver.py [--trials 1000] [--sampler tpe]
-
-Prints one JSON object: wall and CPU seconds of the driver per trial, its resident memory after 20 % and after all of
-the trials, seconds of Optuna's proposal at the end, and whether MLflow has every trial.
+Each size is a process of its own. Seconds per trial are wall seconds of the whole study divided by its trials, Ray's
+start-up included; with two trials at a time. TPE proposes, the median rule prunes, MLflow gets everything.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "search"))
-os.environ["PYTHONPATH"] = sys.path[0]  # trial processes find the fake trial by it
-
-from fake_trial import FakeTrial  # see the path above
-
-from search.runner import Options, run_study
-from search.space import space_from
+SIZES = (100, 300, 1000)
+FAKES = Path(__file__).parents[1] / "tests" / "search"  # holds the trial that does nothing
 
 
-class Memory(Console):
-    """A quiet console that notes the driver's memory as ended trials are printed."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.megabytes: list[float] = []
-
-    def print(self, *objects: Any, **style: Any) -> None:  # noqa: ARG002  # the console's interface
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.megabytes.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+def run(runs: int) -> dict[str, Any]:
+    """Medians over `runs` processes per size."""
+    rows = []
+    for trials in SIZES:
+        results = [in_a_process(trials) for _ in range(runs)]
+        medians = {key: statistics.median(r[key] for r in results) for key in results[0]}
+        rows.append({"trials": trials, **medians})
+    return {"rows": rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--sampler", default="tpe")
-    args = parser.parse_args()
+def in_a_process(trials: int) -> dict[str, float]:
+    """`measure` in a fresh interpreter."""
+    code = f"import json; from benchmarks.driver import measure; print(json.dumps(measure({trials})))"
+    environment = os.environ | {"PYTHONPATH": f"{FAKES}:{FAKES.parents[1]}"}  # trial processes find the fake by it
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, env=environment)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(trials: int) -> dict[str, float]:
+    """Seconds per trial and resident memory of the driver in MiB, in this process."""
+    from fake_trial import FakeTrial  # type: ignore[import-not-found]  # see FAKES
+    from rich.console import Console
+
+    from search.runner import Options, run_study
+    from search.space import space_from
+
+    megabytes: list[float] = []
+
+    class Memory(Console):
+        """A quiet console that notes the driver's memory as ended trials are printed."""
+
+        def print(self, *objects: Any, **style: Any) -> None:  # noqa: ARG002  # the console's interface
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            megabytes.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
     space = space_from(
         {
             "name": "bench",
@@ -58,32 +69,21 @@ def main() -> None:
                 "temperature": {"float": [0.01, 0.2], "log": True},
                 "batch_size": {"choice": [16, 32, 64, 128]},
             },
-            "search": {"sampler": args.sampler, "trials": args.trials, "keep_best": 3},
+            "search": {"sampler": "tpe", "trials": trials, "keep_best": 3},
             "pruner": {"kind": "median"},
             "train": {"eval_examples": 100},
         }
     )
-    console = Memory()
-    with tempfile.TemporaryDirectory() as root:
-        wall, cpu = time.perf_counter(), time.process_time()
-        result = run_study(space, root, options=Options(console=console, trainable=FakeTrial, handle_signals=False))
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        print(
-            json.dumps(
-                {
-                    "trials": result.ledger.ended(),
-                    "status": result.status,
-                    "wall_s_per_trial": round(wall / args.trials, 4),
-                    "driver_cpu_s_per_trial": round(cpu / args.trials, 4),
-                    "memory_mb_at_20_percent": round(console.megabytes[len(console.megabytes) // 5]),
-                    "memory_mb_at_the_end": round(console.megabytes[-1]),
-                    "tracker": result.trouble or "up to date",
-                    "load": os.getloadavg()[0],
-                },
-                indent=1,
-            )
-        )
-
-
-if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        wall, processor = time.perf_counter(), time.process_time()
+        options = Options(console=Memory(quiet=True), trainable=FakeTrial, handle_signals=False)
+        result = run_study(space, folder, options=options)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    assert result.ledger.ended() == trials, result.reason
+    assert not result.trouble, result.trouble
+    return {
+        "wall s per trial": round(wall / trials, 4),
+        "driver's processor s per trial": round(processor / trials, 4),
+        "MiB at a fifth": round(megabytes[len(megabytes) // 5]),
+        "MiB at the end": round(megabytes[-1]),
+    }

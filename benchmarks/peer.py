@@ -8,7 +8,6 @@ all cores, alternated A B A B. (b) is our side with pruning, timed to the moment
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -18,8 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.inputs import SENTENCES, data_folder, make_encoder, write_sentences
+
 RATES = [1e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4]
-BATCH, STEPS, EVALUATIONS, SENTENCES = 64, 128, 4, 8192
+BATCH, EVALUATIONS = 64, 4
+STEPS = SENTENCES // BATCH
 
 SPACE = """
 name: peer
@@ -37,54 +39,6 @@ pruner: {{kind: {pruner}}}
 resources: {{cpus: 1}}
 train: {{max_examples: {examples}, eval_examples: {eval_examples}}}
 """
-
-
-def data_folder() -> Path:
-    """The folder of real data.
-
-    Raises: SystemExit when it is not there: this benchmark means nothing on made-up sentences.
-    """
-    folder = Path(os.environ.get("SEARCH_DATA_DIR", "../shared/data"))
-    if not (folder / "en_stsb_dev.tsv").exists():
-        raise SystemExit("the benchmark needs STS-B and Wikipedia sentences: set SEARCH_DATA_DIR")
-    return folder.resolve()
-
-
-def make_encoder(folder: Path, layers: int = 4, hidden: int = 256) -> Path:
-    """A seeded random BERT of mini shape with the real vocabulary, saved as both libraries read it."""
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    torch.manual_seed(0)
-    vocabulary = data_folder() / "vocab_bert_base_uncased.txt"
-    tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        intermediate_size=4 * hidden,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def write_sentences(path: Path) -> Path:
-    """8,192 distinct training sentences: STS-B train and Wikipedia, half and half."""
-    import gzip
-    import random
-
-    data = data_folder()
-    rows = (data / "en_stsb_train.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    stsb = list(dict.fromkeys(s for row in rows for s in row.split("\t")[:2]))
-    with gzip.open(data / "en_wiki_sentences.txt.gz", "rt", encoding="utf-8") as f:
-        wiki = [line.rstrip("\n") for line in f]
-    rng = random.Random(0)
-    chosen = rng.sample(stsb, SENTENCES // 2) + rng.sample(wiki, SENTENCES // 2)
-    rng.shuffle(chosen)
-    path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
-    return path
 
 
 def peer_search(encoder: str, sentences: str, out: str) -> None:

@@ -1,0 +1,67 @@
+"""What the benchmarks train on: real sentences, and random encoders of known shapes with a real vocabulary."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+SENTENCES = 8192
+SHAPES = {"mini": (4, 256, 4), "minilm": (6, 384, 12), "base": (12, 768, 12)}  # layers, width, heads
+
+
+def data_folder() -> Path:
+    """The folder of real data.
+
+    Raises: SystemExit when it is not there: these figures mean nothing on made-up sentences.
+    """
+    folder = Path(os.environ.get("SEARCH_DATA_DIR", "../shared/data"))
+    if not (folder / "en_stsb_dev.tsv").exists():
+        raise SystemExit("the benchmark needs STS-B and Wikipedia sentences: set SEARCH_DATA_DIR")
+    return folder.resolve()
+
+
+def make_encoder(folder: Path, shape: str = "mini") -> Path:
+    """A seeded random BERT, saved as transformers and sentence-transformers read it."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    layers, width, heads = SHAPES[shape]
+    torch.manual_seed(0)
+    vocabulary = data_folder() / "vocab_bert_base_uncased.txt"
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+    )
+    BertModel(config).save_pretrained(folder)
+    BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True).save_pretrained(folder)
+    return folder
+
+
+def stsb_sentences() -> list[str]:
+    """The distinct sentences of STS-B's train split."""
+    rows = (data_folder() / "en_stsb_train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return list(dict.fromkeys(s for row in rows for s in row.split("\t")[:2]))
+
+
+def wiki_sentences() -> list[str]:
+    """Sentences of English Wikipedia."""
+    with gzip.open(data_folder() / "en_wiki_sentences.txt.gz", "rt", encoding="utf-8") as f:
+        return [line.rstrip("\n") for line in f]
+
+
+def write_sentences(path: Path) -> Path:
+    """8,192 distinct training sentences, one a line: STS-B train and Wikipedia, half and half."""
+    rng = random.Random(0)
+    chosen = rng.sample(stsb_sentences(), SENTENCES // 2) + rng.sample(wiki_sentences(), SENTENCES // 2)
+    rng.shuffle(chosen)
+    return write_lines(path, chosen)
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
