@@ -95,7 +95,7 @@ def plain(trials: int) -> tuple[float, list[float]]:
 
         begun = time.time()
         # Four logical CPUs: the pattern's own processes reserve some, and more than two cores would hide no cost.
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
         try:
             tune.Tuner(
                 trial,

@@ -23,6 +23,7 @@ RUNG, RUNGS = 16, 3
 def private_ray() -> Iterator[None]:
     """A Ray with four (logical) CPUs that finds the tests' helper modules and caches."""
     ray.init(
+        "local",  # never one that happens to run on this machine
         num_cpus=4,
         include_dashboard=False,
         log_to_driver=False,
