@@ -103,7 +103,7 @@ def experiments_of(url: str) -> list[dict[str, Any]]:
     request = urllib.request.Request(
         f"{url}/api/2.0/mlflow/experiments/search", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return list(json.load(answer).get("experiments", []))
 
 

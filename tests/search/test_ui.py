@@ -72,7 +72,7 @@ def search_runs(url: str, experiment: str, text: str, order: str) -> list[dict[s
     """What MLflow's page asks for when it opens a view."""
     body = json.dumps({"experiment_ids": [experiment], "filter": text, "order_by": [f"{order} DESC"]}).encode()
     request = urllib.request.Request(f"{url}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return list(json.load(answer)["runs"])
 
 
@@ -85,7 +85,7 @@ def test_the_server_is_lean_and_listens_on_the_loopback_only(server: ui.Server) 
 
 
 def test_the_page_names_no_other_host(server: ui.Server) -> None:
-    with urllib.request.urlopen(server.url, timeout=30) as answer:
+    with urllib.request.urlopen(server.url, timeout=120) as answer:
         page = answer.read().decode()
     sources = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert sources
@@ -167,7 +167,7 @@ def test_optuna_dashboard_opens_a_study(tmp_path: Path) -> None:
     server = ui.serve_optuna(folder, free_port())
     assert server is not None
     try:
-        with urllib.request.urlopen(f"{server.url}/api/studies", timeout=30) as answer:
+        with urllib.request.urlopen(f"{server.url}/api/studies", timeout=120) as answer:
             assert [s["study_name"] for s in json.load(answer)["study_summaries"]] == [STUDY]
     finally:
         server.close()
