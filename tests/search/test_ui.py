@@ -49,7 +49,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(storage: Path) -> Iterator[ui.Server]:
-    running = ui.serve_mlflow(str(storage), free_port())
+    with pytest.MonkeyPatch.context() as patch:  # set up before `own_store`, which is of a single test
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        running = ui.serve_mlflow(str(storage), free_port())
     yield running
     running.close()
 
