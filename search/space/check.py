@@ -47,7 +47,7 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     checked = []
     for path in [os.fspath(path) for path in paths]:
         try:
-            checked.append(Checked(path, load_space(path, overrides)))
+            checked.append(Checked(path, load_space(path, overrides, find_data=True)))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
     return checked

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
+from search.space.datasets import check_data_sets
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.params import KINDS, Param, read_param, stored
 from search.space.problems import Problems, SpaceError, Where, close_to, did_you_mean
@@ -40,12 +41,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _BUILTIN = {"gclsr": "builtin:vectors"}  # every other method: builtin:tiny
 
 
-def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Space:
+def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = (), *, find_data: bool = False) -> Space:
     """Read and check a space file.
 
     Args:
         path: a YAML file; `extends: other.yaml` in it is relative to it.
         overrides: `key.path=value` strings, applied in turn after `extends`.
+        find_data: also report named data sets that this machine would not find; a space that is only read, or will
+            run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -53,7 +56,10 @@ def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     root = _read_with_bases(source, (), problems)
     if root is None or problems.unreadable:
         raise SpaceError(problems.found)
-    return _checked(override(root, overrides, problems), source, problems)
+    root = override(root, overrides, problems)
+    if find_data:
+        check_data_sets(root, problems)
+    return _checked(root, source, problems)
 
 
 def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:

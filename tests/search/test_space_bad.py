@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from search.space import SpaceError, check_spaces, load_space
+from search.space import check_spaces, load_space
 
 FOLDER = Path(__file__).parent / "bad_spaces"
 
@@ -28,9 +28,9 @@ EXPECTED = expectations()
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_mistake_is_reported_with_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FOLDER)
-    with pytest.raises(SpaceError) as caught:
-        load_space(name)
-    assert str(caught.value).splitlines() == EXPECTED[name]
+    monkeypatch.delenv("SEARCH_DATA_DIR", raising=False)
+    (checked,) = check_spaces([name])
+    assert list(checked.problems) == EXPECTED[name]
 
 
 def test_the_corpus_is_complete() -> None:
@@ -47,6 +47,24 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert lines[2].isprintable()
 
 
+def test_data_sets_in_the_local_folder_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only `search check` looks: a space may be read where its data are not."""
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace("wiki", "mine").replace("[stsb]", "[stsb, mine]"))
+    monkeypatch.delenv("SEARCH_DATA_DIR", raising=False)
+    assert [line.split(";")[0] for line in check_spaces([path])[0].problems] == [
+        f"{path}:3: data.dev: unknown data set 'mine'",
+        f"{path}:3: data.train: unknown data set 'mine'",
+    ]
+    assert load_space(path).data.dev == ("stsb", "mine")
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
+    (tmp_path / "en_mine_train.txt").write_text("a\n")
+    (tmp_path / "en_mine_dev.tsv").write_text("sentence1\tsentence2\tscore\n")
+    assert check_spaces([path])[0].problems == ()
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path / "none"))
+    assert check_spaces([path])[0].problems[0].startswith(f"{path}:3: data: SEARCH_DATA_DIR: expected a folder, got ")
+
+
 def test_extends_in_a_circle_of_two(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("# b\nextends: a.yaml\n")
@@ -57,7 +75,7 @@ def test_extends_in_a_circle_of_two(tmp_path: Path) -> None:
 GOOD = """\
 method: simcse
 encoder: bert-base-uncased
-data: {train: wiki, dev: [stsb, sickr]}
+data: {train: wiki, dev: [stsb]}
 metric: {name: stsb_dev}
 params:
   learning_rate: {float: [1e-5, 1e-4], log: true}
@@ -79,7 +97,7 @@ search: {trials: 8}
             ["--set params.learning_rate.float: low must be below high, got 0.0001 and 1e-05"],
         ),
         (["params.dropout={float: [0.1"], None),
-        (["data.dev.2=atec"], ["--set data.dev.2: expected a number from 0 to 1 for a list, got '2'"]),
+        (["data.dev.2=atec"], ["--set data.dev.2: expected a number from 0 to 0 for a list, got '2'"]),
         (["metric.name=atec_dev"], None),
         (["extends=quickstart.yaml"], ["--set extends: belongs in a file"]),
         (
