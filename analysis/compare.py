@@ -12,7 +12,7 @@ from analysis.published import FOUR_AVERAGE, FOUR_SETS, PaperRow, PaperTable, me
 from analysis.store import Run
 from analysis.study import Study
 from analysis.tables import PARAM
-from search.record import BEST_AT_EXAMPLES, DEV_SUFFIX
+from search.record import BEST_AT_EXAMPLES, is_dev
 
 
 def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
@@ -46,8 +46,7 @@ def _selecting(studies: Sequence[Study]) -> list[str]:
 def _values(study: Study) -> pd.DataFrame:
     """Per trial, every metric that may be compared: test metrics, dev metrics at the best evaluation, the value."""
     runs = [run for run in study.runs if BEST_AT_EXAMPLES in run.metrics]
-    names = sorted({n for run in runs for n in run.metrics if n.endswith(DEV_SUFFIX) and "_" in n})
-    names = [n for n in names if not n.startswith(("best_", "untrained_"))]
+    names = sorted({n for run in runs for n in run.metrics if is_dev(n)})
     dev: dict[tuple[str, str], float] = {}
     at = {run.run_id: run.metrics[BEST_AT_EXAMPLES] for run in runs}
     for run_id, metric, step, value in study.store.history(list(at), names):

@@ -14,9 +14,8 @@ import yaml
 from analysis.axes import read_space
 from analysis.store import Run
 from analysis.study import Study
-from search.record import ENVIRONMENT_FILE, TEST_SUFFIX
+from search.record import ENVIRONMENT_FILE, OPENING, TEST_SUFFIX
 
-OPENING = "test_opening."  # study run: tags test_opening.1, test_opening.2, ... one per opening of the test sets
 ENDS = ("_low", "_high")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import ssl
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +17,9 @@ from urllib.parse import urlencode
 
 from analysis.errors import AnalysisError, InputError
 from analysis.store import Row, Run, newest_first, oldest_first
-from search.record import PARENT, ROLE
+from search.record import OPENING, PARENT, ROLE, TRIALS_TAG
 
-# The server builds an answer at about a thousand runs a second and core, so pages are asked for side by side.
+# The server takes two seconds of a core for a thousand runs, so pages are asked for side by side.
 PAGE = 400  # runs per request
 PARALLEL = 4  # requests at a time; an MLflow server has four workers unless told otherwise
 HISTORY_RUNS = 100  # the server's limit per request
@@ -41,8 +43,25 @@ class RestStore:
         return newest_first(self._search(sorted(self._experiments()), f"tags.`{ROLE}` = 'study'"))
 
     def trials(self, study: Run) -> list[Run]:
-        found = self._search([study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'")
-        return oldest_first(run for run in found if run.tags.get(ROLE) == "trial")
+        """As the server has them, most of them from the file that the search left for that (`search.trials_file`)."""
+        ours, children = [study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'"
+        found = self._kept(study)
+        if not found:
+            found = {run.run_id: run for run in self._search(ours, children)}
+        else:
+            until = max(run.end or 0 for run in found.values())
+            # Before the others: a trial that ends in between is then found by its end.
+            now = self._search(ours, f"{children} and attributes.status = 'RUNNING'")
+            changed = [f"attributes.end_time > {until}"]
+            changed += [f"tags.`{tag}` LIKE '%'" for tag in study.tags if tag.startswith(OPENING)]
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                gone = pool.submit(self._search, ours, children, "DELETED_ONLY")
+                for runs in pool.map(lambda what: self._search(ours, f"{children} and {what}"), changed):
+                    now += runs
+            found |= {run.run_id: run for run in now}
+            for run in gone.result():
+                found.pop(run.run_id, None)
+        return oldest_first(run for run in found.values() if run.tags.get(ROLE) == "trial")
 
     def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[Row]:
         parts = [run_ids[at : at + HISTORY_RUNS] for at in range(0, len(run_ids), HISTORY_RUNS)]
@@ -69,6 +88,18 @@ class RestStore:
             return self._history(run_ids[:half], metric) + self._history(run_ids[half:], metric)
         return [(row["run_id"], metric, int(row["step"]), float(row["value"])) for row in found]
 
+    def _kept(self, study: Run) -> dict[str, Run]:
+        """Run id -> trial, of the study's file of ended trials; {} if it has none, or an unreadable one."""
+        path = study.tags.get(TRIALS_TAG)
+        content = self.artifact(study, path) if path else None
+        if content is None:
+            return {}
+        try:
+            rows = [json.loads(line) for line in gzip.decompress(content).splitlines()]
+            return {row["run_id"]: Run(experiment=study.experiment, **row) for row in rows}
+        except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError):  # cut off, or of another version
+            return {}
+
     def _experiments(self) -> dict[str, str]:
         """Experiment id -> name of all active experiments."""
         if self._names is None:
@@ -76,14 +107,14 @@ class RestStore:
             self._names = {e["experiment_id"]: e["name"] for page in pages for e in page.get("experiments", [])}
         return self._names
 
-    def _search(self, experiments: Sequence[str], condition: str) -> list[Run]:
+    def _search(self, experiments: Sequence[str], condition: str, view: str = "ACTIVE_ONLY") -> list[Run]:
         if not experiments:
             return []
         names = self._experiments()
         body = {
             "experiment_ids": list(experiments),
             "filter": condition,
-            "run_view_type": "ACTIVE_ONLY",
+            "run_view_type": view,
             "max_results": PAGE,
             "order_by": ["attributes.start_time ASC"],  # runs that start meanwhile come last and move no page
         }

@@ -17,7 +17,7 @@ from analysis.rank import Metric, Mode, parse_metric
 from analysis.store import Run, Store, study_name
 from analysis.tables import PARAM, add_values, parameter, points_table, trials_table, values_at_best
 from search import record
-from search.record import BEST_AT_EXAMPLES, BEST_PREFIX, DEV_SUFFIX, best_key
+from search.record import BEST_AT_EXAMPLES, best_key
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -102,7 +102,7 @@ def read_study(store: Store, run: Run, metric: str | None = None, runs: Sequence
 
 def dev_metrics(run: Run, runs: Sequence[Run]) -> list[str]:
     """What the study's trials can be ranked by: the selecting metric first."""
-    logged = {name for r in runs for name in r.metrics if name.endswith(DEV_SUFFIX) and not _is_summary(name)}
+    logged = {name for r in runs for name in r.metrics if record.is_dev(name)}
     selecting = run.tags.get(record.METRIC)
     if selecting is None:
         return sorted(logged)
@@ -110,7 +110,7 @@ def dev_metrics(run: Run, runs: Sequence[Run]) -> list[str]:
 
 
 def _values(store: Store, run: Run, runs: Sequence[Run], trials: pd.DataFrame, metric: Metric) -> dict[str, float]:
-    """The selecting metric stands in each run as `best_<metric>`; others are looked up in the history."""
+    """Dev metrics stand in each ended run as `best_<metric>`; those that do not are looked up in the history."""
     key = best_key(metric.name)
     if metric.name == run.tags.get(record.METRIC) and any(key in r.metrics for r in runs):
         return {r.run_id: r.metrics[key] for r in runs if key in r.metrics}
@@ -118,12 +118,15 @@ def _values(store: Store, run: Run, runs: Sequence[Run], trials: pd.DataFrame, m
     for part in metric.parts:
         if part not in allowed:
             raise unknown("metric", part, allowed)
-    ended = [r.run_id for r in runs if BEST_AT_EXAMPLES in r.metrics]
-    return values_at_best(trials, store.history(ended, metric.parts), metric.parts)
-
-
-def _is_summary(name: str) -> bool:
-    return name.startswith((BEST_PREFIX, "untrained_"))
+    ended = [r for r in runs if BEST_AT_EXAMPLES in r.metrics]
+    keys = [best_key(part) for part in metric.parts]
+    told = {
+        r.run_id: sum(r.metrics[key] for key in keys) / len(keys)
+        for r in ended
+        if all(key in r.metrics for key in keys)
+    }
+    rest = [r.run_id for r in ended if r.run_id not in told]
+    return told | (values_at_best(trials, store.history(rest, metric.parts), metric.parts) if rest else {})
 
 
 def _searched(run: Run, trials: pd.DataFrame) -> tuple[str, ...]:

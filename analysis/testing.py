@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError, InputError, unknown
-from analysis.facts import OPENING, openings
+from analysis.facts import openings
 from analysis.overlap import Overlap, overlaps
 from analysis.stats import spearman_influence
 from analysis.study import Arrays, Study
 from analysis.trained import Trained, load_trained, read_spec
 from analysis.verdict import judge
 from search import record
+from search.record import OPENING
 from trainables.checkpoint import WEIGHTS
 from trainables.data import DataError, Pairs, load_pairs
 from trainables.evaluate import evaluate, prepare_sets, test_suite

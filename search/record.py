@@ -24,6 +24,8 @@ MODE: Final = "mode"  # on the study run: "max" | "min"
 BASELINE: Final = "baseline"  # "paper" on trials of the enqueued default point
 FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of the trial, relative to it
 SEARCHED: Final = "searched"  # study run: comma-separated names of the searched parameters
+OPENING: Final = "test_opening."  # test_opening.1, ...: one per opening of the test sets; study run and tested trials
+TRIALS_TAG: Final = "trials_file"  # study run on a server: path of the artifact TRIALS_FILE, once there is one
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 
@@ -31,7 +33,7 @@ NOTE: Final = "mlflow.note.content"
 TRAIN_SECONDS: Final = "train_seconds"
 EXAMPLES_PER_SECOND: Final = "examples_per_second"
 BEST_AT_EXAMPLES: Final = "best_at_examples"
-BEST_PREFIX: Final = "best_"  # best_stsb_dev: value of the selecting metric at its best evaluation
+BEST_PREFIX: Final = "best_"  # best_stsb_dev, best_sickr_dev: dev metrics at the selecting one's best evaluation
 
 # Artifacts.
 SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint
@@ -39,14 +41,21 @@ GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the
 SPACE_FILE: Final = "space.yaml"  # study: the resolved space
 ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine
 TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
+TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as the server gives them (search/trials_file.py)
 
 DEV_SUFFIX: Final = "_dev"
 TEST_SUFFIX: Final = "_test"
+UNTRAINED_PREFIX: Final = "untrained_"  # untrained_stsb_dev: of the encoder before training
 
 
 def stored(metric: str) -> str:
     """A metric's name as MLflow takes it: `mean(a_dev,b_dev)` -> `mean_a_dev_b_dev`, others as they are."""
     return metric.replace("(", "_").replace(")", "").replace(",", "_")
+
+
+def is_dev(metric: str) -> bool:
+    """Whether a stored metric is a dev metric as logged per evaluation, no summary of one."""
+    return metric.endswith(DEV_SUFFIX) and not metric.startswith((BEST_PREFIX, UNTRAINED_PREFIX))
 
 
 def best_key(metric: str) -> str:

@@ -24,12 +24,12 @@ from search.journal import Event, Ledger, read, read_with_ends
 from search.layout import StudyFolder, is_remote
 from search.notes import study_note, trial_note
 from search.space import Space
+from search.trial_news import PARAM_LIMIT, TrialNews
+from search.trials_file import TrialsFile
 from search.views import saved_views
 
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
-PARAM_LIMIT = 6000  # MLflow cuts longer values
-STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
 
 
 def tracking_uri(storage: str) -> str:
@@ -39,44 +39,6 @@ def tracking_uri(storage: str) -> str:
         return given
     folder = Path("runs").absolute() if is_remote(storage) else Path(storage)
     return f"sqlite:///{folder / 'mlflow.db'}"
-
-
-class _News:
-    """What a batch of events says of one trial, as MLflow takes it."""
-
-    def __init__(self) -> None:
-        self.params: list[Any] = []
-        self.metrics: list[Any] = []
-        self.tags: list[Any] = []
-        self.traceback = self.status = ""
-        self.time, self.ended = 0, False
-
-    def add(self, event: Event, metric: str) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        self.time = event["t"]
-        match event["e"]:
-            case "start":  # MLflow makes runs RUNNING
-                self.params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in event["params"].items()]
-            case "again":
-                self.status = "RUNNING"
-            case "pause":
-                self.status = "KILLED"
-            case "eval":
-                self.metrics += [
-                    Metric(record.stored(name), float(v), event["t"], event["examples"])
-                    for name, v in event["metrics"].items()
-                ]
-            case "end":
-                self.metrics += [
-                    Metric(name, float(v), event["t"], event["examples"])
-                    for name, v in final_metrics(event, metric).items()
-                ]
-                self.tags.append(RunTag(record.STOP, event["stop"]))
-                if event["reason"]:
-                    self.tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
-                self.traceback, self.ended = event["traceback"], True
-                self.status = STATUS.get(event["stop"], "FAILED")
 
 
 class Tracker:
@@ -91,6 +53,8 @@ class Tracker:
         self._client: Any = None
         self._study_run: str | None = None
         self._runs: dict[str, str] = {}  # our trial id -> MLflow's run id
+        self._at_best: dict[str, tuple[int, dict[str, float]]] = {}  # open trial -> its best evaluation so far
+        self._file = TrialsFile(folder.local / record.TRIALS_FILE) if uri.startswith("http") else None
         position = _read_json(folder.tracked)
         same = position.get("uri") == uri
         self._offset: int = position.get("offset", 0) if same else 0
@@ -113,6 +77,9 @@ class Tracker:
         if events:
             self._write(events, last)
         self._late_artifacts(final)
+        if self._file and self._file.due(final):
+            with contextlib.suppress(Exception):  # only makes reading faster; the next time will do
+                self._file.renew(self._client, str(self.experiment_id), str(self._study_run))
         return bool(events)
 
     def close_stale(self) -> int:
@@ -124,7 +91,7 @@ class Tracker:
         client = self._client
         stale = self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
         for run in stale:
-            client.set_terminated(run.info.run_id, "KILLED")
+            client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(int(time.time() * 1000)))
         return len(stale)
 
     @property
@@ -141,7 +108,7 @@ class Tracker:
     def _write(self, events: list[Event], end: int) -> None:
         """One batch: everything of a trial in one call, then its status."""
         self._connect()
-        news: dict[str, _News] = {}
+        news: dict[str, TrialNews] = {}
         for event in events:
             kind = event["e"]
             if kind == "life":
@@ -151,18 +118,33 @@ class Tracker:
             elif "id" in event:
                 if kind == "start":
                     self._run_of(event)
-                news.setdefault(event["id"], _News()).add(event, self.space.metric.name)
+                self._remember(event)
+                at, metrics = self._at_best.get(event["id"], (0, {}))
+                at_best = metrics if at == event.get("best_at") else {}
+                news.setdefault(event["id"], TrialNews()).add(event, self.space.metric.name, at_best)
         for trial_id, new in news.items():
             self._log(trial_id, new)
+        for trial_id in [trial_id for trial_id, new in news.items() if new.ended]:
+            self._at_best.pop(trial_id, None)
+            if self._file:
+                self._file.waiting += 1
         self._offset = end
         self._save_position()
+
+    def _remember(self, event: Event) -> None:
+        """The metrics of the best evaluation are logged once more at a trial's end, maybe batches or a life later."""
+        if event["e"] == "eval" and event["best_at"] == event["examples"]:
+            self._at_best[event["id"]] = event["examples"], event["metrics"]
+
+    def _end(self, time_ms: int) -> int:
+        return self._file.after(time_ms) if self._file else time_ms
 
     def _save_position(self) -> None:
         draft = self.folder.tracked.with_suffix(".tmp")
         draft.write_text(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}))
         os.replace(draft, self.folder.tracked)
 
-    def _log(self, trial_id: str, new: _News) -> None:
+    def _log(self, trial_id: str, new: TrialNews) -> None:
         client, run_id = self._client, self._runs[trial_id]
         for i in range(0, len(new.metrics), 900):  # MLflow takes 1,000 items at once
             client.log_batch(run_id, metrics=new.metrics[i : i + 900])
@@ -173,7 +155,7 @@ class Tracker:
         if new.status == "RUNNING":
             client.update_run(run_id, status="RUNNING")
         elif new.status:
-            client.set_terminated(run_id, new.status, end_time=new.time)
+            client.set_terminated(run_id, new.status, end_time=self._end(new.time))
         if new.ended:
             self._late[trial_id] = new.time
 
@@ -210,6 +192,7 @@ class Tracker:
             return
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("DO_NOT_TRACK", "true")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines per trial of a server
         # A tracker that is down is ours to wait for: MLflow's own waits would last minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -230,8 +213,10 @@ class Tracker:
             self.experiment_id = experiment.experiment_id
         self._client = client
         try:
+            ends = []
             for run in self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}'"):
                 tags = run.data.tags
+                ends.append(run.info.end_time)
                 if tags.get(record.ROLE) == "study":
                     self._study_run = run.info.run_id
                 elif record.TRIAL_ID in tags:
@@ -239,6 +224,14 @@ class Tracker:
             if self._study_run is None:
                 self._study_run = self._make_study_run()
                 self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is told again
+            if self._file:
+                self._file.open(str(self._study_run), ends)
+            for event, end in read_with_ends(self.folder.journal):
+                if end > self._offset:
+                    break
+                self._remember(event)
+                if event["e"] == "end":
+                    self._at_best.pop(event["id"], None)
         except BaseException:
             self._client = None  # half connected is not connected
             raise
@@ -302,17 +295,6 @@ class Tracker:
             token = page.token
             if not token:
                 return found
-
-
-def final_metrics(event: Event, metric: str) -> dict[str, float]:
-    """What is logged when a trial ends, at the step of its last example."""
-    values = {
-        record.TRAIN_SECONDS: event["seconds"],
-        record.BEST_AT_EXAMPLES: event["best_at"],
-        record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
-        record.best_key(metric): event["best"],
-    }
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def run_name(trial_id: str, point: Mapping[str, Any]) -> str:

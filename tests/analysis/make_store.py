@@ -113,8 +113,8 @@ def _metrics(level: float, rng: np.random.Generator) -> list[tuple[str, int, flo
     curves |= {name: rng.normal(size=EVALUATIONS) for name in OTHERS}
     best = int(curves[SETS[0]].argmax())
     ends = {
-        record.best_key(SETS[0]): float(curves[SETS[0]][best]), record.BEST_AT_EXAMPLES: float(steps[best]),
-        record.TRAIN_SECONDS: 300.0, record.EXAMPLES_PER_SECOND: 420.0,
+        **{record.best_key(name): float(curves[name][best]) for name in SETS},
+        record.BEST_AT_EXAMPLES: float(steps[best]), record.TRAIN_SECONDS: 300.0, record.EXAMPLES_PER_SECOND: 420.0,
     }  # fmt: skip
     logged = [
         (name, step, float(value)) for name, curve in curves.items() for step, value in zip(steps, curve, strict=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow_server import mlflow_server
 from small_store import SmallStore, fill
 
 from analysis.errors import AnalysisError, InputError
@@ -37,23 +36,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
 
 @pytest.fixture(scope="module")
 def server(small: SmallStore) -> Iterator[str]:
-    """MLflow's own server application over the same store, in a thread on loopback."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("_MLFLOW_SERVER_FILE_STORE", small.uri)
-    patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", (small.folder / "artifacts").as_uri())
-    from mlflow.server import app
-    from mlflow.server.handlers import _get_tracking_store
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    _get_tracking_store()
-    http = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{http.server_port}"
-    http.shutdown()
-    thread.join()
-    patch.undo()
+    with mlflow_server(small.uri, small.folder / "artifacts") as address:
+        yield address
 
 
 def comparable(run: Run) -> dict[str, object]:

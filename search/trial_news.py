@@ -1,0 +1,63 @@
+"""What a stretch of the journal says of one trial, in MLflow's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search import record
+from search.journal import Event
+
+PARAM_LIMIT = 6000  # MLflow cuts longer values
+STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
+
+
+class TrialNews:
+    """What a batch of events says of one trial, as MLflow takes it."""
+
+    def __init__(self) -> None:
+        self.params: list[Any] = []
+        self.metrics: list[Any] = []
+        self.tags: list[Any] = []
+        self.traceback = self.status = ""
+        self.time, self.ended = 0, False
+
+    def add(self, event: Event, metric: str, at_best: Mapping[str, float]) -> None:
+        """at_best: all metrics of the trial's best evaluation, for its end."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        self.time = event["t"]
+        match event["e"]:
+            case "start":  # MLflow makes runs RUNNING
+                self.params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in event["params"].items()]
+            case "again":
+                self.status = "RUNNING"
+            case "pause":
+                self.status = "KILLED"
+            case "eval":
+                self.metrics += [
+                    Metric(record.stored(name), float(v), event["t"], event["examples"])
+                    for name, v in event["metrics"].items()
+                ]
+            case "end":
+                self.metrics += [
+                    Metric(name, float(v), event["t"], event["examples"])
+                    for name, v in final_metrics(event, metric, at_best).items()
+                ]
+                self.tags.append(RunTag(record.STOP, event["stop"]))
+                if event["reason"]:
+                    self.tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
+                self.traceback, self.ended = event["traceback"], True
+                self.status = STATUS.get(event["stop"], "FAILED")
+
+
+def final_metrics(event: Event, metric: str, at_best: Mapping[str, float]) -> dict[str, float]:
+    """What is logged when a trial ends, at the step of its last example: `best_*` are all of its best evaluation."""
+    others = {record.best_key(name): v for name, v in at_best.items() if record.is_dev(name)}
+    values = others | {
+        record.TRAIN_SECONDS: event["seconds"],
+        record.BEST_AT_EXAMPLES: event["best_at"],
+        record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
+        record.best_key(metric): event["best"],
+    }
+    return {name: value for name, value in values.items() if value is not None}
