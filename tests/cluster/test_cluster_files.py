@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import botocore.validate
 import jsonschema
 import pytest
 import yaml
+from kubernetes_models import faults
 from ray.autoscaler._private import util
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +72,16 @@ def check_gcp_nodes(config: dict[str, Any]) -> None:
 
 
 def check_rayjob(manifest: dict[str, Any]) -> None:
-    jsonschema.validate(manifest, load(Path(__file__).with_name("rayjob_schema.yaml")))
+    """KubeRay's part against its schema, what is Kubernetes' own against the models of its client."""
+    schema = load(Path(__file__).with_name("rayjob_schema.yaml"))
+    lines: list[str] = []
+
+    def kubernetes(validator: Any, kind: str, given: Any, _: Any) -> None:  # noqa: ARG001  # jsonschema's interface
+        lines.extend(faults(given, kind))
+
+    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"x-kubernetes": kubernetes})
+    validator(schema).validate(manifest)
+    assert not lines, "\n".join(lines)
 
 
 @pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
@@ -99,7 +113,12 @@ def test_kuberay_takes_the_manifest() -> None:
         (GCP, check_gcp_nodes, '"provisioningModel"', '"provisioningMode"'),
         (KUBERAY, check_rayjob, '"workerGroupSpecs"', '"workerGroupSpec"'),
         (KUBERAY, check_rayjob, '"idleTimeoutSeconds"', '"idleTimeoutSecond"'),
+        (KUBERAY, check_rayjob, '"authOptions"', '"authOption"'),
+        (KUBERAY, check_rayjob, '"mode": "token"', '"mode": "tokens"'),
         (KUBERAY, check_rayjob, '"memory": "16Gi"', '"memory": "16GiB"'),
+        (KUBERAY, check_rayjob, '"serviceAccountName"', '"serviceAccount_name"'),
+        (KUBERAY, check_rayjob, '"mountPath"', '"mountpath"'),
+        (KUBERAY, check_rayjob, '"terminationGracePeriodSeconds": 30', '"terminationGracePeriodSeconds": "30"'),
     ],
 )  # fmt: skip
 def test_a_planted_typo_is_caught(path: Path, check: Callable[[Any], None], old: str, new: str) -> None:
@@ -144,3 +163,27 @@ def test_kuberay_names_the_ray_we_depend_on() -> None:
     wanted = re.search(r'"ray\[[^"]*>=([\d.]+)', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert wanted
     assert version.startswith(wanted[1])
+
+
+@pytest.mark.parametrize(
+    ("there", "called"),
+    [
+        ("", "run /space/space.yaml --name simcse_unsup"),
+        ("other,1", "run /space/space.yaml --name simcse_unsup"),
+        ("other,1\nsimcse_unsup,2", "resume simcse_unsup"),
+    ],
+)
+def test_kuberays_entrypoint_survives_two_shells_and_resumes_what_is_there(
+    tmp_path: Path, there: str, called: str
+) -> None:
+    """KubeRay pastes the entrypoint after `ray job submit --` in a shell; Ray quotes it for another on the head."""
+    (tmp_path / "studies.csv").write_text(f"study,method\n{there}\n")
+    search = tmp_path / "search"
+    search.write_text('#!/bin/sh\ncd "${0%/*}"; [ "$1" = list ] && exec cat studies.csv; echo "$@" > called; exit 7\n')
+    search.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    submit = "import subprocess, sys; sys.exit(subprocess.call(subprocess.list2cmdline(sys.argv[1:]), shell=True))"
+    submitter = f"{sys.executable} -c {shlex.quote(submit)} {load(KUBERAY)['spec']['entrypoint']} ;"
+    done = subprocess.run(["/bin/bash", "-ce", submitter], env=env, check=False)
+    assert (tmp_path / "called").read_text().strip() == called
+    assert done.returncode == 7, "the search's exit code is the job's"
