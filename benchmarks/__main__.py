@@ -23,6 +23,7 @@ NAMES = {
     "driver": "(e) driver cost per trial and memory at 100, 300, 1,000 trials",
     "analysis_speed": "(f) analysis best at 1,000 and 10,000 trials",
     "sda": "(g) SDA parse and augment rate, first and second time",
+    "real": "every method through `search run` on real sets, against the untrained encoder",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
 }
 

@@ -22,16 +22,16 @@ def data_folder() -> Path:
     return folder.resolve()
 
 
-def make_encoder(folder: Path, shape: str = "mini") -> Path:
-    """A seeded random BERT, saved as transformers and sentence-transformers read it."""
+def make_encoder(folder: Path, shape: str = "mini", language: str = "en") -> Path:
+    """A seeded random BERT with the published vocabulary, saved as transformers and sentence-transformers read it."""
     import torch
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     layers, width, heads = SHAPES[shape]
     torch.manual_seed(0)
-    vocabulary = data_folder() / "vocab_bert_base_uncased.txt"
+    vocabulary = data_folder() / f"vocab_bert_base_{'chinese' if language == 'zh' else 'uncased'}.txt"
     config = BertConfig(
-        vocab_size=30522,
+        vocab_size=vocabulary.read_text(encoding="utf-8").rstrip("\n").count("\n") + 1,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,

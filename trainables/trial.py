@@ -18,6 +18,7 @@ from trainables.encoder_path import EncoderError
 from trainables.evaluate import evaluate
 from trainables.knobs import build
 from trainables.loop import Broken, train
+from trainables.memory import give_back
 from trainables.methods import METHODS
 from trainables.metrics import selecting_value
 from trainables.sources import DataError
@@ -103,6 +104,7 @@ def _run(spec: TrialSpec, report: Report, world: World, warm: Warm) -> Outcome:
 
     def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
         result = evaluate(embed, bench.sets)
+        give_back()
         return selecting_value(spec.metric, result.metrics), result.metrics, {**result.similarities, **gold}
 
     untrained = bench.untrained(method, config, spec.seed, lambda embed: evaluated(embed)[0])

@@ -1,0 +1,122 @@
+"""Every method through `search run` on real sets: `--runs` trials each, the best beside the untrained encoder.
+
+The encoders are small BERTs (four layers, width 256, the published vocabularies) that this script first trains as
+masked language models on the sentences at hand, so that a trial starts, as in the papers, from an encoder that knows
+its language and not yet how to embed a sentence. GCLSR trains on 8,000 vectors of the Google News word2vec.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inputs import data_folder, make_encoder, wiki_sentences, write_lines
+
+ROOT = Path(__file__).parents[1]
+PRETRAINING = {"batch": 128, "epochs": 2, "rate": 1e-3}
+COMMON = {"search.sampler": "random", "search.baseline": "none", "pruner.kind": "none"}
+ENGLISH = {"data.train": "{wiki}", "train.max_examples": "8192", "train.eval_examples": "2048"}
+TRIPLETS = {"train.epochs": "2", "train.eval_examples": "2048", "params.batch_size": "64"}
+RATE = "{{float: [1.0e-5, 3.0e-4], log: true}}"
+SEARCHES: dict[str, dict[str, str]] = {  # space file -> overrides beside COMMON; encoders and paths are filled in
+    "simcse_unsup": ENGLISH | {"encoder": "{en}", "params.batch_size": "64", "params.learning_rate": RATE},
+    "simcse_sup": TRIPLETS | {"encoder": "{en}", "params.learning_rate": RATE},
+    "edacse": {
+        "encoder": "{zh}", "data.train": "{zh_sentences}", "params.sample_size": "10000", "params.learning_rate": RATE,
+        "params.batch_size": "{{choice: [32, 64]}}", "train.eval_examples": "5000",
+    },
+    "sda": ENGLISH | {
+        "encoder": "{en}", "data.parser": "{parser}", "params.batch_size": "64", "params.learning_rate": RATE,
+    },
+    "selfccl": TRIPLETS | {"encoder": "{en}", "params.learning_rate": RATE, "data.dev": "[stsb, sickr]"},
+    "gclsr": {
+        "encoder": "{vectors}", "data.train": "{wiki}", "params.batch_size": "512", "train.epochs": "6",
+        "params.filters": "60",
+    },
+}  # fmt: skip
+
+
+def pretrain(folder: Path, language: str) -> Path:
+    """A small BERT after masked-language modelling on real sentences of the language; the sentences are read once."""
+    import numpy as np
+    import torch
+
+    from trainables.configs import SimcseConfig
+    from trainables.encoder import load_encoder
+    from trainables.network import SentenceNetwork
+
+    data = data_folder()
+    texts = wiki_sentences() if language == "en" else (data / "zh_sentences.txt").read_text("utf-8").splitlines()
+    make_encoder(folder, language=language)
+    loaded = load_encoder(str(folder))
+    network = SentenceNetwork(SimcseConfig(mlm_weight=1.0, dropout=0.0, max_length=64), loaded, seed=0)
+    ids = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    tokens = [np.asarray(row, dtype=np.int32) for row in ids if row]
+    rng, batch = np.random.default_rng(0), int(PRETRAINING["batch"])
+    steps = int(PRETRAINING["epochs"]) * (len(tokens) // batch)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=PRETRAINING["rate"], weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PRETRAINING["rate"], total_steps=steps)
+    network.train()
+    for step in range(steps):
+        rows = rng.choice(len(tokens), batch, replace=False)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = network.mlm_loss({"sentence": [tokens[row] for row in rows]}, rng)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        schedule.step()
+        if step % 100 == 0:
+            print(f"{language}: step {step} of {steps}, masked-language-model loss {loss.item():.3f}", file=sys.stderr)
+    network.encoder.save_pretrained(folder)
+    return folder
+
+
+def search(space: str, trials: int, values: dict[str, str], storage: Path) -> dict[str, Any]:
+    """One search as a process, from its start to its exit."""
+    settings = COMMON | {"search.trials": str(trials)}
+    settings |= {key: value.format_map(values) for key, value in SEARCHES[space].items()}
+    command = [str(Path(sys.executable).with_name("search")), "run", str(ROOT / "spaces" / f"{space}.yaml")]
+    command += ["--storage", str(storage / space)]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    started = time.perf_counter()
+    code = subprocess.run(command, stdout=sys.stderr).returncode
+    with sqlite3.connect(storage / space / "mlflow.db") as store:
+        best = _values(store, "best_%")
+        untrained = _values(store, "untrained_%")
+        ended = store.execute(
+            "select count(*) from runs join tags using (run_uuid)"
+            " where tags.key = 'role' and tags.value = 'trial' and status = 'FINISHED'"
+        ).fetchone()[0]
+    return {
+        "space": space, "exit code": code, "trials ended": ended, "untrained": max(untrained), "best": max(best),
+        "above": max(best) > max(untrained), "seconds": time.perf_counter() - started,
+    }  # fmt: skip
+
+
+def _values(store: sqlite3.Connection, like: str) -> list[float]:
+    return [v for (v,) in store.execute("select value from latest_metrics where key like ? and is_nan = 0", (like,))]
+
+
+def run(runs: int) -> dict[str, Any]:
+    """One search of `runs` trials per method."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(os.environ.get("REAL_FOLDER", folder))  # a folder that stays, to look at the studies after
+        scratch.mkdir(parents=True, exist_ok=True)
+        data = data_folder()
+        values = {
+            "wiki": str(write_lines(scratch / "wiki.txt", wiki_sentences()[:20_000])),
+            "zh_sentences": str(data / "zh_sentences.txt"),
+            "vectors": str(data / "en_word2vec_8k_300d.bin.gz"),
+            "parser": str(data.parent / "models" / "en_ewt_sm"),
+        }
+        for language in ("en", "zh"):
+            encoder = scratch / language
+            values[language] = str(encoder if encoder.exists() else pretrain(encoder, language))
+        return {"rows": [search(space, runs, values, scratch / "searches") for space in SEARCHES]}
