@@ -49,14 +49,15 @@ class Replayer:
             self._stop.wait(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
 
     def _try(self, final: bool = False) -> bool:
-        try:
-            self.tracker.catch_up(final)
-            self._also()
-        except Exception as error:  # stores raise what they like; nothing of it may reach the search
-            self.trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return False
-        self.trouble = ""
-        return True
+        trouble = ""
+        # Each by itself: a tracker that is down must not keep the journal from a storage that outlives this machine.
+        for task in (self._also, lambda: self.tracker.catch_up(final)):
+            try:
+                task()
+            except Exception as error:  # stores raise what they like; nothing of it may reach the search
+                trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        self.trouble = trouble
+        return not trouble
 
 
 def replay(tracker: Tracker) -> str:

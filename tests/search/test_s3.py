@@ -1,0 +1,214 @@
+"""A storage behind s3://, spoken to over HTTP as AWS's: an S3 server (moto) on this machine's loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import numpy as np
+import pytest
+import s3fs
+import torch
+from harness import make_space
+from moto.server import ThreadedMotoServer
+
+from search import backup
+from search.layout import Mirror, StudyFolder, find_study, new_study, studies
+from search.replayer import Replayer
+from trainables.checkpoint import TrialFiles
+from trainables.ray_job import pausing
+from trainables.spec import TrialSpec
+
+STORAGE = "s3://bucket/search"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """boto3's client of an S3 server with an empty bucket; what it does, another machine has done."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    given = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
+    for name, value in {**given, "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    machine(monkeypatch, tmp_path / "first")
+    s3fs.S3FileSystem.clear_instance_cache()  # file systems of another test's server
+    urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", b"").close()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    yield client
+    server.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """From now on a machine with working copies of its own."""
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(home / name))
+
+
+def test_a_study_moves_to_another_machine(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    folder.journal.write_text('{"e":"life"}\n')
+    mirror = Mirror(folder)
+    mirror.push()
+    with folder.journal.open("a") as journal:
+        journal.write('{"e":"close"}\n')
+    mirror.push()
+
+    machine(monkeypatch, tmp_path / "second")
+    assert [f.study for f in studies(STORAGE)] == ["mine-1"]
+    there = find_study(STORAGE, None)
+    assert not there.journal.exists()
+    there.pull()
+    assert there.journal.read_text() == '{"e":"life"}\n{"e":"close"}\n'
+    assert there.space.read_text() == "name: mine\n"
+    assert new_study(STORAGE, "mine").study == "mine-2", "the name is taken, though not on this machine"
+    bucket.put_object(Bucket="bucket", Key="search/mine-1/tracking.jsonl", Body=b"shorter, so older")
+    there.pull()
+    assert "close" in there.journal.read_text()
+
+
+def test_a_trial_sees_the_pause_that_the_driver_marks_elsewhere(bucket: Any) -> None:
+    folder = StudyFolder(STORAGE, "mine")
+    spec = TrialSpec(
+        method="simcse", encoder="builtin:tiny", data={}, metric="stsb_dev", mode="max", params={}, seed=0,
+        folder=folder.trial("t0000"), workers=1, gpus=0, cpus=1,
+    )  # fmt: skip
+    assert not pausing(spec)
+    bucket.put_object(Bucket="bucket", Key="search/mine/PAUSE", Body=b"")
+    assert pausing(spec)
+    bucket.delete_object(Bucket="bucket", Key="search/mine/PAUSE")
+    assert not pausing(spec)
+    folder.mark_pause(True)
+    assert pausing(spec)
+    folder.mark_pause(False)
+    assert not pausing(spec)
+
+
+def test_a_trials_files(bucket: Any) -> None:
+    folder = StudyFolder(STORAGE, "mine")
+    files = TrialFiles(folder.trial("t0000"))
+    assert files.load_last() is None
+    files.save_last({"step": 1})
+    files.save_last({"step": torch.tensor(2)})
+    assert files.load_last() == {"step": torch.tensor(2)}
+    torn = bucket.get_object(Bucket="bucket", Key="search/mine/trials/t0000/last/state.pt")["Body"].read()[:100]
+    bucket.put_object(Bucket="bucket", Key="search/mine/trials/t0000/last/state.pt", Body=torn)
+    assert files.load_last() is None, "a state that cannot be read counts as none"
+    files.drop_last()
+    files.drop_last()
+    with pytest.raises(FileNotFoundError, match=r"best/weights\.safetensors"):
+        files.load_best()
+    weights = {"w": torch.arange(4.0)}
+    files.save_best(weights, {"seed": 3}, {"stsb": np.zeros(2, np.float32)})
+    read, trial = files.load_best()
+    assert torch.equal(read["w"], weights["w"])
+    assert trial == {"seed": 3}
+    keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine/trials/")["Contents"]]
+    assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
+    assert folder.delete(folder.trial("t0000"))
+    assert not folder.delete(folder.trial("t0000"))
+
+
+def test_mlflows_database_comes_back_on_a_new_head(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = tmp_path / "old" / "mlflow.db", tmp_path / "new" / "mlflow.db"
+    (old.parent / "artifacts" / "1").mkdir(parents=True)
+    (old.parent / "artifacts" / "1" / "space.yaml").write_text("name: x")
+    for rows in (1, 2):  # a second backup replaces the first
+        with sqlite3.connect(old) as store:
+            store.execute("create table if not exists runs (name text)")
+            store.execute("insert into runs values ('t')")
+        monkeypatch.setattr(backup, "store_path", lambda storage: old)  # noqa: ARG005
+        assert backup.backup(STORAGE) == f"{STORAGE}/mlflow-backup", rows
+    monkeypatch.setattr(backup, "store_path", lambda storage: new)  # noqa: ARG005
+    assert backup.restore(STORAGE)
+    assert sqlite3.connect(new).execute("select count(*) from runs").fetchall() == [(2,)]
+    assert (new.parent / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
+
+
+def test_the_journal_reaches_the_bucket_while_the_tracker_is_down(bucket: Any) -> None:
+    class Down:
+        progress = 0
+
+        def catch_up(self, final: bool) -> None:  # noqa: ARG002  # Tracker's interface
+            raise OSError("MLflow does not answer")
+
+    folder = new_study(STORAGE, "mine")
+    folder.journal.write_text('{"e":"life"}\n')
+    replayer = Replayer(Down(), also=Mirror(folder).push)  # type: ignore[arg-type]  # all that Replayer uses
+    replayer.start()
+    assert not replayer.finish(0.5)
+    assert replayer.trouble == "MLflow does not answer"
+    there = bucket.get_object(Bucket="bucket", Key=f"search/{folder.study}/tracking.jsonl")
+    assert there["Body"].read() == b'{"e":"life"}\n'
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(bucket: Any, tmp_path: Path) -> None:
+    """The whole way with real trials: killed, resumed with an empty cache, exported."""
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
+    train = {"max_examples": 6000, "eval_examples": 500, "checkpoint_seconds": 0.1}
+    search = {"trials": 2, "concurrent": 1}
+    space = make_space(search, data=data, train=train, encoder="builtin:tiny", metric={"name": "builtin_dev"},
+                       resources={"gpus": 0, "cpus": 1, "workers": 1})  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(space.to_yaml())
+    first = command(tmp_path, "first", "run", "mine.yaml", "--name", "study", "--storage", STORAGE)
+    until = time.monotonic() + 300
+    while not {e["examples"] for e in journal(bucket) if e["e"] == "eval"} & set(range(1000, 5000)):
+        assert first.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    os.killpg(first.pid, signal.SIGKILL)  # driver, raylet and trials: the power is cut
+    first.wait()
+
+    again = command(tmp_path, "second", "resume", "study", "--storage", STORAGE)
+    assert again.wait(timeout=300) == 0
+    events = journal(bucket)
+    assert max(e["resumed_from"] for e in events if e["e"] == "eval") >= 500
+    assert [e["stop"] for e in events if e["e"] == "end"] == ["completed"] * 2
+    for trial in ("t0000", "t0001"):
+        examples = [e["examples"] for e in events if e["e"] == "eval" and e["id"] == trial]
+        assert examples == sorted(set(examples))
+        assert examples[-1] == 6000
+    out = tmp_path / "model"
+    export = [sys.executable, "-m", "analysis.cli", "export", "study", "--metric", "builtin_dev", "--out", str(out)]
+    subprocess.run(export, env=environment(tmp_path, "second"), check=True, timeout=300)
+    assert (out / "model.safetensors").exists()
+
+
+def environment(root: Path, home: str) -> dict[str, str]:
+    store = f"sqlite:///{root / 'mlflow.db'}"
+    env = {**os.environ, "XDG_CACHE_HOME": str(root / home), "MLFLOW_TRACKING_URI": store, "OMP_NUM_THREADS": "1"}
+    env.pop("RAY_ADDRESS", None)
+    return env
+
+
+def command(root: Path, home: str, *words: str) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "search.cli", *words]
+    return subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
+
+
+def journal(bucket: Any) -> list[dict[str, Any]]:
+    """Events in the bucket, [] before there is a journal."""
+    try:
+        text = bucket.get_object(Bucket="bucket", Key="search/study/tracking.jsonl")["Body"].read().decode()
+    except bucket.exceptions.NoSuchKey:
+        return []
+    return [json.loads(line) for line in text.splitlines()]
