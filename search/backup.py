@@ -11,7 +11,7 @@ from pathlib import Path
 import fsspec
 
 from search.errors import UserError
-from search.layout import absolute, is_remote
+from search.layout import CLUSTER_FILE, absolute, is_remote
 from search.tracking import tracking_uri
 
 HEAD_STORE = "~/search/mlflow.db"  # what `search ui` serves where MLFLOW_TRACKING_URI names this machine itself
@@ -35,6 +35,11 @@ def store_path(storage: str) -> Path:
 def is_loopback(uri: str) -> bool:
     """Whether a tracking address is a server of this machine."""
     return uri.startswith(("http://127.0.0.1", "http://localhost"))
+
+
+def out_of_reach(uri: str) -> bool:
+    """Whether the user is on a laptop, and the tracking address is the head's own: `search ui` has the way."""
+    return CLUSTER_FILE in os.environ and is_loopback(uri)
 
 
 def backup(storage: str) -> str:

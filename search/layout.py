@@ -26,6 +26,7 @@ import platformdirs
 from search.errors import UserError
 
 SENT = ("space.yaml", "environment.json", "optuna.log", "tracking.jsonl")  # what `push` sends, the journal last
+CLUSTER_FILE = "SEARCH_CLUSTER"  # environment variable: the cluster file that the laptop's user gave with --cluster
 PAUSE_FILE = "PAUSE"  # trainables.ray_job looks for this name
 
 
@@ -43,6 +44,16 @@ def absolute(storage: str | os.PathLike[str]) -> str:
     if is_remote(text):
         return text.rstrip("/")
     return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+def storage_option(storage: str) -> str:
+    """` --storage ...` as the user's next command needs it, empty for the default storage.
+
+    On a cluster that is followed from a laptop (CLUSTER_FILE says so) it is ` --cluster FILE`: the laptop's commands.
+    """
+    if cluster := os.environ.get(CLUSTER_FILE):
+        return f" --cluster {cluster}"
+    return "" if storage == absolute("runs") else f" --storage {storage}"
 
 
 @dataclass(frozen=True)

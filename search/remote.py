@@ -23,6 +23,7 @@ from typing import Any
 from search.bundle import make_bundle
 from search.environment import environment
 from search.errors import UserError
+from search.layout import CLUSTER_FILE
 from search.space import Space
 from search.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
 
@@ -93,9 +94,9 @@ def stop_job(cluster: str, name: str | None) -> str:
 
 def remote_command(cluster: str, command: str, arguments: Sequence[str]) -> int:
     """Run a quick `search` command on the head itself, with the project as `ray up` installed it; its exit code."""
-    line = DEFAULTS + f"search {command} --storage " + '"$SEARCH_STORAGE"'
-    if "--storage" in arguments:
-        line = DEFAULTS + f"search {command}"
+    line = f"{DEFAULTS}export {CLUSTER_FILE}={shlex.quote(cluster)}; search {command}"
+    if "--storage" not in arguments:
+        line += ' --storage "$SEARCH_STORAGE"'
     code = find_head(cluster).run(f"{line} {shlex.join(arguments)}")
     if code == 255:
         raise UserError(f"--cluster {cluster}: ssh to the head failed")
@@ -121,6 +122,7 @@ def submit(way: Tunnel, job: Job) -> str:
     with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _explained(way):
         env = make_bundle(Path(folder), job.space, job.carry)
         env |= {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+        env[CLUSTER_FILE] = str(way.head.config)
         _client(way).submit_job(
             entrypoint=f"bash -c {shlex.quote(entrypoint)}",
             submission_id=name,
@@ -253,7 +255,8 @@ def mismatches(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
 def _client(way: Tunnel) -> Any:
     from ray.job_submission import JobSubmissionClient
 
-    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # it tells of every upload
+    for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)  # they tell of every upload
     return JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
 
 

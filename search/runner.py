@@ -14,12 +14,13 @@ from typing import Any
 
 from rich.console import Console
 
+from search.backup import out_of_reach
 from search.cluster import gpus_now, ray_session
 from search.driver import Driver, Status
 from search.environment import environment
 from search.errors import UserError
 from search.journal import Event, Journal, Ledger, RunState, read
-from search.layout import Mirror, StudyFolder, absolute, find_study, new_study
+from search.layout import Mirror, StudyFolder, absolute, find_study, new_study, storage_option
 from search.live import Display, display_for
 from search.lock import exclusive
 from search.replayer import Replayer
@@ -71,14 +72,14 @@ class StudyResult:
 
     @property
     def storage_option(self) -> str:
-        """` --storage ...` as the commands need it, empty for the default storage."""
-        storage = self.folder.storage
-        return "" if storage == absolute("runs") else f" --storage {storage}"
+        """` --storage ...` (on a cluster ` --cluster ...`) as the commands need it, empty for the default storage."""
+        return storage_option(self.folder.storage)
 
     @property
     def tracking_option(self) -> str:
         """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
-        return "" if self.tracking_uri == tracking_uri(absolute("runs")) else f" --tracking-uri {self.tracking_uri}"
+        default = self.tracking_uri == tracking_uri(absolute("runs"))
+        return "" if default or out_of_reach(self.tracking_uri) else f" --tracking-uri {self.tracking_uri}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +199,7 @@ def _live(
         sweeper.sweep(final=True)
         tracked = replayer.finish(TRACKER_PATIENCE_S if driver.status != "interrupted" else TRACKER_PATIENCE_S / 6)
         journal.close()
+        uri = replayer.tracker.uri
         completed = driver.ledger.stops["completed"] + driver.ledger.stops["pruned"]
         return StudyResult(
             space=space,
@@ -208,9 +210,9 @@ def _live(
             ledger=driver.ledger,
             kept=sweeper.kept(),
             frequent_reasons=driver.frequent_reasons(),
-            tracking_uri=replayer.tracker.uri,
+            tracking_uri=uri,
             trouble="" if tracked else replayer.trouble,
-            link=replayer.tracker.link(),
+            link=None if out_of_reach(uri) else replayer.tracker.link(),
         )
 
 

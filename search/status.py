@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from search.journal import Ledger, read
-from search.layout import StudyFolder, absolute, find_study, is_remote, studies
+from search.layout import StudyFolder, absolute, find_study, is_remote, storage_option, studies
 from search.live import best_runs, duration, headline, number, seconds_left, trial_line, wanted_points
 from search.lock import alive, exclusive
 from search.space import Space, load_space
@@ -142,7 +142,7 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if tracker:
         console.print(f"  tracker: {tracker}", markup=False)
     if status.state not in ("running", "finished"):
-        console.print(f"  go on: search resume {status.study}", markup=False)
+        console.print(f"  go on: search resume {status.study}{storage_option(folder.storage)}", markup=False)
 
 
 def print_studies(storage: str, form: str) -> None:

@@ -14,9 +14,11 @@ import pytest
 from harness import make_space
 
 from search import bundle, remote, tunnel
+from search.backup import out_of_reach
 from search.bundle import bundled_name, make_bundle
 from search.commands_cluster import typed_arguments
 from search.errors import UserError
+from search.layout import CLUSTER_FILE, absolute, storage_option
 from search.remote import mismatches, own_output
 from search.space import Space, load_space
 from search.tunnel import DASHBOARD, Head, read_cluster
@@ -269,3 +271,24 @@ def test_ssh_uses_the_files_key_and_proxy_and_checks_the_host() -> None:
     assert "ProxyCommand=nc %h %p" in line
     assert "StrictHostKeyChecking=accept-new" in line
     assert str(Path("~/key.pem").expanduser()) in line
+
+
+def test_the_next_command_is_the_laptops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CLUSTER_FILE, raising=False)
+    assert storage_option(absolute("runs")) == ""
+    assert storage_option("s3://bucket/x") == " --storage s3://bucket/x"
+    assert not out_of_reach("http://127.0.0.1:5000")
+    monkeypatch.setenv(CLUSTER_FILE, "c.yaml")
+    assert storage_option("s3://bucket/x") == " --cluster c.yaml"
+    assert out_of_reach("http://127.0.0.1:5000")
+    assert not out_of_reach("https://mlflow.example.org")
+
+
+def test_a_command_on_the_head_gets_its_storage_and_the_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(remote, "find_head", lambda cluster: HEAD)  # noqa: ARG005
+    monkeypatch.setattr(Head, "run", lambda self, line: lines.append(line) or 0)  # noqa: ARG005
+    remote.remote_command("my c.yaml", "status", ["a study"])
+    remote.remote_command("c.yaml", "backup", ["--storage", "s3://b"])
+    assert lines[0].endswith("export SEARCH_CLUSTER='my c.yaml'; search status --storage \"$SEARCH_STORAGE\" 'a study'")
+    assert lines[1].endswith("export SEARCH_CLUSTER=c.yaml; search backup --storage s3://b")
