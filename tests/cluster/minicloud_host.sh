@@ -1,10 +1,10 @@
 # Boots one host of the test cloud; runs as root in namespaces of its own. Sourced by both kinds of host.
 #
 # LAB_ID, LAB_IP, LAB_N: name, address, number. LAB_VENV: the virtual environment. LAB_KEEP: folders that stay visible.
-# /mnt/lab: the cloud's folder (hosts/<id>: a host's disk, shared: the bucket, keys: ssh keys).
+# /mnt/lab: the cloud's folder (hosts/<id>: a host's disk, shared: what the laptop leaves, keys: ssh keys).
 
 private_disk() { # $1: where this host's /tmp and /root lie
-  mkdir -p "$1/root" "$1/tmp/shared"
+  mkdir -p "$1/root" "$1/tmp"
   chmod 1777 "$1/tmp"
   chmod 700 "$1/root"
   for kept in $LAB_KEEP; do # the virtual environment and its Python, read-only
@@ -15,7 +15,6 @@ private_disk() { # $1: where this host's /tmp and /root lie
       ;;
     esac
   done
-  mount --bind /mnt/lab/shared "$1/tmp/shared" # stands for a bucket
   # Without names `ray start` waits 20 s for DNS.
   echo "127.0.0.1 localhost $(hostname)" >"$1/hosts"
   : >"$1/resolv.conf"
@@ -58,6 +57,8 @@ instance() {
 
 laptop() { # "$@": what its user types
   set -e
+  mkdir -p /mnt/lab/laptop/tmp/shared
+  mount --bind /mnt/lab/shared /mnt/lab/laptop/tmp/shared # what the user leaves behind
   private_disk /mnt/lab/laptop
   mkdir -p /root/.ssh
   (umask 077 && cat /mnt/lab/keys/id >/root/.ssh/id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,19 +16,30 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import yaml
-from minicloud import call
+from minicloud import LAPTOP, call
 
-SHARED = Path("/tmp/shared")  # the bucket: the same folder on every host
-STUDY = "preempted"
+from search.tunnel import DASHBOARD, find_head, tunnel
+from search.ui import experiments_of
+
+SHARED = Path("/tmp/shared")  # what the laptop leaves for the test
+TOKEN = Path("~/.ray/auth_token")
+STUDY, CLUSTER = "preempted", "cluster.yaml"
+BUCKET = "s3://bucket/search"
+S3 = {  # an S3 server on the laptop's address (moto) stands for AWS's
+    "AWS_ENDPOINT_URL": f"http://{LAPTOP}:9000", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}  # fmt: skip
 WORKER = {"node_config": {}, "resources": {"CPU": 1}, "min_workers": 0, "max_workers": 2}
 ENV = r"""printf '%s\n' 'export PATH="{bin}:$PATH" PYTHONPATH="$HOME/project:$HOME/project/tests/cluster"' \
 'export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1' \
-'export SEARCH_STORAGE=/tmp/shared/runs MLFLOW_TRACKING_URI=http://127.0.0.1:5000' > ~/search.env"""
+'export SEARCH_STORAGE={bucket} MLFLOW_TRACKING_URI=http://127.0.0.1:5000' \
+'export {s3}' > ~/search.env"""
 SPACE = """
 extends: spaces/quickstart.yaml
 name: mine
@@ -47,6 +59,7 @@ class Flow:
 
     def note(self, **facts: Any) -> None:
         self.seen |= facts
+        self.seen["seconds"] = {**self.seen.get("seconds", {}), ", ".join(facts): round(time.monotonic() - self._began)}
         print(f"### {time.monotonic() - self._began:.1f}s {facts}", flush=True)
         (SHARED / "seen.json").write_text(json.dumps(self.seen, indent=1))
 
@@ -67,11 +80,12 @@ def lab_file(repository: Path) -> dict[str, Any]:
     config["auth"] = {"ssh_user": "root", "ssh_private_key": "~/.ssh/id"}
     head = {"node_config": {}, "resources": {"CPU": 0}, "max_workers": 0}
     config["available_node_types"] = {"head": head, "gpu_spot": WORKER}
-    config |= {"max_workers": 2, "idle_timeout_minutes": 0.2}
+    config |= {"max_workers": 2, "idle_timeout_minutes": 0.7}
     config |= {"initialization_commands": [], "file_mounts_sync_continuously": False}  # `external` has no defaults
     login = config["setup_commands"][-1]
     assert "bashrc" in login, "the last set-up command of cluster.yaml makes shells read search.env"
-    config["setup_commands"] = [ENV.format(bin=Path(sys.executable).parent), login]
+    s3 = " ".join(f"{name}={value}" for name, value in S3.items())
+    config["setup_commands"] = [ENV.format(bin=Path(sys.executable).parent, bucket=BUCKET, s3=s3), login]
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         small = "ray start --object-store-memory=100000000"
         config[key] = [line.replace("ray start", small) for line in config[key]]
@@ -84,25 +98,37 @@ def workers() -> dict[str, Any]:
     return {k: n for k, n in nodes if n["state"] == "running" and n["tags"].get("ray-node-type") == "worker"}
 
 
+def bucket_file(name: str) -> bytes:
+    """An object of the storage, b"" while there is none."""
+    path = f"{BUCKET}/{name}"
+    filesystem = fsspec.filesystem("s3", use_listings_cache=False)
+    return bytes(filesystem.cat_file(path)) if filesystem.exists(path) else b""
+
+
 def journal() -> list[dict[str, Any]]:
-    path = SHARED / "runs" / STUDY / "tracking.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    return [json.loads(line) for line in bucket_file(f"{STUDY}/tracking.jsonl").decode().splitlines()]
 
 
 def holding() -> list[str]:
     """Trials that run, have been evaluated and have a checkpoint to go on from."""
     events = journal()
     ended = {e["id"] for e in events if e["e"] == "end"}
-    trials = SHARED / "runs" / STUDY / "trials"
     evaluated = dict.fromkeys(e["id"] for e in events if e["e"] == "eval")
-    return [t for t in evaluated if t not in ended and any((trials / t / "last").glob("*"))]
+    filesystem = fsspec.filesystem("s3", use_listings_cache=False)
+    return [t for t in evaluated if t not in ended and filesystem.exists(f"{BUCKET}/{STUDY}/trials/{t}/last/state.pt")]
 
 
-def open_ports(address: str) -> list[int]:
-    """Every TCP port of a host that answers."""
+def resumed() -> list[str]:
+    """Trials that were evaluated again after their worker was lost, having started from a checkpoint."""
+    events = journal()
+    retried = {e["id"] for e in events if e["e"] == "retry"}
+    return [e["id"] for e in events if e["e"] == "eval" and e["id"] in retried and e["resumed_from"] > 0]
+
+
+def open_ports(address: str, ports: Iterable[int] = range(1, 65536)) -> list[int]:
+    """The TCP ports of a host that answer."""
     found = []
-    for port in range(1, 65536):
+    for port in ports:
         with socket.socket() as s:
             s.settimeout(1.0)
             if s.connect_ex((address, port)) == 0:
@@ -121,8 +147,6 @@ def status_of(url: str, token: str | None = None) -> int:
 
 def mlflow_runs(url: str) -> list[dict[str, Any]]:
     """Status and tags of every run that the head's MLflow has."""
-    from search.ui import experiments_of
-
     ids = [e["experiment_id"] for e in experiments_of(url)]
     body = json.dumps({"experiment_ids": ids, "max_results": 1000}).encode()
     request = urllib.request.Request(f"{url}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"})
@@ -131,9 +155,25 @@ def mlflow_runs(url: str) -> list[dict[str, Any]]:
     return [{"status": r["info"]["status"], **{t["key"]: t["value"] for t in r["data"]["tags"]}} for r in runs]
 
 
-def command(*words: str, log: str) -> subprocess.Popen[bytes]:
-    with (SHARED / log).open("ab") as output:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+class User:
+    """Somebody at the laptop's shell. typed: every line; what a line prints goes to <name>.log."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.typed: list[str] = []
+        self.env = env
+
+    def start(self, name: str, line: str) -> subprocess.Popen[bytes]:
+        self.typed.append(line)
+        with (SHARED / f"{name}.log").open("ab") as output:
+            words = ["bash", "-c", f"exec {line}"]
+            return subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def run(self, name: str, line: str, seconds: float = 150) -> int:
+        return self.start(name, line).wait(timeout=seconds)
+
+
+def printed(name: str) -> str:
+    return (SHARED / f"{name}.log").read_text()
 
 
 def main(repository: Path) -> None:
@@ -142,29 +182,24 @@ def main(repository: Path) -> None:
     for part in ("search", "trainables", "analysis", "spaces", "tests/cluster"):
         shutil.copytree(repository / part, project / part, ignore=shutil.ignore_patterns("__pycache__"))
     (project / "mine.yaml").write_text(SPACE)
-    (project / "lab.yaml").write_text(yaml.safe_dump(lab_file(repository)))
+    (project / CLUSTER).write_text(yaml.safe_dump(lab_file(repository)))
     os.chdir(project)
-    os.environ |= {"PYTHONPATH": f"{project}:{project}/tests/cluster", "RAY_AUTH_MODE": "token"}
-    sys.path.insert(0, str(project))
-    python = sys.executable
-    ray = str(Path(python).parent / "ray")
-    search = [python, "-m", "search.cli"]
-    subprocess.run([ray, "get-auth-token", "--generate"], check=True, capture_output=True)
-    token = Path("~/.ray/auth_token").expanduser()
-    token.chmod(0o600)
+    user = User({**os.environ, "PYTHONPATH": f"{project}:{project}/tests/cluster"})
+    os.environ |= S3
+    with (SHARED / "s3.log").open("wb") as log:
+        bucket = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", LAPTOP, "-p", "9000"], stderr=log)
 
-    flow.note(up=command(ray, "up", "-y", "lab.yaml", log="up.log").wait(timeout=150))
+    flow.note(token=user.run("token", "ray get-auth-token --generate") or user.run("token", f"chmod 600 {TOKEN}"))
+    flow.wait("the S3 server", lambda: open_ports(LAPTOP, [9000]), 60)
+    fsspec.filesystem("s3").mkdir("bucket")
+    flow.note(up=user.run("up", f"ray up -y {CLUSTER}"))
     assert flow.seen["up"] == 0, "see up.log"
-    run = [*search, "run", "mine.yaml", "--smoke", "--name", STUDY, "--cluster", "lab.yaml"]
-    following = command(*run, log="run.log")
-
-    from search.tunnel import DASHBOARD, MLFLOW, find_head, tunnel
-
-    head = find_head("lab.yaml")
+    following = user.start("run", f"search run mine.yaml --smoke --name {STUDY} --cluster {CLUSTER}")
+    head = find_head(CLUSTER)
     flow.note(workers_before=len(workers()), open_ports=open_ports(head.address))
     with tunnel(head, DASHBOARD) as way:
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
-        flow.note(without_token=status_of(jobs), with_token=status_of(jobs, token.read_text().strip()))
+        flow.note(without_token=status_of(jobs), with_token=status_of(jobs, TOKEN.expanduser().read_text().strip()))
     running = following.poll  # None while it is
     flow.wait("two workers", lambda: len(workers()) == 2 or running() is not None, 150)
     flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or running() is not None, 150)
@@ -176,21 +211,31 @@ def main(repository: Path) -> None:
 
     following.send_signal(signal.SIGINT)  # the user closes the laptop; the job goes on
     flow.note(left=following.wait(timeout=30))
-    flow.note(followed=command(*search, "follow", "--cluster", "lab.yaml", log="follow.log").wait(timeout=240))
-    flow.note(status=command(*search, "status", "--cluster", "lab.yaml", log="status.log").wait(timeout=120))
-    with tunnel(head, MLFLOW) as way:
-        url = f"http://127.0.0.1:{way.ports[MLFLOW]}"
-        flow.note(runs=mlflow_runs(url))
-        os.environ["MLFLOW_TRACKING_URI"] = url
-        best = [str(Path(python).parent / "analysis"), "best", "--metric", "builtin_dev"]
-        flow.note(best=command(*best, log="best.log").wait(timeout=120))
-    resume = [*search, "resume", STUDY, "--cluster", "lab.yaml"]
-    flow.note(resumed=command(*resume, log="resume.log").wait(timeout=120))
+    following = user.start("follow", f"search follow --cluster {CLUSTER}")
+    running = following.poll
+    flow.wait("a trial resumed on another worker", lambda: resumed() or running() is not None, 150)
+    flow.note(stop=user.run("stop", f"search stop --cluster {CLUSTER}"))
+    flow.note(followed=following.wait(timeout=150))
+    flow.note(status=user.run("status", f"search status --cluster {CLUSTER}"))
+    flow.note(resumed=user.run("resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
+    flow.note(confirmed=user.run("confirm", f"search confirm {STUDY} --top 1 --seeds 1 --cluster {CLUSTER}", 240))
+
+    pages = user.start("ui", f"search ui --cluster {CLUSTER}")
+    flow.wait("the pages' addresses", lambda: "Ctrl-C ends this." in printed("ui") or pages.poll() is not None, 60)
+    found = re.search(r"^MLflow: +(http://127\.0\.0\.1:\d+)$", printed("ui"), re.MULTILINE)
+    assert found, "see ui.log"
+    user.env["MLFLOW_TRACKING_URI"] = found[1]
+    flow.note(runs=mlflow_runs(found[1]), best=user.run("best", "analysis best --metric builtin_dev"))
+    pages.send_signal(signal.SIGINT)
+    flow.note(pages=pages.wait(timeout=30))
+    flow.note(backup=user.run("backup", f"search backup --cluster {CLUSTER}"))
     flow.wait("no workers", lambda: not workers(), 120)
     flow.note(workers_after=len(workers()))
-    flow.note(backup=command(*search, "backup", "--cluster", "lab.yaml", log="backup.log").wait(timeout=120))
-    flow.note(down=command(ray, "down", "-y", "lab.yaml", log="down.log").wait(timeout=120))
-    flow.note(nodes={name: node["state"] for name, node in call("ls").items()})
+    flow.note(down=user.run("down", f"ray down -y {CLUSTER}"))
+    flow.note(nodes={name: node["state"] for name, node in call("ls").items()}, typed=user.typed)
+    (SHARED / "tracking.jsonl").write_bytes(bucket_file(f"{STUDY}/tracking.jsonl"))
+    (SHARED / "backup.db").write_bytes(bucket_file("mlflow-backup/mlflow.db"))
+    bucket.terminate()
 
 
 if __name__ == "__main__":
