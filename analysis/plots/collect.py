@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +76,10 @@ class Params:
 
 @dataclass(frozen=True)
 class Contour:
-    """Completed trials over two axes and a forest's fit on a grid; surface: (len(grid_y), len(grid_x))."""
+    """Completed trials over two axes and a forest's fit on a grid.
+
+    surface: (len(grid_y), len(grid_x)). sign: 1 if larger values are better, else -1.
+    """
 
     x: Axis
     y: Axis
@@ -85,6 +88,7 @@ class Contour:
     grid_x: Floats
     grid_y: Floats
     surface: Floats
+    sign: float
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,13 @@ class Pareto:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Cosine against gold score of one set, as SelfCCL's Figure 4."""
+    """Cosine against gold score of one set, as SelfCCL's Figure 4. labels: (n,) of the pairs, or None."""
 
     name: str
     gold: Floats
     cosine: Floats
     rho: float
+    labels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ def contour(found: Params, first: str, second: str) -> Contour | None:
     grid_x, grid_y = (_grid(axis) for axis in (x, y))
     mesh = np.stack(np.meshgrid(grid_x, grid_y), axis=-1).reshape(-1, 2)
     surface = forest.predict(mesh).reshape(len(grid_y), len(grid_x))
-    return Contour(x, y, points[keep], found.values[keep], grid_x, grid_y, surface)
+    return Contour(x, y, points[keep], found.values[keep], grid_x, grid_y, surface, found.sign)
 
 
 def _grid(axis: Axis) -> Floats:
@@ -250,16 +255,26 @@ def front(quality: Floats, cost: Floats) -> NDArray[np.bool_]:
     return kept
 
 
-def scatters(arrays: Arrays) -> list[Scatter]:
-    """One scatter per set of a `similarities.npz` that holds gold scores."""
+def scatters(arrays: Arrays, data: Mapping[str, Any]) -> list[Scatter]:
+    """One scatter per set of a `similarities.npz` that holds gold scores.
+
+    Args: data: the `data` part of the resolved space, for the labels of pairs.
+    """
+    from analysis.labels import pair_labels
     from analysis.stats import spearman
 
     found = []
     for key, cosine in arrays.items():
-        gold = arrays.get(f"{key.rsplit('_', 1)[0]}{GOLD_SUFFIX}")
+        name = key.rsplit("_", 1)[0]
+        gold = arrays.get(f"{name}{GOLD_SUFFIX}")
         if key.endswith(GOLD_SUFFIX) or gold is None or len(gold) != len(cosine):
             continue
-        found.append(Scatter(key, gold.astype(float), cosine.astype(float), spearman(cosine, gold)))
+        labels = pair_labels(data, name, gold)
+        found.append(
+            Scatter(
+                key, gold.astype(float), cosine.astype(float), spearman(cosine, gold), tuple(labels) if labels else None
+            )
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis.importance import Importance
 from analysis.plots.collect import Contour, Params
-from analysis.plots.style import BLUE, GREY, MANY, MAP, ORANGE, WIDTH, figure, put_axis, spread, style
+from analysis.plots.style import BLUE, GREY, MANY, ORANGE, WIDTH, colours, figure, put_axis, spread, style
 
 
 def parallel(data: Params, label: str) -> Figure:
@@ -27,14 +27,15 @@ def parallel(data: Params, label: str) -> Figure:
         heights = np.clip((data.positions[done] - low_high[:, 0]) / width, 0, 1)
         absent = np.isnan(heights)
         heights = np.where(absent, -0.12, heights)
-        values = data.sign * data.values[done]
-        norm = Normalize(*np.quantile(values, [0.1, 1])) if len(values) else Normalize(0, 1)
-        colours = ScalarMappable(norm, f"{MAP}_r")
+        values = data.values[done]
+        span = (0.1, 1.0) if data.sign > 0 else (0.0, 0.9)  # the worst tenth would take most of the colours
+        norm = Normalize(*np.quantile(values, span)) if len(values) else Normalize(0, 1)
+        shades = ScalarMappable(norm, colours(data.sign))
         shift = np.column_stack(
             [np.zeros(len(heights)) if a.numeric else 0.1 * (spread(np.zeros(len(heights)), a)) for a in data.axes]
         )
-        for i in np.argsort(values):
-            colour = colours.to_rgba(values[i])
+        for i in np.argsort(data.sign * values):
+            colour = shades.to_rgba(values[i])
             ax.plot(range(len(data.axes)), heights[i] + shift[i], color=colour, linewidth=1, alpha=0.8,
                     rasterized=len(values) > MANY)  # fmt: skip
         for k, axis in enumerate(data.axes):
@@ -48,14 +49,14 @@ def parallel(data: Params, label: str) -> Figure:
             if absent[:, k].any():
                 marks.append((-0.12, "none"))
             for y, text in marks:
-                ax.annotate(text, (k, y), textcoords="offset points", xytext=(3, 2), fontsize=7)
+                ax.annotate(text, (k, y), textcoords="offset points", xytext=(3, 2), fontsize=7, zorder=4,
+                            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6})  # fmt: skip
         ax.set_xticks(range(len(data.axes)), [a.name for a in data.axes], rotation=20, ha="right")
         ax.set(yticks=[], ylim=(-0.2, 1.12), xlim=(-0.15, len(data.axes) - 0.4))
         ax.grid(visible=False)
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
-        bar = fig.colorbar(ScalarMappable(Normalize(norm.vmin or 0, norm.vmax or 1), f"{MAP}_r"), ax=ax, pad=0.02)
-        bar.set_label(label if data.sign > 0 else f"-({label})")
+        fig.colorbar(shades, ax=ax, pad=0.02).set_label(label)
         return fig
 
 
@@ -86,15 +87,15 @@ def slices(data: Params, label: str) -> Figure:
 
 
 def contour(data: Contour, label: str) -> Figure:
-    """Completed trials over two parameters on a random forest's fit."""
+    """Completed trials over two parameters on a random forest's fit, the better the darker."""
     with style():
         fig, (ax,) = figure(height=3.2)
-        ground = Normalize(data.surface.min(), data.surface.max())
+        ground, shades = Normalize(data.surface.min(), data.surface.max()), colours(data.sign)
         filled = ax.pcolormesh(
-            data.grid_x, data.grid_y, data.surface, cmap=MAP, norm=ground, shading="nearest", rasterized=True
+            data.grid_x, data.grid_y, data.surface, cmap=shades, norm=ground, shading="nearest", rasterized=True
         )
         ax.scatter(spread(data.points[:, 0], data.x), spread(data.points[:, 1], data.y), c=data.values,
-                   cmap=MAP, norm=ground, edgecolors="white", linewidths=0.8, s=28)  # fmt: skip
+                   cmap=shades, norm=ground, edgecolors="white", linewidths=0.8, s=28)  # fmt: skip
         put_axis(ax, data.x, "x")
         put_axis(ax, data.y, "y")
         ax.grid(visible=False)

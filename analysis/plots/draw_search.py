@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.plots.collect import Curves, History, Pareto
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, figure, style
@@ -25,6 +25,7 @@ def history(data: History, label: str) -> Figure:
             ax.plot(data.reference_at, data.reference, "--", color=GREEN, linewidth=1.4, label=data.reference_name)
         if data.baseline is not None:
             ax.axhline(data.baseline, color=ORANGE, linewidth=1.2, linestyle=":", label="paper's setting")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel="trial, in the order they started", ylabel=label)
         _legend_below(fig, ax)
         return fig
@@ -78,8 +79,13 @@ def pareto(data: Pareto, label: str) -> Figure:
         names = [t for t, kept in zip(data.trials, data.front, strict=True) if kept]
         places = zip(data.seconds[data.front][order], data.values[data.front][order], strict=True)
         named = list(zip(places, [names[i] for i in order], strict=True))
+        ax.margins(y=0.12)  # room for a name above the best
+        low, high = ax.get_xlim()
+        middle = np.sqrt(low * high) if ax.get_xscale() == "log" else (low + high) / 2
         for (x, y), name in named[-3:]:  # the best ends of the front: more labels would overlap
-            ax.annotate(name, (x, y), textcoords="offset points", xytext=(-4, 5), ha="right", fontsize=8)
+            left = x > middle
+            ax.annotate(name, (x, y), textcoords="offset points", xytext=(-4 if left else 4, 5),
+                        ha="right" if left else "left", fontsize=8)  # fmt: skip
         _legend_below(fig, ax)
         return fig
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from analysis.axes import Axis, study_axes
+from analysis.axes import Axis, read_space, study_axes
 from analysis.importance import Importance
 from analysis.plots import collect, draw_models, draw_params, draw_search
 from analysis.study import Study, read_study
@@ -90,7 +90,7 @@ def _contour(study: Study, axes: Sequence[Axis], measured: Importance | None, la
     if len(ranked) < 2:
         return None
     data = collect.contour(collect.params(study, axes), ranked[0], ranked[1])
-    caption = f"Completed trials over {ranked[0]} and {ranked[1]}; the ground is a random forest fitted to them."
+    caption = f"Completed trials over {ranked[0]} and {ranked[1]} on a random forest's fit; the darker the better."
     return Picture("contour", caption, draw_params.contour(data, label)) if data else None
 
 
@@ -111,14 +111,16 @@ def _scatter(study: Study) -> Picture | None:
     """Of the best completed trial whose similarities are stored."""
     done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
     for _, row in done.sort_values("value", ascending=study.metric.sign < 0).head(5).iterrows():
-        data = collect.scatters(study.similarities(row["run_id"]) or {})
+        data = collect.scatters(study.similarities(row["run_id"]) or {}, read_space(study).get("data", {}))
         if data:
             caption = f"Cosine against gold score of every dev pair, trial {row['trial']}; Spearman x 100 above."
+            if any(one.labels for one in data):
+                caption += " The colour is the pair's label."
             return Picture("scatter", caption, draw_models.scatter(data))
     return None
 
 
 def _geometry(study: Study, label: str) -> Picture | None:
     data = collect.geometry(study)
-    caption = "Alignment and uniformity of each trial's best checkpoint on the dev sentences."
+    caption = "Alignment and uniformity of each trial's best checkpoint on the dev sentences; the darker the better."
     return Picture("geometry", caption, draw_models.geometry(data, label)) if len(data.values) > 1 else None

@@ -156,6 +156,11 @@ def _pareto(data: collect.Pareto, label: str) -> go.Figure | None:
 def _geometry(data: collect.Geometry, label: str) -> go.Figure | None:
     if len(data.values) < 2:
         return None
-    marker = {"color": data.values, "colorscale": "Viridis", "colorbar": {"title": label}}
+    marker = {
+        "color": data.values,
+        "colorscale": "Viridis",
+        "reversescale": data.sign > 0,
+        "colorbar": {"title": label},
+    }
     figure = go.Figure(go.Scatter(x=data.uniformity, y=data.alignment, text=data.trials, mode="markers", marker=marker))
     return figure.update_layout(xaxis_title="uniformity", yaxis_title="alignment")

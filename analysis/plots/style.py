@@ -18,7 +18,6 @@ from analysis.axes import Axis
 
 # Okabe and Ito 2008.
 BLUE, ORANGE, GREEN, RED, GREY, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8A8A", "#56B4E9"
-MAP = "viridis"  # ordered in lightness too, so that it survives a grey printer
 WIDTH = 4.6  # inches: on a phone's 370 pixels the 9-point letters keep 10 pixels
 MANY = 400  # points from which on an SVG holds them as a picture
 DPI = 200
@@ -37,6 +36,11 @@ RC: Any = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
 }
+
+
+def colours(sign: float) -> str:
+    """The colour map of a value, the better the darker; ordered in lightness, so that it survives a grey printer."""
+    return "viridis_r" if sign > 0 else "viridis"
 
 
 @contextmanager
@@ -77,7 +81,8 @@ def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
         else:
             target.set_ticks([low, high], [f"{10**low:g}", f"{10**high:g}"])
     elif not axis.numeric:
-        crowded = max(map(len, axis.values)) > 6 or sum(map(len, axis.values)) > 16
+        longest = max(map(len, axis.values))
+        crowded = longest > 6 or longest * len(axis.values) > 16
         turned: dict[str, Any] = {"rotation": 30, "ha": "right", "fontsize": 7} if which == "x" and crowded else {}
         target.set_ticks(list(range(len(axis.values))), list(axis.values), **turned)
     margin = 0.04 * (high - low) if axis.numeric else 0.5

@@ -21,6 +21,7 @@ from analysis.plots.style import save
 from analysis.published import paper_table
 from analysis.store import find_study, open_store
 from analysis.study import Study, read_study
+from trainables.data import load_pairs
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +98,42 @@ def test_scatter_has_the_score_of_the_set(study: Study) -> None:
     row = study.trials[study.trials["stop"] == "completed"].iloc[0]
     arrays = study.similarities(row["run_id"])
     assert arrays is not None
-    (one,) = collect.scatters(arrays)
+    (one,) = collect.scatters(arrays, {})
     ranks = pd.Series(one.cosine).rank(), pd.Series(one.gold).rank()
     assert one.rho == pytest.approx(ranks[0].corr(ranks[1]))
-    assert collect.scatters({"a_dev": np.zeros(3, dtype=np.float32)}) == []  # no gold, no figure
+    assert one.labels is None
+    assert collect.scatters({"a_dev": np.zeros(3, dtype=np.float32)}, {}) == []  # no gold, no figure
+
+
+def stored_sick(folder: Path) -> dict[str, np.ndarray]:
+    """What a trial stores of SICK's dev pairs: gold scores, and word overlap in place of cosines."""
+    pairs = load_pairs(str(folder / "en_sickr_dev.tsv"), "dev", "en")
+    words = [(set(a.lower().split()), set(b.lower().split())) for a, b in zip(pairs.first, pairs.second, strict=True)]
+    overlap = np.array([len(a & b) / len(a | b) for a, b in words], dtype=np.float32)
+    return {"sickr_dev": overlap, "sickr_gold": pairs.gold.astype(np.float32)}
+
+
+@pytest.mark.real_data
+def test_sick_as_in_selfccl_s_figure(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With labels where the data file has them; a file with other scores is not the one that was evaluated."""
+    arrays, data = stored_sick(real_data), {"dev": ["stsb", "sickr"], "language": "en"}
+    (plain,) = collect.scatters(arrays, data)
+    assert len(plain.gold) == 500
+    assert plain.labels is None  # the file at hand has none
+    assert 0.3 < plain.rho < 0.9
+
+    table = pd.read_csv(real_data / "en_sickr_dev.tsv", sep="\t", quoting=3)
+    no = table["sentence2"].str.contains(r"\b(?:no|not)\b", case=False)
+    table["subset"] = np.select([no, table["score"] > 4.5], ["CONTRADICTION", "ENTAILMENT"], "NEUTRAL")
+    table.to_csv(tmp_path / "en_sickr_dev.tsv", sep="\t", index=False, quoting=3)
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
+    (labelled,) = collect.scatters(arrays, data)
+    assert labelled.labels == tuple(table["subset"])
+    figure = draw_models.scatter([labelled])
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"entailment", "neutral", "contradiction"}
+    assert sum(len(drawn.get_offsets()) for drawn in figure.axes[0].collections) == 500
+    assert save(figure, tmp_path, "sick")[0].stat().st_size > 20_000
+    assert collect.scatters({**arrays, "sickr_gold": arrays["sickr_gold"][::-1]}, data)[0].labels is None
 
 
 def test_ablation_of_a_published_table(tmp_path: Path) -> None:
