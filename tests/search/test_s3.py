@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -37,6 +38,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """boto3's client of an S3 server with an empty bucket; what it does, another machine has done."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of every request
     host, port = server.get_host_and_port()
     given = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
     for name, value in {**given, "DEFAULT_REGION": "us-east-1"}.items():
@@ -188,7 +190,8 @@ def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(bu
         assert examples == sorted(set(examples))
         assert examples[-1] == 6000
     out = tmp_path / "model"
-    export = [sys.executable, "-m", "analysis.cli", "export", "study", "--metric", "builtin_dev", "--out", str(out)]
+    analysis = str(Path(sys.executable).parent / "analysis")
+    export = [analysis, "export", "study", "--out", str(out)]
     subprocess.run(export, env=environment(tmp_path, "second"), check=True, timeout=300)
     assert (out / "model.safetensors").exists()
 
