@@ -8,7 +8,12 @@ import random
 from pathlib import Path
 
 SENTENCES = 8192
-SHAPES = {"mini": (4, 256, 4), "minilm": (6, 384, 12), "base": (12, 768, 12)}  # layers, width, heads
+SHAPES = {  # layers, width, heads
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "minilm": (6, 384, 12),
+    "base": (12, 768, 12),
+}
 
 
 def data_folder() -> Path:

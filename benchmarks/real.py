@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inputs import data_folder, make_encoder, wiki_sentences, write_lines
+from benchmarks.inputs import data_folder, wiki_sentences, write_lines
+from benchmarks.pretraining import pretrain
 
 ROOT = Path(__file__).parents[1]
-PRETRAINING = {"batch": 128, "epochs": 2, "rate": 1e-3}
 COMMON = {"search.sampler": "random", "search.baseline": "none", "pruner.kind": "none"}
 ENGLISH = {"data.train": "{wiki}", "train.max_examples": "8192", "train.eval_examples": "2048"}
 TRIPLETS = {"train.epochs": "2", "train.eval_examples": "2048", "params.batch_size": "64"}
@@ -40,42 +40,6 @@ SEARCHES: dict[str, dict[str, str]] = {  # space file -> overrides beside COMMON
         "params.filters": "60",
     },
 }  # fmt: skip
-
-
-def pretrain(folder: Path, language: str) -> Path:
-    """A small BERT after masked-language modelling on real sentences of the language; the sentences are read once."""
-    import numpy as np
-    import torch
-
-    from trainables.configs import SimcseConfig
-    from trainables.encoder import load_encoder
-    from trainables.network import SentenceNetwork
-
-    data = data_folder()
-    texts = wiki_sentences() if language == "en" else (data / "zh_sentences.txt").read_text("utf-8").splitlines()
-    make_encoder(folder, language=language)
-    loaded = load_encoder(str(folder))
-    network = SentenceNetwork(SimcseConfig(mlm_weight=1.0, dropout=0.0, max_length=64), loaded, seed=0)
-    ids = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    tokens = [np.asarray(row, dtype=np.int32) for row in ids if row]
-    rng, batch = np.random.default_rng(0), int(PRETRAINING["batch"])
-    steps = int(PRETRAINING["epochs"]) * (len(tokens) // batch)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=PRETRAINING["rate"], weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PRETRAINING["rate"], total_steps=steps)
-    network.train()
-    for step in range(steps):
-        rows = rng.choice(len(tokens), batch, replace=False)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = network.mlm_loss({"sentence": [tokens[row] for row in rows]}, rng)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
-        schedule.step()
-        if step % 100 == 0:
-            print(f"{language}: step {step} of {steps}, masked-language-model loss {loss.item():.3f}", file=sys.stderr)
-    network.encoder.save_pretrained(folder)
-    return folder
 
 
 def search(space: str, trials: int, values: dict[str, str], storage: Path) -> dict[str, Any]:
@@ -118,5 +82,5 @@ def run(runs: int) -> dict[str, Any]:
         }
         for language in ("en", "zh"):
             encoder = scratch / language
-            values[language] = str(encoder if encoder.exists() else pretrain(encoder, language))
+            values[language] = str(encoder if encoder.exists() else pretrain(encoder, "mini", language))
         return {"rows": [search(space, runs, values, scratch / "searches") for space in SEARCHES]}
