@@ -245,7 +245,7 @@ def _interruptible(driver: Driver, display: Display, wanted: bool) -> Iterator[N
         if driver.pausing:
             raise KeyboardInterrupt
         driver.interrupt(signal.Signals(number).name)
-        display.note("pausing: trials stop at their next evaluation and save their state; once more = at once")
+        display.note("pausing: trials save their state and stop; once more = at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

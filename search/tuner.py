@@ -27,6 +27,7 @@ os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.it
 import ray.exceptions  # noqa: E402  # see QUIET
 from ray import cloudpickle, tune  # noqa: E402
 from ray.tune.experiment import Trial  # noqa: E402
+from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 
@@ -120,6 +121,17 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return None
 
 
+class Silence(TrialProgressCallback):  # type: ignore[misc]
+    """In place of Tune's own, which prints a line for a trial that is dropped before it started and remembers the
+    last text of every trial."""
+
+    def log_result(self, trial: Trial, result: dict[str, Any], error: bool = False) -> None:
+        """Nothing."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Nothing."""
+
+
 class Housekeeping(tune.Callback):  # type: ignore[misc]
     """Writes down that Tune starts a trial again, and keeps Tune's memory of ended trials small."""
 
@@ -195,7 +207,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
             storage_path=scratch,
             search_alg=StudySearcher(shared),
             scheduler=StudyScheduler(shared),
-            callbacks=[Housekeeping(shared)],
+            callbacks=[Housekeeping(shared), Silence()],
             num_samples=-1,
             max_failures=max_retries,
             reuse_actors=True,

@@ -22,6 +22,7 @@ from trainables.method import Examples, Method, Network, Tokens
 from trainables.spec import Evaluation, Outcome, Report, Verdict
 
 LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
+PAUSE_LOOK_S, PAUSE_LOOK_SHARE = 0.5, 0.01  # whether to pause: asked this often, for at most this share of the time
 AMX_PAYS_FROM = 256  # width of a network from which bf16 is faster than float32 on a CPU
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
@@ -70,9 +71,11 @@ class Training:
         files: TrialFiles,
         world: World,
         about: Mapping[str, Any],
+        pausing: Callable[[], bool],
     ) -> None:
         self.method, self.config, self.examples, self.evaluate = method, config, examples, evaluate
         self.seed, self.mode, self.files, self.world, self.about = seed, mode, files, world, about
+        self.pausing, self.look_again = pausing, 0.0
         self.network = network.to(world.device)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
@@ -104,6 +107,8 @@ class Training:
                 clock = time.monotonic()
                 verdict = self.world.agree(report(evaluation) if self.world.rank == 0 else None)
                 clock = time.monotonic()  # waiting for the verdict is not the trial's time
+            elif self._pause_wanted():
+                verdict = "pause"
             if self.world.rank == 0 and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
                 self._save_last()
         done = self.progress.step >= len(self.batches)
@@ -148,6 +153,16 @@ class Training:
         self.progress.examples += len(batch)
         if self.progress.step % LOSS_CHECK_STEPS == 0:
             self._mean_loss()
+
+    def _pause_wanted(self) -> bool:
+        """Whether the trial is to end here, between evaluations. Workers agree on it every few steps."""
+        if self.world.size > 1 and self.progress.step % LOSS_CHECK_STEPS:
+            return False
+        wanted, now = False, time.monotonic()
+        if self.world.rank == 0 and now >= self.look_again:
+            wanted = self.pausing()
+            self.look_again = now + max(PAUSE_LOOK_S, (time.monotonic() - now) / PAUSE_LOOK_SHARE)
+        return bool(self.world.agree(wanted if self.world.rank == 0 else None))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.bf16)
@@ -240,6 +255,7 @@ def train(
     mode: str = "max",
     world: World | None = None,
     about: Mapping[str, Any] | None = None,
+    pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Train `network` by `method`, evaluating every `eval_examples`, keeping the best evaluation (methods 1.8).
 
@@ -249,6 +265,7 @@ def train(
         report: gets every evaluation, answers "go", "prune" (end now) or "pause" (save and end, to be resumed).
         files: where `last/` is found (then training goes on from it) and `last/` and `best/` are written.
         about: what `best/trial.json` says besides the evaluation (the trial's spec).
+        pausing: asked between evaluations too, now and then: whether to save and end, to be resumed.
 
     Returns: how it ended; value = best evaluation.
     Raises: Broken on a NaN loss or collapsed vectors.
@@ -264,6 +281,7 @@ def train(
         files=files,
         world=world or World(),
         about=about or {},
+        pausing=pausing,
     ).run(report)
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 import traceback
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -20,11 +21,14 @@ import ray.exceptions
 import ray.train
 from ray.train.torch import TorchTrainer
 
-from trainables.ray_job import Message, outcome_message, study_folder
+from trainables.ray_job import Message, outcome_message, pausing, study_folder
 from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
 GONE_S = 60.0  # longest wait for a group that ends
+# How long a group without a trial keeps its workers. Tune keeps a trial process for a next trial that may never come,
+# and does not know of the group's resources: another trial's group would wait for them for ever.
+IDLE_S = 10.0
 # How often Ray Train looks after its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
@@ -73,8 +77,11 @@ class WorkerGroup:
         self._spec = spec
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
+        self._idle: threading.Timer | None = None
+        self._ending = threading.Lock()  # the timer's thread against the trial's
 
     def begin(self, spec: TrialSpec) -> None:
+        self._busy()
         if self._thread is None or not self._thread.is_alive():
             self.close()
             self._start()
@@ -93,6 +100,10 @@ class WorkerGroup:
                 if message.pop("group_over", False):
                     self._thread.join(timeout=GONE_S)
                     self._clear()
+                elif message["done"]:
+                    self._idle = threading.Timer(IDLE_S, self.close)
+                    self._idle.daemon = True
+                    self._idle.start()
                 return message
             if not alive:
                 reason = (str(self._fault or "").strip().splitlines() or ["it ended by itself"])[-1].strip()
@@ -103,12 +114,21 @@ class WorkerGroup:
 
     def close(self) -> None:
         """End the group; its workers and their reserved resources are free afterwards."""
-        if self._thread is None:
-            return
-        with contextlib.suppress(ray.exceptions.RayActorError):
-            ray.get(self._mailbox.post.remote(None))
-        self._thread.join(timeout=GONE_S)
-        self._clear()
+        with self._ending:
+            if self._thread is None:
+                return
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                ray.get(self._mailbox.post.remote(None))
+            self._thread.join(timeout=GONE_S)
+            self._clear()
+
+    def _busy(self) -> None:
+        """No longer idle; a group that is being ended for that is gone afterwards."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        with self._ending:
+            pass
 
     def _clear(self) -> None:
         ray.kill(self._mailbox)
@@ -172,7 +192,7 @@ def serve(config: dict[str, Any]) -> None:
         place = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
         world = World(rank, context.get_world_size(), place)
         try:
-            outcome = run_trial(spec, report, world, warm)
+            outcome = run_trial(spec, report, world, warm, partial(pausing, spec))
         except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):
                 kind, reason = classify(fault)

@@ -8,9 +8,11 @@ so that a pruned trial stops exactly where it was judged.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -126,7 +128,8 @@ class InProcess:
             from trainables.distributed import World
             from trainables.trial import run_trial
 
-            self._messages.put(outcome_message(run_trial(spec, report, World(device=device(spec)), self._warm)))
+            world = World(device=device(spec))
+            self._messages.put(outcome_message(run_trial(spec, report, world, self._warm, partial(pausing, spec))))
 
         try:
             TorchTrainer(
@@ -170,8 +173,10 @@ def pausing(spec: TrialSpec) -> bool:
     study = study_folder(spec)
     if "://" not in study:
         return (Path(study) / PAUSE_FILE).exists()
-    filesystem, path = fsspec.core.url_to_fs(f"{study}/{PAUSE_FILE}")
-    return bool(filesystem.exists(path))
+    with contextlib.suppress(Exception):  # a remote storage in trouble ends no trial: the next look will tell
+        filesystem, path = fsspec.core.url_to_fs(f"{study}/{PAUSE_FILE}")
+        return bool(filesystem.exists(path))
+    return False
 
 
 def _make_host(spec: TrialSpec) -> Host:

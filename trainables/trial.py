@@ -45,7 +45,13 @@ class Warm:
         return thing
 
 
-def run_trial(spec: TrialSpec, report: Report, world: World | None = None, warm: Warm | None = None) -> Outcome:
+def run_trial(
+    spec: TrialSpec,
+    report: Report,
+    world: World | None = None,
+    warm: Warm | None = None,
+    pausing: Callable[[], bool] = lambda: False,
+) -> Outcome:
     """Run (or go on with) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
 
     In a group of workers a fault that only one of them met is raised there, since the others wait for it.
@@ -58,7 +64,7 @@ def run_trial(spec: TrialSpec, report: Report, world: World | None = None, warm:
         return report(evaluation)
 
     try:
-        return _run(spec, remember, world, warm)
+        return _run(spec, remember, world, warm, pausing)
     except Exception as fault:
         kind, reason = classify(fault)
         if world.size > 1 and not isinstance(fault, Broken):
@@ -86,7 +92,7 @@ def classify(fault: BaseException) -> tuple[str, str]:
     return "error", f"{type(fault).__name__}: {line}"
 
 
-def _run(spec: TrialSpec, report: Report, world: World, warm: Warm) -> Outcome:
+def _run(spec: TrialSpec, report: Report, world: World, warm: Warm, pausing: Callable[[], bool]) -> Outcome:
     method = METHODS[spec.method]
     config = build(method.config, spec.params)
     key = bench_key(spec)
@@ -120,4 +126,5 @@ def _run(spec: TrialSpec, report: Report, world: World, warm: Warm) -> Outcome:
         mode=spec.mode,
         world=world,
         about={"spec": spec.to_dict(), "revisions": bench.revisions, "packing_note": bench.packing_note},
+        pausing=pausing,
     )

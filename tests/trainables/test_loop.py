@@ -13,7 +13,7 @@ from trainables.configs import SimcseConfig
 from trainables.loop import Broken, cut, train
 
 
-def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0):
+def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False):
     """One life of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
     config = config or SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=4, eval_examples=64)
     seen = []
@@ -24,7 +24,15 @@ def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0):
 
     network = toy.ToyNetwork(config, seed)
     outcome = train(
-        toy.METHOD, config, network, toy.examples(), evaluate, report, seed=seed, files=TrialFiles(str(folder))
+        toy.METHOD,
+        config,
+        network,
+        toy.examples(),
+        evaluate,
+        report,
+        seed=seed,
+        files=TrialFiles(str(folder)),
+        pausing=pausing,
     )
     return outcome, seen
 
@@ -85,6 +93,19 @@ def test_a_paused_trial_goes_on_as_if_nothing_had_happened(tmp_path):
     assert {e.resumed_from for e in after} == {128}
     a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "cut"))
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_pause_takes_effect_between_evaluations(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainables.loop.PAUSE_LOOK_S", 0.0)
+    monkeypatch.setattr("trainables.loop.PAUSE_LOOK_SHARE", 1e9)
+    _, straight = life(tmp_path / "whole")
+    answers = iter([False, False, True])  # asked after each step that is not followed by an evaluation
+    first, before = life(tmp_path / "cut", pausing=lambda: next(answers))
+    assert (first.stop, first.examples, before) == ("paused", 48, [])
+    second, after = life(tmp_path / "cut")
+    assert second.stop == "completed"
+    assert {e.resumed_from for e in after} == {48}
+    assert [(e.value, e.metrics["loss"]) for e in after] == [(e.value, e.metrics["loss"]) for e in straight]
 
 
 def test_same_seed_same_result_and_other_seed_other_result(tmp_path):
