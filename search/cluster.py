@@ -33,6 +33,8 @@ def ray_session(
 
     from search import tuner  # noqa: F401  # sets Ray's environment before ray is imported
 
+    # Tune would start trial processes one after another; a cluster grows by what waits. `capacity` says how many may.
+    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
     if ray.is_initialized():
         known = decided(resources, ray.cluster_resources(), grows=False)
         yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
@@ -61,8 +63,6 @@ def ray_session(
 def _connect(address: str) -> None:
     import ray
 
-    # Tune keeps one trial waiting; a cluster grows by what waits. How many that are is for `capacity` to say.
-    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, ValueError) as error:

@@ -13,6 +13,8 @@ import pytest
 import ray
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
+from trainables.ray_group import IDLE_S
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 WORKER = "RayTrainWorker"  # in the title of the processes of a group
 
@@ -74,6 +76,17 @@ def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, tmp_path: P
     assert until(lambda: not workers()), "the group outlived its trial process"
     assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
     assert not list((tmp_path / "ray").iterdir())
+
+
+def test_an_idle_group_frees_its_resources_and_the_next_trial_gets_a_new_one(
+    process: TrialProcess, tmp_path: Path
+) -> None:
+    """Another trial's group may wait for them: Tune counts only trial processes."""
+    process.to_the_end()
+    assert until(lambda: ray.available_resources().get("CPU") == 4, IDLE_S + 60)
+    assert not workers()
+    process.next(spec_of(tmp_path, "after", workers=2))
+    assert process.to_the_end()[-1]["stop"] == "completed"
 
 
 def test_a_fault_of_one_worker_ends_the_group_and_the_next_trial_gets_a_new_one(

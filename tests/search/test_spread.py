@@ -1,0 +1,94 @@
+"""How trials spread: several on a GPU, the workers of one over nodes. Ray's GPUs are numbers; none need be there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_trial import EVALUATIONS
+from gpu_trial import GpuTrial
+from harness import make_space
+from rich.console import Console
+
+from search.journal import read
+from search.layout import StudyFolder
+from search.runner import Options, run_study
+from search.tuner import QUIET  # sets Ray's environment before ray is imported
+
+assert QUIET
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+@pytest.fixture(autouse=True)
+def _no_other_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import ray
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")  # trial processes find the fake trial by it
+    ray.shutdown()
+    yield
+    ray.shutdown()
+
+
+def options(**given: Any) -> Options:
+    return Options(console=Console(quiet=True), handle_signals=False, **given)
+
+
+def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
+    import ray
+
+    ray.init(num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
+    data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": {"sleep": "0.5"}}
+    space = make_space({"trials": 8}, data=data, resources={"gpus": 0.5, "cpus": 1})
+    folder = StudyFolder(str(tmp_path), "packed")
+    result = run_study(space, folder.storage, name=folder.study, options=options(trainable=GpuTrial))
+    assert (result.status, result.exit_code) == ("finished", 0)
+    trials = [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in folder.local.glob("trials/*/steps.jsonl")
+    ]
+    assert [len(steps) for steps in trials] == [EVALUATIONS + 1] * 8
+    steps = [step for steps in trials for step in steps]
+    assert len({step["pid"] for step in steps}) == 4, "as many warm processes as trials at a time"
+    gpu_of = {step["pid"]: step["gpus"] for step in steps}
+    assert sorted(gpu_of.values()) == ["0", "0", "1", "1"], "two processes see each GPU, none sees both"
+    assert all(step["gpus"] == gpu_of[step["pid"]] for step in steps)
+    moments = [step["from"] for step in steps]
+    assert max(sum(s["from"] <= moment < s["to"] for s in steps) for moment in moments) == 4
+
+
+def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
+    caches = [tmp_path / "first", tmp_path / "second"]  # of each node, as on two machines
+    try:
+        for cache in caches:
+            cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, env_vars={"SEARCH_CACHE_DIR": str(cache)})
+        cluster.wait_for_nodes()
+        space = make_space(
+            {"trials": 2, "concurrent": 1},  # one after the other, in the same warm group
+            data={"train": "builtin", "dev": ["builtin"], "language": "en"},
+            metric={"name": "builtin_dev"},
+            train={"max_examples": 1000, "eval_examples": 500},
+            resources={"workers": 2, "cpus": 1, "gpus": 0},
+        )
+        folder = StudyFolder(str(tmp_path / "runs"), "spread")
+        result = run_study(space, folder.storage, name=folder.study, options=options(address=cluster.address))
+    finally:
+        cluster.shutdown()
+    events = list(read(folder.journal))
+    assert (result.status, result.exit_code) == ("finished", 0), events
+    assert [e["stop"] for e in events if e["e"] == "end"] == ["completed", "completed"]
+    second_began = [e["t"] for e in events if e["e"] == "start"][1] / 1000
+    for cache in caches:
+        tokens = list(cache.glob("tokens-*"))
+        assert tokens, f"no worker ran on the node of {cache.name}"
+        assert all(path.stat().st_mtime < second_began for path in tokens), "tokenised again for the second trial"
+    assert sorted(p.name for p in caches[0].glob("tokens-*")) == sorted(p.name for p in caches[1].glob("tokens-*"))
