@@ -54,7 +54,7 @@ def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]
     folder.pull()
     dashboard = serve_optuna(folder, 8080)
     if dashboard is not None:
-        click.echo(f"optuna-dashboard of {folder.study}: {dashboard.url}")
+        click.echo(f"optuna-dashboard of {folder.study}: {dashboard.url}/dashboard/studies/0")  # its only one
     else:
         click.echo('optuna-dashboard: not installed; pip install "contrastive-search[dashboard]"')
     return dashboard
