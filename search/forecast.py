@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from search.pruners import first_rung, warmup_examples
 from search.space import Space
 from trainables.configs import CONFIGS, NEEDS
 from trainables.knobs import build
@@ -162,7 +163,8 @@ def pruned_share(space: Space, examples: int) -> float:
     at their first comparisons.
     """
     kind, eta = space.pruner.kind, space.pruner.reduction
-    first = max(space.pruner.min_rung or 0, space.pruner.warmup or 0, int(space.base["eval_examples"]))
+    warmup = warmup_examples(space.pruner, space.base, examples)
+    first = first_rung(space.pruner, warmup, examples, int(space.base["eval_examples"]))
     if first >= examples:
         return 1.0
     if kind == "median":

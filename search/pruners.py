@@ -12,6 +12,8 @@ from optuna.pruners import BasePruner
 
 from search.space import Pruner
 
+EARLIEST = 15  # nothing is judged in the first 1/15 of a trial: see `earliest`
+
 
 def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -> BasePruner:
     """The pruner of a space.
@@ -59,9 +61,17 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
     return math.ceil(planned * share)
 
 
-def first_rung(settings: Pruner, warmup: int, rung: int) -> int:
-    """Examples of the first evaluation at which pruning is decided.
+def earliest(settings: Pruner, warmup: int, planned: int) -> int:
+    """Training examples before which a trial is not judged, whatever the pruner.
 
-    Args: warmup: examples of warm-up; rung: examples between two evaluations.
+    Warm-up or `min_rung`; without the latter a fifteenth of the trial. The very first values of a trial mostly tell
+    how fast it starts: on recorded curves with 27 evaluations (tests/search/test_pruners.py) hyperband kept the best
+    point in 13 of 20 searches when it judged from the first evaluation on, in 17 with this rule, at 3 % more examples.
     """
-    return max(1, math.ceil(max(warmup, settings.min_rung or 0, 1) / rung)) * rung
+    rung = settings.min_rung if settings.min_rung is not None else math.ceil(planned / EARLIEST)
+    return max(warmup, rung, 1)
+
+
+def first_rung(settings: Pruner, warmup: int, planned: int, every: int) -> int:
+    """Examples of the first evaluation at which pruning is decided, when there is one `every` so many."""
+    return math.ceil(earliest(settings, warmup, planned) / every) * every

@@ -24,7 +24,7 @@ from optuna.trial import TrialState
 
 from search.journal import Ledger, Run, RunState, cut_torn_line
 from search.layout import StudyFolder
-from search.pruners import first_rung, make_pruner, warmup_examples
+from search.pruners import earliest, first_rung, make_pruner, warmup_examples
 from search.samplers import LESSON, Lessons, Point, PointSampler, distribution, key, value_of
 from search.space import Space, paper_point
 from trainables.spec import Evaluation
@@ -125,7 +125,7 @@ class SearchPlan:
             warmup = warmup_examples(self.space.pruner, run.params, evaluation.planned)
             self._ready_pruner(run.params, evaluation, warmup)
             whole = evaluation.planned and evaluation.examples >= evaluation.planned
-            if evaluation.examples >= max(warmup, self.space.pruner.min_rung or 0) and not whole:
+            if evaluation.examples >= earliest(self.space.pruner, warmup, evaluation.planned) and not whole:
                 return bool(trial.should_prune())
         return False
 
@@ -241,7 +241,7 @@ class SearchPlan:
         if PRUNER_RESOURCES not in self.study.user_attrs and evaluation is not None:
             steps = params.get("eval_steps")
             rung = steps * params["batch_size"] if steps else params.get("eval_examples", evaluation.rung)
-            first = first_rung(self.space.pruner, warmup, rung)
+            first = first_rung(self.space.pruner, warmup, evaluation.planned, rung)
             longest = evaluation.planned or first
             self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])
         self.study.pruner = make_pruner(self.space.pruner, maximise=self.maximise, first=first, longest=longest)

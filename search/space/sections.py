@@ -84,7 +84,7 @@ class Pruner:
         None, "no pruning before this many examples; null = auto, from the schedule", kind="int", low=0, optional=True
     )
     min_rung: int | None = knob(
-        None, "examples of the first rung; null = first evaluation", kind="int", low=1, optional=True
+        None, "examples of the first rung; null = after a fifteenth of a trial", kind="int", low=1, optional=True
     )
     percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
     patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)

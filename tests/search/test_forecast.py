@@ -40,9 +40,12 @@ def test_trials_count_repeats_and_grids(tmp_path):
 
 def test_expected_share_of_successive_halving(tmp_path):
     # rungs at 100, 300, 900 of 2,700 examples: 100 + 200/3 + 600/9 + 1800/27 = 300
-    halving = space(tmp_path, pruner="{kind: successive_halving, reduction: 3}")
+    halving = space(tmp_path, pruner="{kind: successive_halving, reduction: 3, min_rung: 100}")
     assert pruned_share(halving, 2700) == pytest.approx(300 / 2700)
     assert pruned_share(halving, 100) == 1.0
+    # by default nothing is judged in the first fifteenth: rungs at 200, 600, 1800
+    later = space(tmp_path, pruner="{kind: successive_halving, reduction: 3}")
+    assert pruned_share(later, 2700) == pytest.approx((200 + 400 / 3 + 1200 / 9 + 900 / 27) / 2700)
     hyperband = space(tmp_path, pruner="{kind: hyperband, reduction: 3}")
     assert 300 / 2700 < pruned_share(hyperband, 2700) < 1
     assert pruned_share(space(tmp_path), 2700) == 1.0
