@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from fake_trial import EVALUATIONS, FakeTrial
+from faulty_job import DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount, unmount
 from harness import make_space
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from search import record
 from search.errors import UserError
 from search.journal import Ledger, read
 from search.layout import StudyFolder
+from search.live import closing_lines
 from search.lock import exclusive
 from search.runner import Options, StudyResult, confirm_study, resume_study, run_study
 from search.space import Space
@@ -122,7 +124,7 @@ def check_agreement(result: StudyResult) -> None:
         assert run.data.params["learning_rate"] == str(state.run.params["learning_rate"])
         assert run.info.status == ("FAILED" if state.failed else "FINISHED")
         if state.best is not None:
-            assert run.data.metrics["best_stsb_dev"] == pytest.approx(state.best)
+            assert run.data.metrics[f"best_{result.space.metric.name}"] == pytest.approx(state.best)
 
 
 def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
@@ -223,6 +225,53 @@ def test_a_killed_trial_process_goes_on_from_its_checkpoint(tmp_path: Path) -> N
     assert all(s.retries == 1 for s in killed)
     events = [e for e in read(result.folder.journal) if e["e"] == "eval"]
     assert {e["resumed_from"] for e in events if e["id"] == killed[0].run.id} == {0, 100}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[bool]:
+    """Whether disks can be mounted here; what the test mounted is gone afterwards."""
+    probe = tmp_path / "probe"
+    yield mount(probe)
+    for folder in [probe, *(tmp_path / "runs").glob("*/trials/*")]:
+        unmount(folder)
+
+
+def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
+    """Every kind in one study: each trial fails alone, with its kind and reason, and the others are complete."""
+    rates = [OK, RAISE, OOM, KILL, NAN, *([DISK] if small_disk else [])]
+    space = make_space(
+        {"sampler": "grid", "trials": None, "max_failed_share": 1.0, "max_retries": 1, "baseline": "none"},
+        data={"train": "builtin", "dev": ["builtin"], "language": "en"},
+        metric={"name": "builtin_dev"},
+        preset="none",
+        params={"learning_rate": {"grid": rates}, "batch_size": 16},
+        train={"max_examples": 96, "eval_examples": 32, "checkpoint_seconds": 0.0},
+    )
+    plain = Options(trainable=FaultyJob, console=Console(quiet=True), handle_signals=False)
+    result = run_study(space, str(tmp_path / "runs"), options=plain)
+    assert (result.status, result.exit_code) == ("finished", 0)
+    ended = {s.run.params["learning_rate"]: s for s in result.ledger.runs.values()}
+    assert {rate: s.state for rate, s in ended.items()} == {
+        OK: "completed",
+        RAISE: "failed:error",
+        OOM: "failed:oom",
+        KILL: "completed",
+        NAN: "failed:nan",
+        **({DISK: "failed:disk"} if small_disk else {}),
+    }
+    assert ended[RAISE].reason == "KeyError: 'a bug in the trial'"
+    assert "can't allocate memory" in ended[OOM].reason
+    assert (ended[KILL].retries, ended[KILL].examples) == (1, 96)
+    evaluations = [e for e in read(result.folder.journal) if e["e"] == "eval" and e["id"] == ended[KILL].run.id]
+    assert [e["resumed_from"] for e in evaluations] == [0, 32, 32]
+    check_agreement(result)
+    notes = "".join(closing_lines(result))
+    assert "1 oom" in notes
+    if small_disk:
+        assert "No space left on device" in ended[DISK].reason
+        assert "1 disk" in notes
+        left = [p for p in Path(result.folder.trial(ended[DISK].run.id)).rglob("*") if p.is_file()]
+        assert left == []  # no half file fills what is left of the disk
 
 
 def test_confirm_runs_the_best_and_the_baseline_on_fresh_seeds(tmp_path: Path) -> None:
