@@ -36,10 +36,6 @@ S3 = {  # an S3 server on the laptop's address (moto) stands for AWS's
     "AWS_DEFAULT_REGION": "us-east-1",
 }  # fmt: skip
 WORKER = {"node_config": {}, "resources": {"CPU": 1}, "min_workers": 0, "max_workers": 2}
-ENV = r"""printf '%s\n' 'export PATH="{bin}:$PATH" PYTHONPATH="$HOME/project:$HOME/project/tests/cluster"' \
-'export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1' \
-'export SEARCH_STORAGE={bucket} MLFLOW_TRACKING_URI=http://127.0.0.1:5000' \
-'export {s3}' > ~/search.env"""
 SPACE = """
 extends: spaces/quickstart.yaml
 name: mine
@@ -80,12 +76,15 @@ def lab_file(repository: Path) -> dict[str, Any]:
     config["auth"] = {"ssh_user": "root", "ssh_private_key": "~/.ssh/id"}
     head = {"node_config": {}, "resources": {"CPU": 0}, "max_workers": 0}
     config["available_node_types"] = {"head": head, "gpu_spot": WORKER}
-    config |= {"max_workers": 2, "idle_timeout_minutes": 0.7}
+    config |= {"max_workers": 2, "idle_timeout_minutes": 0.5}
     config |= {"initialization_commands": [], "file_mounts_sync_continuously": False}  # `external` has no defaults
-    login = config["setup_commands"][-1]
-    assert "bashrc" in login, "the last set-up command of cluster.yaml makes shells read search.env"
-    s3 = " ".join(f"{name}={value}" for name, value in S3.items())
-    config["setup_commands"] = [ENV.format(bin=Path(sys.executable).parent, bucket=BUCKET, s3=s3), login]
+    *_, env, login = config["setup_commands"]  # what writes search.env, what makes shells read it
+    assert "> ~/search.env" in env
+    assert "bashrc" in login
+    own = {"PYTHONPATH": "$HOME/project:$HOME/project/tests/cluster", "OMP_NUM_THREADS": 1, **S3}
+    exports = f"'export {' '.join(f'{name}={value}' for name, value in own.items())}' > ~/search.env"
+    env = env.replace("s3://SET-your-bucket/search", BUCKET).replace("> ~/search.env", exports)
+    config["setup_commands"] = [env.replace("$HOME/venv/bin", str(Path(sys.executable).parent)), login]
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         small = "ray start --object-store-memory=100000000"
         config[key] = [line.replace("ray start", small) for line in config[key]]

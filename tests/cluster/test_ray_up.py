@@ -22,7 +22,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGES = ("openssh-server", "openssh-client", "rsync", "iproute2", "iptables")
-LIMIT_S = 600  # the flow waits for each of its steps; this is for a machine that hangs
+LIMIT_S = 900  # the flow waits for each of its steps; this is for a machine that hangs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 60)]
 
