@@ -163,14 +163,17 @@ class SearchPlan:
         if runs[-1].state != "completed":
             return True
         assert runs[-1].best is not None
+        wanted = self.space.search.repeats
         if self.space.pruner.kind == "wilcoxon":
             trial = self._trials[number]
             self._record(trial, runs[-1].run.repeat, runs[-1].best)
             self._ready_pruner({}, None, 0)
             hopeless = bool(trial.should_prune())
         else:
-            hopeless = self._hopeless(number, [state.best for state in runs if state.best is not None])
-        if hopeless or len(runs) >= self.space.search.repeats:
+            hopeless = len(runs) < wanted and self._hopeless(
+                number, [state.best for state in runs if state.best is not None]
+            )
+        if hopeless or len(runs) >= wanted:
             return True
         self._queue.append(self._run(number, len(runs)))
         return False
