@@ -56,11 +56,11 @@ def seed_noise(trials: pd.DataFrame, parameters: Sequence[str], sign: float = 1.
     if repeats is not None and repeats.df >= MIN_REPEATS:
         return repeats
     neighbours = _neighbours(done, parameters)
-    if (trials["stop"] == "pruned").sum() > PRUNED_SHARE * len(trials):
-        # Pruning keeps the lucky ones, alike by that alone: their spread is a lower bound.
-        return neighbours if neighbours and neighbours.sd > PRIOR_SD else SeedNoise(PRIOR_SD, PRIOR_DF, "prior")
-    spread = _upper_spread(done, sign)
-    if neighbours is None or neighbours.sd > STEEP * spread:
+    pruned = int((trials["stop"] == "pruned").sum())
+    spread = _upper_spread(done, sign, pruned)
+    # Pruning keeps the lucky ones, alike by that alone: what neighbours differ by is then a lower bound.
+    least = PRIOR_SD if pruned > PRUNED_SHARE * len(trials) else 0.0
+    if neighbours is None or not least <= neighbours.sd <= STEEP * spread:
         return SeedNoise(min(PRIOR_SD, spread), PRIOR_DF, "prior")
     return neighbours
 
@@ -76,16 +76,21 @@ def _within(done: pd.DataFrame) -> SeedNoise | None:
     return SeedNoise(max(float(np.sqrt((residual**2).sum() / df)), FLOOR), float(df), "repeats")
 
 
-def _upper_spread(done: pd.DataFrame, sign: float) -> float:
+def _upper_spread(done: pd.DataFrame, sign: float, pruned: int) -> float:
     """A bound on the noise from the upper part of all values, which holds it along with what the points differ by.
 
-    Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell.
+    Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell. Pruned
+    points count as lower than all others. The pruner saw noisier values than those at the end, so that near the lowest
+    completed ones there are some missing: the lower quantile keeps away from there.
     """
     values = sign * done.drop_duplicates("point")["value"].to_numpy(dtype=float)
-    if len(values) < MIN_POINTS:
+    if len(values) < MIN_POINTS // (2 if pruned else 1):
         return float("inf")
-    middle, upper = np.quantile(values, [0.6, 0.9])
-    return max(float(upper - middle) / float(ndtri(0.9) - ndtri(0.6)), FLOOR)
+    stopped = pruned / (pruned + len(values))
+    low = max(0.6, 1 - 0.7 * (1 - stopped))
+    high = 1 - (1 - low) / 4
+    middle, upper = np.quantile(values, [max(0.0, 1 - (1 - q) / (1 - stopped)) for q in (low, high)])
+    return max(float(upper - middle) / float(ndtri(high) - ndtri(low)), FLOOR)
 
 
 def _neighbours(done: pd.DataFrame, parameters: Sequence[str]) -> SeedNoise | None:

@@ -5,6 +5,10 @@ likelihood estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maxi
 under it need no further correction for selection (Dawid 1994; Efron 2011, "Tweedie's formula and selection bias"). A
 normal prior (James and Stein 1961) would not do: searches end on a plateau of equally good points with a long tail of
 bad ones, whose spread would switch the shrinkage off exactly where the winner's curse is worst.
+
+Pruned points enter as censored (Turnbull 1976): had they been trained to the end, they would have come out below the
+median of those that were. Left out, or taken for what they had reached, they would leave a search of lucky points only,
+and the best of those would seem worth what it showed.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
-Redraw = Callable[[Floats, int], tuple[Floats, Floats, NDArray[np.intp]]]
+Flags = NDArray[np.bool_]
+Redraw = Callable[[Floats, int], tuple[Floats, Floats, Flags, NDArray[np.intp]]]
 
 GRID = 80
 ITERATIONS = 100
@@ -53,16 +59,20 @@ class Posterior:
         return probability
 
 
-def posterior(values: Floats, sds: Floats) -> Posterior:
-    """Posterior of every point's true value. values, sds: (n,), n >= 1, sds > 0; larger is better."""
+def posterior(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
+    """Posterior of every point's true value; larger is better.
+
+    Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
+    """
     bins = _Bins.of(values, sds)
     values = np.maximum(values, bins.grid[0])
-    prior = bins.fit(bins.count(values[None], bins.groups(sds[None])))[0]
-    weights = _likelihood(values, sds, bins.grid) * prior
+    prior = bins.fit(bins.count(values[None], bins.groups(sds[None]), pruned[None]))[0]
+    below = _below(_limit(values, pruned), sds, bins.grid)
+    weights = np.where(pruned[:, None], below, _likelihood(values, sds, bins.grid)) * prior + TINY
     return Posterior(bins.grid, weights / weights.sum(axis=1, keepdims=True))
 
 
-def selection_bias(values: Floats, sds: Floats, redraw: Redraw, draws: int = 40) -> float:
+def selection_bias(values: Floats, sds: Floats, pruned: Flags, redraw: Redraw, draws: int = 40) -> float:
     """How far the posterior mean of the picked point still lies above its true value, by parametric bootstrap.
 
     The free prior follows the data, so some of the winner's luck survives in it. Studies are redrawn with the posterior
@@ -70,12 +80,13 @@ def selection_bias(values: Floats, sds: Floats, redraw: Redraw, draws: int = 40)
     Tibshirani 1993, ch. 10). Subtract it.
 
     Args:
-        redraw: (truth (n,), draws) -> means (draws, n), their sds (draws, n) out of `sds`, the picked points (draws,).
+        redraw: (truth (n,), draws) -> means (draws, n), their sds (draws, n) out of `sds`, which are pruned (draws, n),
+            the picked points (draws,).
     """
-    truth = posterior(values, sds).mean
+    truth = posterior(values, sds, pruned).mean
     bins = _Bins.of(values, sds)
-    means, scales, chosen = redraw(truth, draws)
-    priors = bins.fit(bins.count(means, bins.groups(scales)))
+    means, scales, stopped, chosen = redraw(truth, draws)
+    priors = bins.fit(bins.count(means, bins.groups(scales), stopped))
     study = np.arange(draws)
     weights = _likelihood(means[study, chosen], scales[study, chosen], bins.grid) * priors
     estimates = (weights @ bins.grid) / np.maximum(weights.sum(axis=1), TINY)
@@ -91,7 +102,7 @@ class _Bins:
     width: float
     bins: int
     classes: Floats  # the different sds, ascending
-    likelihood: Floats  # (classes * bins, m)
+    likelihood: Floats  # (2 * classes * bins, m): of a value in the bin; then of one somewhere below the bin
 
     @staticmethod
     def of(values: Floats, sds: Floats) -> _Bins:
@@ -104,15 +115,18 @@ class _Bins:
         grid = np.linspace(bottom, top, GRID)
         centres = np.asarray(low + width * np.arange(bins), dtype=np.float64)
         tables = [_likelihood(centres, np.full(bins, sd), grid) for sd in classes]
+        tables += [_below(centres, np.full(bins, sd), grid) for sd in classes]
         return _Bins(grid, low, width, bins, classes, np.concatenate(tables))
 
     def groups(self, sds: Floats) -> NDArray[np.intp]:
         """Precision class of each sd, which must be one of `classes`."""
         return np.searchsorted(self.classes, sds)
 
-    def count(self, values: Floats, groups: NDArray[np.intp]) -> Floats:
-        """(studies, n) values to (studies, classes * bins) counts."""
-        place = np.clip(np.rint((values - self.low) / self.width).astype(int), 0, self.bins - 1) + groups * self.bins
+    def count(self, values: Floats, groups: NDArray[np.intp], pruned: Flags) -> Floats:
+        """(studies, n) values to (studies, 2 * classes * bins) counts."""
+        seen = np.where(pruned, _limit(values, pruned), values)
+        place = np.clip(np.rint((seen - self.low) / self.width).astype(int), 0, self.bins - 1)
+        place = place + (groups + len(self.classes) * pruned) * self.bins
         size = len(self.likelihood)
         flat = place + size * np.arange(len(values))[:, None]
         return np.bincount(flat.ravel(), minlength=size * len(values)).reshape(len(values), size).astype(float)
@@ -126,6 +140,16 @@ class _Bins:
         for _ in range(ITERATIONS):
             prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total
         return prior
+
+
+def _limit(values: Floats, pruned: Flags) -> Floats:
+    """(..., 1) median of the points that were not pruned, along the last axis."""
+    return np.asarray(np.nanmedian(np.where(pruned, np.nan, values), axis=-1, keepdims=True))
+
+
+def _below(limit: Floats, sds: Floats, grid: Floats) -> Floats:
+    """(n, m) probability of a value below the limit."""
+    return np.asarray(ndtr((np.broadcast_to(limit, sds.shape)[:, None] - grid) / sds[:, None]))
 
 
 def _likelihood(values: Floats, sds: Floats, grid: Floats) -> Floats:

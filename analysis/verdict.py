@@ -117,8 +117,7 @@ def judge(
     pairs = pair_noise(row["run_ids"], other, metric.parts, similarities)
     between = pairs.between if pairs else 0.0
 
-    # Every point counts here: what the search saw of the others says how much of the best value was luck. A pruned
-    # point enters with what it had reached.
+    # Every point counts here: what the search saw of the others says how much of the best value was luck.
     pool = points[points["stop"].isin(COMPARABLE) & points["value"].notna()].reset_index(drop=True)
     means = metric.sign * pool["value"].to_numpy(dtype=float)
     seeds = pool["n"].to_numpy(dtype=float)
@@ -126,11 +125,12 @@ def judge(
     # it, between none and all: half is added.
     shared = between / 2 if noise.source == "repeats" else between / 4
     sds = np.sqrt(noise.sd**2 / seeds + shared)
+    pruned = (pool["stop"] == "pruned").to_numpy(dtype=bool)
     nameable = pool["point"].isin(done.loc[among, "point"]).to_numpy(dtype=bool)
-    believed = posterior(means, sds)
+    believed = posterior(means, sds, pruned)
     chosen = int(np.flatnonzero(pool["point"] == row["point"])[0])
-    again = _Again(noise.sd, shared, seeds, pool["confirmed"].to_numpy(dtype=bool), nameable, rng)
-    expected = float(believed.mean[chosen]) - selection_bias(means, sds, again)
+    again = _Again(noise.sd, shared, seeds, pool["confirmed"].to_numpy(dtype=bool), pruned, nameable, rng)
+    expected = float(believed.mean[chosen]) - selection_bias(means, sds, pruned, again)
     if not confirmed:  # the bootstrap's own noise must not add luck to a value that was picked for being high
         expected = min(expected, observed[best])
 
@@ -189,20 +189,25 @@ class _Again:
     shared: float
     seeds: Floats
     confirmed: NDArray[np.bool_]
+    pruned: NDArray[np.bool_]
     nameable: NDArray[np.bool_]
     rng: np.random.Generator
 
-    def __call__(self, truth: Floats, draws: int) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    def __call__(self, truth: Floats, draws: int) -> tuple[Floats, Floats, NDArray[np.bool_], NDArray[np.intp]]:
         shape = (draws, len(truth))
         there = truth + np.sqrt(self.shared) * self.rng.normal(size=shape)
         if not self.confirmed.any():
             sds = np.broadcast_to(self._sd(self.seeds), shape)
             means = there + self.seed_sd / np.sqrt(self.seeds) * self.rng.normal(size=shape)
-            return means, sds, np.where(self.nameable, means, -np.inf).argmax(axis=1)
+            if not self.pruned.any():
+                return means, sds, np.zeros(shape, dtype=bool), np.where(self.nameable, means, -np.inf).argmax(axis=1)
+            # The pruner stops the worst; the best are then named without regard to who was nameable in truth.
+            pruned = _ranks(-means) < self.pruned.sum()
+            return means, sds, pruned, means.argmax(axis=1)
         # The best of the redrawn search get the fresh seeds of those that had them in truth; the choice is among these.
         in_search = float(np.median(self.seeds[~self.confirmed])) if not self.confirmed.all() else 1.0
         search = there + self.seed_sd / np.sqrt(in_search) * self.rng.normal(size=shape)
-        rank = np.argsort(np.argsort(-search, axis=1), axis=1)
+        rank = _ranks(search)
         confirmed = rank < self.confirmed.sum()
         ordered = np.concatenate(
             [np.sort(self.seeds[self.confirmed])[::-1], np.sort(self.seeds[~self.confirmed])[::-1]]
@@ -210,10 +215,16 @@ class _Again:
         seeds = ordered[rank]
         fresh = there + self.seed_sd / np.sqrt(seeds) * self.rng.normal(size=shape)
         means = np.where(confirmed, fresh, search)
-        return means, self._sd(seeds), np.where(rank < self.nameable.sum(), means, -np.inf).argmax(axis=1)
+        pruned = rank >= len(truth) - self.pruned.sum()
+        return means, self._sd(seeds), pruned, np.where(rank < self.nameable.sum(), means, -np.inf).argmax(axis=1)
 
     def _sd(self, seeds: Floats) -> Floats:
         return np.asarray(np.sqrt(self.seed_sd**2 / seeds + self.shared))
+
+
+def _ranks(values: Floats) -> NDArray[np.intp]:
+    """(studies, n) place of each value in its row, the largest first."""
+    return np.argsort(np.argsort(-values, axis=1), axis=1)
 
 
 def _candidates(done: pd.DataFrame) -> NDArray[np.bool_]:

@@ -42,11 +42,10 @@ def verdict_lines(verdict: Verdict, study: str) -> list[str]:
 
     seeds = f"mean of {v.n} fresh seeds" if v.confirmed else ("one seed" if v.n == 1 else f"mean of {v.n} seeds")
     lines = [f"Best: {v.trial}, {v.metric.name} {number(v.value)} ({seeds})."]
-    kind = "" if v.confirmed else " by a bootstrap estimate"
     over = "seeds and dev pairs" if v.pairs else "seeds"
     lines.append(
-        f"Expected value: {number(v.expected)}{kind}, corrected for picking the best of {v.tried} "
-        f"(uncorrected best {number(v.naive)}); {PERCENT} interval {number(v.low)} to {number(v.high)} over {over}; "
+        f"Expected value: {number(v.expected)}, {_correction(v, number)}; "
+        f"{PERCENT} interval {number(v.low)} to {number(v.high)} over {over}; "
         f"probability of being the best {v.p_best:.2f}."
     )
     lines.append(_gain_line(v, number))
@@ -58,6 +57,29 @@ def verdict_lines(verdict: Verdict, study: str) -> list[str]:
     if not v.confirmed:
         lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` does that.")
     return lines
+
+
+def _correction(v: Verdict, number: Callable[..., str]) -> str:
+    """What was taken off the value measured, and why: the best of many was also lucky."""
+    taken = v.metric.sign * (v.value - v.expected)
+    measured = f"the {number(v.value)} measured"
+    if v.confirmed:
+        most = f"the best single mean of the search, of {v.tried}, was {number(v.naive)}"
+        if number(v.expected) == number(v.value):
+            return f"as measured on the fresh seeds ({most})"
+        less = f"{number(abs(taken))} {'below' if taken > 0 else 'above'} {measured}"
+        return f"{less}, corrected for the choice among {v.candidates} confirmed on the same dev pairs ({most})"
+    if v.tried == 1:
+        return "as measured: there was nothing to choose from"
+    if number(v.expected) == number(v.value):
+        return (
+            f"a bootstrap estimate, corrected for picking the best of {v.tried}: it stands so far above the others "
+            f"that nothing is to be taken off {measured}"
+        )
+    return (
+        f"a bootstrap estimate, corrected for picking the best of {v.tried}: {number(taken)} of {measured} "
+        "are put down to luck"
+    )
 
 
 def _gain_line(v: Verdict, number: Callable[..., str]) -> str:

@@ -20,7 +20,8 @@ PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><link rel="icon" href="data:,">
 <style>body {{ font: 16px/1.4 system-ui, sans-serif; margin: 0 auto; max-width: 64rem; padding: 0 .75rem }}
-h2 {{ font-size: 1.05rem; margin: 1.5rem 0 0 }}</style>
+h2 {{ font-size: 1.05rem; margin: 1.5rem 0 0 }}
+.wide {{ overflow-x: auto }}</style>
 <script>{script}</script></head><body><h1>{title}</h1>
 {body}
 </body></html>
@@ -30,21 +31,21 @@ h2 {{ font-size: 1.05rem; margin: 1.5rem 0 0 }}</style>
 def page(study: Study) -> str:
     """History, learning curves, parallel coordinates, slices, Pareto front, alignment against uniformity."""
     axes, label = study_axes(study), collect.label_of(study)
-    figures = [
-        ("History", _history(collect.history(study), label)),
-        ("Learning curves", _curves(collect.curves(study), label)),
-        ("Parameters together", _parallel(collect.params(study, axes), label)),
-        ("Each parameter", _slices(collect.params(study, axes), label)),
-        ("Quality and time", _pareto(collect.pareto(study), label)),
-        ("Alignment and uniformity", _geometry(collect.geometry(study), label)),
+    figures = [  # title, figure, pixels that it needs: on a smaller screen it is scrolled
+        ("History", _history(collect.history(study), label), 0),
+        ("Learning curves", _curves(collect.curves(study), label), 0),
+        ("Parameters together", _parallel(collect.params(study, axes), label), 110 * (len(axes) + 1)),
+        ("Each parameter", _slices(collect.params(study, axes), label), 640),
+        ("Quality and time", _pareto(collect.pareto(study), label), 0),
+        ("Alignment and uniformity", _geometry(collect.geometry(study), label), 0),
     ]
     parts = []
-    for title, figure in figures:
+    for title, figure, width in figures:
         if figure is not None:
             figure.update_layout(template="plotly_white", margin=_margins(figure))
             figure.update_layout(height=figure.layout.height or 420, legend={"orientation": "h", "y": -0.2})
             inner = figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)
-            parts.append(f"<h2>{title}</h2>\n{inner}")
+            parts.append(f'<h2>{title}</h2>\n<div class="wide"><div style="min-width: {width}px">{inner}</div></div>')
     title = html.escape(f"{study.name}: {study.metric.name}")
     return PAGE.format(title=title, script=get_plotlyjs(), body="\n".join(parts))
 
@@ -127,7 +128,9 @@ def _slices(data: collect.Params, label: str) -> go.Figure | None:
     if not data.axes or not len(data.values):
         return None
     rows = math.ceil(len(data.axes) / 2)
-    figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
+    figure = make_subplots(
+        rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.06, vertical_spacing=min(0.12, 0.4 / rows)
+    )
     for k, axis in enumerate(data.axes):
         place = {"row": k // 2 + 1, "col": k % 2 + 1}
         for hit, colour, symbol in ((data.pruned, GREY, "x"), (~data.pruned, BLUE, "circle")):

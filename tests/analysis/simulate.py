@@ -16,6 +16,7 @@ METRIC = Metric("stsb_dev", ("stsb_dev",))
 LEVEL = 0.75  # population Spearman of an average model
 # Shares of a model's error on a pair that all models make, that all seeds of one configuration make, and its own.
 COMMON, CONFIGURATION, OWN = 0.9, 0.05, 0.05
+RUNG_BELOW, RUNG_SD = 0.02, 0.003  # a value at the pruner's rung: below the final one, with noise of its own
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def simulate(
         effects: true Spearman of each configuration minus LEVEL; configuration 0 is the baseline.
         confirm: fresh seeds for the `top` best and the baseline, 0 = none.
         seed_sd: of the population Spearman over seeds; the choice of pairs adds to it.
-        prune: share of the configurations, those with the worst values, that is stopped early.
+        prune: share of the configurations that is stopped at a rung, where they have their luck with the seed already:
+            those that look worst there. What is stored of them is what they had reached.
     """
     effects = np.asarray(effects, dtype=float)
     n = len(effects)
@@ -88,8 +90,9 @@ def simulate(
     parameters = {f"params.p{k}": rng.random(n) for k in range(3)}
     parameters["params.p0"] = effects + 1e-9 * parameters["params.p0"]  # near in p0 is near in value
     if prune:
-        worst = trials["value"].nsmallest(int(prune * n)).index.difference([0])
-        trials.loc[worst, "stop"] = "pruned"
+        reached = trials["value"] - RUNG_BELOW + RUNG_SD * rng.standard_normal(n)
+        worst = reached.nsmallest(int(prune * n)).index.difference([0])
+        trials.loc[worst, "stop"], trials.loc[worst, "value"] = "pruned", reached[worst]
     naive = int(trials["value"].idxmax())
     naive_error = float(trials["value"].max() - LEVEL - effects[naive])
     if confirm:

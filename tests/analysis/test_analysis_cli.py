@@ -45,14 +45,14 @@ def test_best_prints_ranking_verdict_and_the_way_to_the_checkpoint(small: SmallS
     assert lines[header + 2].endswith("confirmed, baseline")
     assert lines[header + 5] == ""  # four rows
     assert any(line.startswith(("Significant gain: +", "No significant gain: ")) for line in lines)
-    assert any(line.startswith("Expected value: ") and "corrected for picking the best of" in line for line in lines)
+    assert any(line.startswith("Expected value: ") and "corrected for the choice among" in line for line in lines)
     assert lines[-1] == "Checkpoint of the best: analysis export small-1"
 
 
 def test_best_takes_the_newest_study_and_says_what_is_not_confirmed(small: SmallStore) -> None:
     found = call(small, "best")
     assert "Study small-2" in found.output
-    assert "by a bootstrap estimate" in found.output
+    assert "a bootstrap estimate, corrected for picking the best of" in found.output
     assert "Not confirmed on fresh seeds; `search confirm small-2` does that." in found.output
 
 

@@ -54,6 +54,7 @@ def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
     assert text.count("data:image/svg+xml;base64,") == 9
     assert "Made 2026-03-01 12:00 UTC" in text
     assert "confirmed" in text
+    assert "`" not in text.split("<h2>Figures</h2>")[0]
     assert study.points["value"].notna().sum() > 3
 
 

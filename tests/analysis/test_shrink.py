@@ -7,18 +7,20 @@ import pytest
 
 from analysis.shrink import Posterior, posterior
 
+NONE = np.zeros(60, dtype=bool)  # pruned
+
 
 def test_equal_points_shrink_to_their_mean() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, 60)
-    best = posterior(values, np.ones(60)).mean[values.argmax()]
+    best = posterior(values, np.ones(60), NONE).mean[values.argmax()]
     assert best - values.mean() < 0.4 * (values.max() - values.mean())
 
 
 def test_a_plateau_shrinks_although_the_rest_is_far_below() -> None:
     rng = np.random.default_rng(1)
     values = np.append(rng.normal(0, 1, 20), rng.normal(-30, 10, 40))
-    best = posterior(values, np.ones(60)).mean[values[:20].argmax()]
+    best = posterior(values, np.ones(60), NONE).mean[values[:20].argmax()]
     assert best < 0.6 * values.max()
     # James and Stein's common shrinkage would leave it where it is: the spread of all points is far above the noise.
     assert 1 / values.var() < 0.01
@@ -28,11 +30,28 @@ def test_an_outlier_measured_well_stays() -> None:
     rng = np.random.default_rng(2)
     values, sds = rng.normal(0, 0.5, 30), np.full(30, 0.5)
     values[7], sds[7] = 3.0, 0.2
-    assert posterior(values, sds).mean[7] == pytest.approx(3.0, abs=0.1)
+    assert posterior(values, sds, NONE[:30]).mean[7] == pytest.approx(3.0, abs=0.1)
 
 
 def test_one_point_is_its_own_prior() -> None:
-    assert posterior(np.array([0.7]), np.array([0.1])).mean == pytest.approx([0.7])
+    assert posterior(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.7])
+
+
+def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
+    """Of equal points the pruner leaves the lucky ones; what the others had reached, far below, must not matter."""
+    rng = np.random.default_rng(3)
+    pruned = np.arange(60) < 36
+    whole, censored, reached = [], [], []
+    for _ in range(30):
+        values = np.sort(rng.normal(0, 1, 60))
+        stopped = np.where(pruned, values - 5, values)
+        whole.append(posterior(values, np.ones(60), NONE).mean[-1])
+        censored.append(posterior(stopped, np.ones(60), pruned).mean[-1])
+        reached.append(posterior(stopped, np.ones(60), NONE).mean[-1])
+    assert np.mean(censored) == pytest.approx(np.mean(whole), abs=0.2)
+    assert np.mean(reached) > np.mean(whole) + 0.4  # taken at what they had reached
+    deeper = posterior(np.where(pruned, values - 100, values), np.ones(60), pruned).mean[-1]
+    assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
 def test_probability_best_by_hand() -> None:

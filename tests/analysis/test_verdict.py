@@ -60,9 +60,18 @@ def test_noise_without_repeats_or_neighbours_is_the_prior() -> None:
 
 
 def test_noise_of_survivors_is_not_taken_at_its_word() -> None:
-    trials = table({f"p{i}": [0.5 + 1e-5 * (i % 5)] for i in range(60)})
-    trials.loc[:20, "stop"] = "pruned"
-    assert seed_noise(trials, ["x"]).sd == PRIOR_SD
+    """What a pruner leaves of equal points is alike by selection; the upper part of all tells the noise nonetheless."""
+    rng = np.random.default_rng(0)
+    found, plain = [], []
+    for _ in range(40):
+        values = np.sort(rng.normal(0.5, 0.005, 60))
+        trials = table({f"p{i}": [value] for i, value in enumerate(values)})
+        trials.loc[:35, "stop"] = "pruned"
+        found.append(seed_noise(trials, ["y"]).sd)
+        plain.append(values[36:].std(ddof=1))
+    assert max(found) <= PRIOR_SD
+    assert np.mean(found) == pytest.approx(0.005, rel=0.15)
+    assert np.mean(plain) < 0.6 * 0.005
 
 
 def test_pair_noise_takes_the_seeds_part_out() -> None:
