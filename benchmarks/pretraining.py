@@ -14,9 +14,20 @@ from trainables.encoder import load_encoder
 from trainables.network import SentenceNetwork
 
 BATCH, RATE = 128, 1e-3
+DONE = "pretrained"
+KEPT = Path(__file__).parent / "results" / "encoders"  # made once: minutes
 
 
-def pretrain(folder: Path, shape: str, language: str = "en", epochs: int = 2) -> Path:
+def pretrained(shape: str, language: str = "en") -> Path:
+    """The folder of the encoder of this shape and language; pre-trained at the first call."""
+    folder = KEPT / f"{shape}-{language}"
+    if not (folder / DONE).exists():
+        pretrain(folder, shape, language)
+        (folder / DONE).touch()
+    return folder
+
+
+def pretrain(folder: Path, shape: str, language: str = "en", epochs: int = 3) -> Path:
     """A BERT of a shape after masked-language modelling on the real sentences of the language."""
     data = data_folder()
     texts = wiki_sentences() if language == "en" else (data / "zh_sentences.txt").read_text("utf-8").split("\n")
