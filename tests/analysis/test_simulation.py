@@ -91,7 +91,7 @@ def test_equal_configurations_pruned(studies: int, confirm: int, prune: float) -
     assert found.claims <= 0.05
     assert found.unbiased
     assert found.naive > 1.0
-    assert found.coverage >= (0.95 if studies == 1000 else 0.85)
+    assert found.coverage >= (0.936 if studies == 1000 else 0.85)  # 95 % less two standard errors of 1,000 studies
 
 
 @STUDIES
