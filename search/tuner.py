@@ -152,7 +152,10 @@ class Housekeeping(tune.Callback):  # type: ignore[misc]
             del result[name]
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
+        """Tune keeps every trial to the end of the study; without these it is 11 kB lighter."""
         trial.config, trial.evaluated_params = {}, {}
+        trial.metric_analysis.clear()
+        trial.metric_n_steps.clear()
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
         kind, reason, _ = self._shared.faults.get(trial.trial_id, ("process", "", ""))
