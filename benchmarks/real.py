@@ -23,8 +23,8 @@ from benchmarks.pretraining import pretrained
 
 ROOT = Path(__file__).parents[1]
 COMMON = {"search.sampler": "random", "search.baseline": "none", "pruner.kind": "none"}
-ENGLISH = {"data.train": "{wiki}", "train.max_examples": "4096", "train.eval_examples": "1024"}
-TRIPLETS = {"train.epochs": "1", "train.eval_examples": "1024", "params.batch_size": "64"}
+ENGLISH = {"data.train": "{wiki}", "train.max_examples": "2048", "train.eval_examples": "1024"}
+TRIPLETS = {"train.epochs": "1", "params.sample_size": "2048", "train.eval_examples": "1024", "params.batch_size": "64"}
 RATE = "{{float: [5.0e-6, 1.0e-4], log: true}}"
 SEARCHES: dict[str, dict[str, str]] = {  # space file -> overrides beside COMMON; encoders and paths are filled in
     "simcse_unsup": ENGLISH | {"encoder": "{en}", "params.batch_size": "64", "params.learning_rate": RATE},
