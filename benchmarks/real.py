@@ -43,8 +43,8 @@ SEARCHES: dict[str, dict[str, str]] = {  # space file -> overrides beside COMMON
         "encoder": "{en}", "params.learning_rate": RATE, "params.pooling": "cls", "data.dev": "[stsb, sickr]",
     },
     "gclsr": {
-        "encoder": "{vectors}", "data.train": "{wiki}", "params.batch_size": "512", "train.epochs": "6",
-        "params.filters": "60",
+        "encoder": "{vectors}", "data.train": "{wiki}", "params.batch_size": "512", "params.filters": "60",
+        "train.epochs": "6", "train.max_examples": "10240", "train.eval_examples": "5120",
     },
 }  # fmt: skip
 
