@@ -54,7 +54,7 @@ def run(space: str, overrides: Sequence[str], storage: str, address: str | None,
     from search.space import load_space
     from search.space import smoke as smoke_space
 
-    loaded = load_space(space, overrides)
+    loaded = load_space(space, overrides, find_data=not smoke)
     if smoke:
         loaded = smoke_space(loaded)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainables.packing import Packed, attend, keep_noise
+from trainables.attention import attend, keep_noise
+from trainables.packing import Packed
 
 
 @dataclass(frozen=True)

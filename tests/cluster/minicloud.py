@@ -3,9 +3,9 @@
     python minicloud.py --workdir W --venv V -- COMMAND...   # root; needs sshd, ssh, rsync, ip, iptables, unshare
 
 COMMAND runs on a "laptop". Instances are made over a small HTTP API (what the AWS provider's API is to EC2, see
-minicloud_provider.py); each has its own network, processes, mounts, name and IPC, its own /tmp, /root and /dev/shm, and
-an sshd. All of it sits inside ONE outer process namespace: when COMMAND ends or this process is killed, the kernel ends
-everything, so there is nothing to clean up.
+minicloud_provider.py); each has its own network, processes, mounts, name and IPC, its own home, temporary folder and
+/dev/shm, and an sshd. All of it sits inside ONE outer process namespace: when COMMAND ends or this process is killed,
+the kernel ends everything, so there is nothing to clean up.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 # LAB_ID, LAB_IP, LAB_N: name, address, number. LAB_VENV: the virtual environment. LAB_KEEP: folders that stay visible.
 # /mnt/lab: the cloud's folder (hosts/<id>: a host's disk, shared: what the laptop leaves, keys: ssh keys).
 
-private_disk() { # $1: where this host's /tmp and /root lie
-  mkdir -p "$1/root" "$1/tmp"
-  chmod 1777 "$1/tmp"
-  chmod 700 "$1/root"
+home=~root
+temporary=$(dirname "$(mktemp -u)")
+
+private_disk() { # $1: where this host's own home and temporary folder lie
+  mkdir -p "$1$home" "$1$temporary"
+  chmod 1777 "$1$temporary"
+  chmod 700 "$1$home"
   for kept in $LAB_KEEP; do # the virtual environment and its Python, read-only
-    case "$kept" in /tmp/* | /root/*)
+    case "$kept" in "$temporary"/* | "$home"/*)
       mkdir -p "$1$kept"
       mount --bind "$kept" "$1$kept"
       mount -o remount,bind,ro "$1$kept"
@@ -20,13 +23,13 @@ private_disk() { # $1: where this host's /tmp and /root lie
   : >"$1/resolv.conf"
   mount --bind "$1/hosts" /etc/hosts
   mount --bind "$1/resolv.conf" "$(realpath /etc/resolv.conf)"
-  mount --rbind "$1/root" /root
+  mount --rbind "$1$home" "$home"
   mount -t tmpfs -o size=512m tmpfs /dev/shm
   mount -t tmpfs -o size=16m tmpfs /run
   mkdir -p /run/sshd
-  echo "export PATH=$LAB_VENV/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" >/root/.bashrc
-  echo '. ~/.bashrc' >/root/.bash_profile
-  mount --rbind "$1/tmp" /tmp # last: it hides the real /tmp
+  echo "export PATH=$LAB_VENV/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" >"$home/.bashrc"
+  echo '. ~/.bashrc' >"$home/.bash_profile"
+  mount --rbind "$1$temporary" "$temporary" # last: it hides the real one
 }
 
 instance() {
@@ -44,9 +47,9 @@ instance() {
   # The security group: from outside, the laptop, ssh only; among instances everything.
   iptables -A INPUT -i eth0 -s "$LAB_LAPTOP" -p tcp --syn ! --dport 22 -j REJECT --reject-with tcp-reset
   disk=/mnt/lab/hosts/$LAB_ID
-  mkdir -p "$disk/root/.ssh"
-  cp /mnt/lab/keys/id.pub "$disk/root/.ssh/authorized_keys"
-  chmod 700 "$disk/root/.ssh"
+  mkdir -p "$disk$home/.ssh"
+  cp /mnt/lab/keys/id.pub "$disk$home/.ssh/authorized_keys"
+  chmod 700 "$disk$home/.ssh"
   private_disk "$disk"
   (umask 077 && cat /mnt/lab/keys/host >/run/hostkey)
   printf '%s\n' "Port 22" "ListenAddress $LAB_IP" "HostKey /run/hostkey" "AuthorizedKeysFile .ssh/authorized_keys" \
@@ -57,14 +60,14 @@ instance() {
 
 laptop() { # "$@": what its user types
   set -e
-  mkdir -p /mnt/lab/laptop/tmp/shared
-  mount --bind /mnt/lab/shared /mnt/lab/laptop/tmp/shared # what the user leaves behind
+  mkdir -p "/mnt/lab/laptop$temporary/shared"
+  mount --bind /mnt/lab/shared "/mnt/lab/laptop$temporary/shared" # what the user leaves behind
   private_disk /mnt/lab/laptop
-  mkdir -p /root/.ssh
-  (umask 077 && cat /mnt/lab/keys/id >/root/.ssh/id)
+  mkdir -p "$home/.ssh"
+  (umask 077 && cat /mnt/lab/keys/id >"$home/.ssh/id")
   umount -l /mnt/lab # the user sees no machine room
-  . /root/.bashrc
-  export HOME=/root
-  cd /tmp/shared
+  . "$home/.bashrc"
+  export HOME=$home
+  cd "$temporary/shared"
   exec "$@"
 }

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,7 +28,7 @@ from minicloud import LAPTOP, call
 from search.tunnel import DASHBOARD, find_head, tunnel
 from search.ui import experiments_of
 
-SHARED = Path("/tmp/shared")  # what the laptop leaves for the test
+SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
 TOKEN = Path("~/.ray/auth_token")
 STUDY, CLUSTER = "preempted", "cluster.yaml"
 BUCKET = "s3://bucket/search"

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.packing import Packed, attend, attend_grouped, attend_padded, keep_noise, pack
+from trainables.attention import attend, attend_grouped, attend_padded, keep_noise
+from trainables.packing import Packed, pack
 
 
 def sequences(*lengths: int) -> list[np.ndarray]:

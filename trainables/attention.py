@@ -1,0 +1,206 @@
+"""Attention of packed sentences, each over its own tokens, and dropout's noise.
+
+Groups of sentences of equal length on the CPU, where a group is one batched product; one padded
+`scaled_dot_product_attention` on accelerators, where kernel launches cost more than padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainables.packing import Packed
+
+
+def attend(
+    query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """Multi-head attention of every sentence over its own tokens.
+
+    Args:
+        query: (T, H) of all tokens, or (N, H) of the first tokens only; not yet scaled by 1/sqrt(H / heads).
+        key_value: (T, 2H), keys then values.
+        dropout: p of the attention probabilities, 0 outside training; drawn from torch's global generator.
+        bias: (heads, longest, longest) added to the scores before the softmax (MPNet's relative positions), or None.
+    Returns: the context of each query, shaped like `query`.
+    """
+    grouped = query.device.type == "cpu"
+    return (attend_grouped if grouped else attend_padded)(query, key_value, packed, heads, dropout, bias)
+
+
+def attend_grouped(
+    query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """`attend` without a padded slot: one batched product per sentence length (CPU).
+
+    All tokens' queries, keys and values may be followed by filler rows; theirs is a context of zeros. Lower precisions
+    are computed in float32: on small products of ever new shapes they would be slower.
+    """
+    if query.dtype in (torch.bfloat16, torch.float16):
+        filler = max(0, len(query) - len(packed.ids))
+        query, key_value = query[: len(packed.ids)], key_value[: len(packed.ids)]
+        context = attend_grouped(query.float(), key_value.float(), packed, heads, dropout, bias)
+        return F.pad(context, (0, 0, 0, filler)).to(query.dtype)
+    noise = None
+    if dropout:
+        # Scores of a sentence: heads x its queries x its tokens.
+        squares = packed.lengths if len(query) == len(packed) else packed.lengths**2
+        noise = keep_noise((heads * int(squares.sum()),), dropout, query)
+    bias = bias if bias is None else bias.to(query.dtype)
+    return cast(
+        Tensor,
+        _GroupedAttention.apply(query, key_value, bias, noise, packed, heads),  # type: ignore[no-untyped-call]
+    )
+
+
+def attend_padded(
+    query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """`attend` by one fused kernel over a padded grid (accelerators)."""
+    n, width = len(packed), query.shape[1] // heads
+    all_tokens = len(query) != n
+    key, value = packed.pad(key_value).view(n, -1, 2, heads, width).permute(2, 0, 3, 1, 4)
+    asked = packed.pad(query) if all_tokens else query[:, None]
+    mask = packed.mask[:, None, None]
+    if bias is not None:
+        scores = bias if all_tokens else bias[:, :1]
+        mask = scores.to(query.dtype)[None].masked_fill(~mask, -torch.inf)
+    context = F.scaled_dot_product_attention(
+        asked.view(n, -1, heads, width).transpose(1, 2), key, value, attn_mask=mask, dropout_p=dropout
+    )
+    context = context.transpose(1, 2).reshape(-1, heads * width)
+    return context.index_select(0, packed.slots) if all_tokens else context
+
+
+class _GroupedAttention(torch.autograd.Function):
+    """softmax(q k' / sqrt(d) + bias) v, one batched product per length.
+
+    Written out because autograd over some twenty slices copies more than the products cost (benchmarks/packing.py).
+    Softmax gradient as in FlashAttention: dS = P * (dP - rowsum(dO * O)), which also holds under dropout.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key_value: Tensor,
+        bias: Tensor | None,
+        noise: Tensor | None,
+        packed: Packed,
+        heads: int,
+    ) -> Tensor:
+        d = query.shape[1] // heads
+        rows, pair_rows, back = packed.head_rows(heads)
+        all_tokens = len(query) != len(packed)
+        q = query.reshape(-1, d)
+        q = (q.index_select(0, rows) if all_tokens else q) * d**-0.5
+        key, value = key_value.reshape(-1, d).index_select(0, pair_rows).chunk(2)
+        blocks = _blocks(packed, heads, all_tokens)
+        probs = q.new_empty(sum(b.scores.stop - b.scores.start for b in blocks))
+        out = torch.empty_like(q)
+        for b in blocks:
+            scores = torch.bmm(b.asked(q), b.given(key).transpose(1, 2))
+            if bias is not None:
+                b.per_sentence(scores).add_(bias[:, : b.queries, : b.length])
+            torch.softmax(scores, -1, out=b.square(probs))
+        dropped = probs if noise is None else probs * noise
+        for b in blocks:
+            torch.bmm(b.square(dropped), b.given(value), out=b.asked(out))
+        ctx.save_for_backward(q, key, value, probs, noise, out)
+        ctx.plan = packed, heads, all_tokens, blocks, None if bias is None else bias.shape
+        return (out.index_select(0, back) if all_tokens else out).view(query.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, key, value, probs, noise, out = ctx.saved_tensors
+        packed, heads, all_tokens, blocks, bias_shape = ctx.plan
+        d = q.shape[1]
+        rows, _, back = packed.head_rows(heads)
+        grad = grads[0].reshape(-1, d)
+        if all_tokens:
+            grad = grad.index_select(0, rows)
+        correction = (grad * out).sum(-1, keepdim=True)
+        pair = torch.empty(2 * len(key), d, dtype=q.dtype)
+        grad_key, grad_value = pair.chunk(2)
+        grad_q, scores = torch.empty_like(q), torch.empty_like(probs)
+        dropped = probs if noise is None else probs * noise
+        for b in blocks:
+            torch.bmm(b.square(dropped).transpose(1, 2), b.asked(grad), out=b.given(grad_value))
+            torch.bmm(b.asked(grad), b.given(value).transpose(1, 2), out=b.square(scores))
+        if noise is not None:
+            scores.mul_(noise)
+        grad_bias = None if bias_shape is None else q.new_zeros(bias_shape)
+        for b in blocks:
+            square = b.square(scores).sub_(b.asked(correction)).mul_(b.square(probs))
+            if grad_bias is not None:
+                grad_bias[:, : b.queries, : b.length] += b.per_sentence(square).sum(0)
+            torch.bmm(square, b.given(key), out=b.asked(grad_q))
+            torch.bmm(square.transpose(1, 2), b.asked(q), out=b.given(grad_key))
+        grad_q *= d**-0.5
+        if all_tokens:
+            grad_q = grad_q.index_select(0, back)
+        # (T, 2, heads) order again: a token's keys of all heads, then its values.
+        pair = (
+            pair.view(2, -1, d).index_select(1, back).view(2, -1, heads * d).transpose(0, 1).reshape(-1, 2 * heads * d)
+        )
+        return grad_q.view(-1, heads * d), pair, grad_bias, None, None, None
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One group's slices of the grouped tables: (rows, d) queries, (rows, d) keys, flat scores."""
+
+    count: int
+    heads: int
+    queries: int
+    length: int
+    query_rows: slice
+    key_rows: slice
+    scores: slice
+
+    def asked(self, table: Tensor) -> Tensor:
+        return table[self.query_rows].view(self.count * self.heads, self.queries, table.shape[1])
+
+    def given(self, table: Tensor) -> Tensor:
+        return table[self.key_rows].view(self.count * self.heads, self.length, table.shape[1])
+
+    def square(self, flat: Tensor) -> Tensor:
+        return flat[self.scores].view(self.count * self.heads, self.queries, self.length)
+
+    def per_sentence(self, square: Tensor) -> Tensor:
+        return square.view(self.count, self.heads, self.queries, self.length)
+
+
+def _blocks(packed: Packed, heads: int, all_tokens: bool) -> list[_Block]:
+    blocks, end = [], 0
+    for group in packed.groups:
+        token, count, length = group.token, group.count, group.length
+        first, queries = (token, length) if all_tokens else (group.sentence, 1)
+        asked = slice(first * heads, (first + count * queries) * heads)
+        given = slice(token * heads, (token + count * length) * heads)
+        size = count * heads * queries * length
+        blocks.append(_Block(count, heads, queries, length, asked, given, slice(end, end + size)))
+        end += size
+    return blocks
+
+
+def keep_noise(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+    """Dropout's factors: 0 with probability p, else 1 / (1 - p), from torch's global generator.
+
+    p is rounded to 1/65536 and the factor is that of the rounded p, so that the mean is exactly 1. Four times as fast
+    as `F.dropout` on a CPU, where drawing a float per element costs more than the layer that follows.
+    """
+    if like.device.type != "cpu":
+        return F.dropout(like.new_ones(*shape), p)
+    size = int(np.prod(shape))
+    draws = torch.empty(size // 4 + 1, dtype=torch.int64).random_(-(2**63), None)
+    dropped = round(p * 2**16)
+    noise = torch.empty(*shape, dtype=like.dtype)
+    torch.ge(draws.view(torch.int16)[:size].view(*shape), dropped - 2**15, out=noise)
+    return noise.mul_(2**16 / (2**16 - dropped))
