@@ -17,13 +17,14 @@ SHAPES = {  # layers, width, heads
 
 
 def data_folder() -> Path:
-    """The folder of real data.
+    """The folder of real data; the product finds it from here on.
 
     Raises: SystemExit when it is not there: these figures mean nothing on made-up sentences.
     """
     folder = Path(os.environ.get("SEARCH_DATA_DIR", "../shared/data"))
     if not (folder / "en_stsb_dev.tsv").exists():
         raise SystemExit("the benchmark needs STS-B and Wikipedia sentences: set SEARCH_DATA_DIR")
+    os.environ["SEARCH_DATA_DIR"] = str(folder.resolve())
     return folder.resolve()
 
 

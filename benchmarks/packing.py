@@ -90,6 +90,7 @@ def training(
         files=TrialFiles("unused"),
         world=World(device=device),
         about={},
+        pausing=lambda: False,
     )
 
 

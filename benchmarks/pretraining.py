@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import BertConfig
 
 from benchmarks.inputs import data_folder, make_encoder, wiki_sentences
 from trainables.configs import SimcseConfig
@@ -14,6 +15,7 @@ from trainables.encoder import load_encoder
 from trainables.network import SentenceNetwork
 
 BATCH, RATE = 128, 1e-3
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # BERT's; the pre-training here has none
 DONE = "pretrained"
 KEPT = Path(__file__).parent / "results" / "encoders"  # made once: minutes
 
@@ -53,4 +55,5 @@ def pretrain(folder: Path, shape: str, language: str = "en", epochs: int = 3) ->
         if step % 100 == 0:
             print(f"{language}: step {step} of {steps}, masked-language-model loss {loss.item():.3f}", file=sys.stderr)
     network.encoder.save_pretrained(folder)
+    BertConfig.from_pretrained(folder, **DROPOUT).save_pretrained(folder)  # without it who fine-tunes has no noise
     return folder

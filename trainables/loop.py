@@ -23,7 +23,8 @@ from trainables.spec import Evaluation, Outcome, Report, Verdict
 
 LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
 PAUSE_LOOK_S, PAUSE_LOOK_SHARE = 0.5, 0.01  # whether to pause: asked this often, for at most this share of the time
-AMX_PAYS_FROM = 256  # width of a network from which bf16 is faster than float32 on a CPU
+# Width of a network from which bf16 is faster than float32 on a CPU, by the unit that multiplies it.
+AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
 
@@ -301,12 +302,14 @@ def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
     """Whether matrix products run in bf16 (weights, norms, sums, softmax, pooling and losses stay in float32).
 
-    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX, which pays from a width of 256 on;
-    narrower networks spend their time elsewhere (docs/performance.md).
+    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX or AVX512-BF16; networks too narrow for
+    it spend their time elsewhere (docs/performance.md).
     """
     if precision != "auto":
         return precision == "bf16"
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     width = max((min(p.shape) for p in network.parameters() if p.ndim == 2), default=0)
-    return width >= AMX_PAYS_FROM and bool(torch.cpu._is_amx_tile_supported())
+    if torch.cpu._is_amx_tile_supported():  # such a CPU has AVX512-BF16 too
+        return width >= AMX_PAYS_FROM
+    return width >= AVX_PAYS_FROM and bool(torch.cpu._is_avx512_bf16_supported())

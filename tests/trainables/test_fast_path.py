@@ -115,11 +115,17 @@ def test_with_dropout_the_losses_have_the_same_distribution(benches: dict[str, B
     assert abs(t) > 5.5
 
 
-def test_bf16_is_chosen_by_the_device_and_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, wide, narrow = torch.device("cpu"), torch.nn.Linear(256, 512), torch.nn.Linear(512, 128)
-    for amx in (True, False):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
-        assert in_bf16("auto", wide, cpu) is amx
-        assert not in_bf16("auto", narrow, cpu)
-        assert in_bf16("bf16", narrow, cpu)
-        assert not in_bf16("fp32", wide, cpu)
+@pytest.mark.parametrize(
+    ("amx", "avx", "pays_from"), [(True, True, 256), (False, True, 128), (False, False, None)], ids=str
+)
+def test_bf16_is_chosen_by_the_device_and_the_width(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, avx: bool, pays_from: int | None
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)
+    cpu = torch.device("cpu")
+    for width in (64, 128, 256, 384):
+        network = torch.nn.Linear(512, width)
+        assert in_bf16("auto", network, cpu) is (pays_from is not None and width >= pays_from)
+        assert in_bf16("bf16", network, cpu)
+        assert not in_bf16("fp32", network, cpu)
