@@ -302,8 +302,8 @@ def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
     """Whether matrix products run in bf16 (weights, norms, sums, softmax, pooling and losses stay in float32).
 
-    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX or AVX512-BF16; networks too narrow for
-    it spend their time elsewhere (docs/performance.md).
+    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX or AVX512-BF16; networks too narrow
+    for it spend their time elsewhere (docs/performance.md).
     """
     if precision != "auto":
         return precision == "bf16"

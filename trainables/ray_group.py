@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import threading
+import time
 import traceback
 from functools import partial
 from typing import Any
@@ -19,7 +20,9 @@ import fsspec
 import ray
 import ray.exceptions
 import ray.train
+from ray import PlacementGroupID
 from ray.train.torch import TorchTrainer
+from ray.util.placement_group import PlacementGroup
 
 from trainables.ray_job import Message, outcome_message, pausing, study_folder
 from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
@@ -31,6 +34,8 @@ GONE_S = 60.0  # longest wait for a group that ends
 IDLE_S = 10.0
 # How often Ray Train looks after its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+RESERVED = "placement_group"  # file in a group's folder: the id, in hexadecimal, of what Ray reserves for the group
+ORPHANS_S = 5.0  # how often a group that waits for its workers looks for what dead trial processes left reserved
 
 
 class Mailbox:
@@ -78,6 +83,7 @@ class WorkerGroup:
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         self._idle: threading.Timer | None = None
+        self._heard, self._look = False, 0.0
         self._ending = threading.Lock()  # the timer's thread against the trial's
 
     def begin(self, spec: TrialSpec) -> None:
@@ -94,9 +100,13 @@ class WorkerGroup:
         """
         assert self._thread is not None
         while True:
+            if not self._heard and time.monotonic() > self._look:
+                self._look = time.monotonic() + ORPHANS_S
+                free_orphans(f"{study_folder(self._spec)}/ray")
             alive = self._thread.is_alive()
             message: Message | None = ray.get(self._mailbox.receive.remote(POLL_S if alive else 0.1))
             if message is not None:
+                self._heard = True
                 if message.pop("group_over", False):
                     self._thread.join(timeout=GONE_S)
                     self._clear()
@@ -139,15 +149,16 @@ class WorkerGroup:
 
     def _start(self) -> None:
         os.environ.setdefault(*HEALTH_CHECK)
-        self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).remote()
-        self._fault = None
         spec = self._spec
         storage, name = f"{study_folder(spec)}/ray", secrets.token_hex(4)
         self._folder = f"{storage}/{name}"
+        self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(name=name).remote()
+        self._fault = None
+        self._heard, self._look = False, 0.0
         resources = {"CPU": spec.cpus, **({"GPU": spec.gpus} if spec.gpus else {})}
         trainer = TorchTrainer(
             serve,
-            train_loop_config={"mailbox": self._mailbox},
+            train_loop_config={"mailbox": self._mailbox, "folder": self._folder},
             scaling_config=ray.train.ScalingConfig(
                 num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker=resources
             ),
@@ -161,6 +172,30 @@ class WorkerGroup:
             trainer.fit()
         except BaseException as fault:  # kept for receive(), which raises in Tune's sight
             self._fault = fault
+
+
+def free_orphans(storage: str) -> None:
+    """Free what the groups of killed trial processes of this study still reserve.
+
+    Ray removes a placement group with its job, not with the process that wanted it; Ray Train's own watcher asks the
+    dashboard, which need not run.
+    """
+    filesystem, path = fsspec.core.url_to_fs(storage)
+    for note in filesystem.glob(f"{path}/*/{RESERVED}"):
+        folder = note.rsplit("/", 1)[0]
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if not _lives(mailbox=folder.rsplit("/", 1)[1]):
+                left = PlacementGroup(PlacementGroupID(bytes.fromhex(filesystem.cat_file(note).decode())))
+                ray.util.remove_placement_group(left)
+                filesystem.rm(folder, recursive=True)
+
+
+def _lives(mailbox: str) -> bool:
+    try:
+        ray.get_actor(mailbox)
+    except ValueError:
+        return False
+    return True
 
 
 def lost_peer(fault: Exception) -> bool:
@@ -179,6 +214,10 @@ def serve(config: dict[str, Any]) -> None:
 
     mailbox, context, warm = config["mailbox"], ray.train.get_context(), Warm()
     rank, number = context.get_world_rank(), 0
+    if rank == 0:
+        reserved = ray.util.get_current_placement_group()
+        with fsspec.open(f"{config['folder']}/{RESERVED}", "w", auto_mkdir=True) as note:
+            note.write(reserved.id.hex())
 
     def report(evaluation: Evaluation) -> Verdict:
         ray.get(mailbox.send.remote({**vars(evaluation), "done": False}))

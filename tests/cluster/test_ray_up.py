@@ -41,7 +41,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     python = Path(sys.prefix) / "bin" / "python"
     command = [str(python), str(HERE / "minicloud.py"), "--workdir", str(work), "--venv", sys.prefix, "--"]
     command += [str(python), str(HERE / "ray_up_flow.py"), str(HERE.parents[1])]
-    # The builtin data is enough, and a data folder below the home or the temporary folder does not exist inside the cloud.
+    # The builtin data is enough; a data folder below the home or the temporary folder is not there inside the cloud.
     env = {k: v for k, v in os.environ.items() if k != "SEARCH_DATA_DIR"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=env)
     shared = work / "shared"

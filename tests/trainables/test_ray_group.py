@@ -115,3 +115,18 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     again.stop()
     assert results[-1]["stop"] == "completed"
     assert results[0]["resumed_from"] >= RUNG
+
+
+def test_a_killed_trial_process_leaves_nothing_reserved(tmp_path: Path) -> None:
+    """Four CPUs hold one group of three: the next one starts only when what the dead process reserved is free."""
+    spec = spec_of(tmp_path, "killed", workers=3, checkpoint_seconds=0.0)
+    killed = TrialProcess(spec)
+    killed.step()
+    os.kill(killed.step()["pid"], signal.SIGKILL)
+    again = TrialProcess(spec)
+    results = again.to_the_end()
+    again.stop()
+    assert results[-1]["stop"] == "completed"
+    assert results[0]["resumed_from"] >= RUNG
+    assert until(lambda: ray.available_resources().get("CPU") == 4)
+    assert not list((tmp_path / "ray").iterdir())
