@@ -93,7 +93,7 @@ def summed_steps(encoder: Path, sentences: Path, trials: int, kind: str) -> floa
     processes = [spawn.Process(target=_trial, args=(encoder, sentences, kind, barrier, queue)) for _ in range(trials)]
     for process in processes:
         process.start()
-    slowest = max(queue.get(timeout=3600) for _ in processes)
+    slowest: float = max(queue.get(timeout=3600) for _ in processes)
     for process in processes:
         process.join()
     return trials * STEPS[kind] / slowest

@@ -66,6 +66,7 @@ def training(
     from trainables.checkpoint import TrialFiles
     from trainables.configs import NEEDS
     from trainables.distributed import World
+    from trainables.encoder import LoadedEncoder
     from trainables.knobs import build
     from trainables.loop import Training
     from trainables.methods import METHODS
@@ -78,7 +79,10 @@ def training(
     spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric="stsb_dev", folder="unused")
     config: Any = build(METHODS[method].config, {"batch_size": BATCH, "max_length": max_length, "precision": precision})
     bench = make_bench(spec, needs, device)
-    source: Any = replace(bench.source, packing_note="for comparison") if padded else bench.source
+    source = bench.source
+    if padded:
+        assert isinstance(source, LoadedEncoder)
+        source = replace(source, packing_note="for comparison")
     return Training(
         METHODS[method],
         config,

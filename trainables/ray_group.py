@@ -215,9 +215,9 @@ def serve(config: dict[str, Any]) -> None:
     mailbox, context, warm = config["mailbox"], ray.train.get_context(), Warm()
     rank, number = context.get_world_rank(), 0
     if rank == 0:
-        reserved = ray.util.get_current_placement_group()
-        with fsspec.open(f"{config['folder']}/{RESERVED}", "w", auto_mkdir=True) as note:
-            note.write(reserved.id.hex())
+        filesystem, folder = fsspec.core.url_to_fs(config["folder"])
+        filesystem.makedirs(folder, exist_ok=True)
+        filesystem.pipe_file(f"{folder}/{RESERVED}", ray.util.get_current_placement_group().id.hex().encode())
 
     def report(evaluation: Evaluation) -> Verdict:
         ray.get(mailbox.send.remote({**vars(evaluation), "done": False}))

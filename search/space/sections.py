@@ -54,7 +54,9 @@ class Metric:
 class Search:
     """How many trials, proposed how, ended when."""
 
-    sampler: str = knob("tpe", "what proposes points; grid = the exact product", choices=SAMPLERS)
+    sampler: str = knob(
+        "tpe", "what proposes points; grid = the exact product (under a pruner, shuffled by the seed)", choices=SAMPLERS
+    )
     trials: int | None = knob(
         None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
     )

@@ -14,7 +14,7 @@ import pytest
 import ray
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.ray_group import IDLE_S
+from trainables.ray_group import IDLE_S, RESERVED
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 WORKER = "RayTrainWorker"  # in the title of the processes of a group
@@ -119,6 +119,9 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
 
 def test_a_killed_trial_process_leaves_nothing_reserved(tmp_path: Path) -> None:
     """Four CPUs hold one group of three: the next one starts only when what the dead process reserved is free."""
+    earlier = tmp_path / "ray" / "earlier"  # of a life of the study whose Ray is gone
+    earlier.mkdir(parents=True)
+    (earlier / RESERVED).write_text(os.urandom(ray.PlacementGroupID.size()).hex())
     spec = spec_of(tmp_path, "killed", workers=3, checkpoint_seconds=0.0)
     killed = TrialProcess(spec)
     killed.step()
