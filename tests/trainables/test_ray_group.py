@@ -117,6 +117,7 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     assert results[0]["resumed_from"] >= RUNG
 
 
+@pytest.mark.slow  # three quarters of a minute
 def test_a_killed_trial_process_leaves_nothing_reserved(tmp_path: Path) -> None:
     """Four CPUs hold one group of three: the next one starts only when what the dead process reserved is free."""
     earlier = tmp_path / "ray" / "earlier"  # of a life of the study whose Ray is gone
