@@ -180,14 +180,16 @@ def free_orphans(storage: str) -> None:
     Ray removes a placement group with its job, not with the process that wanted it; Ray Train's own watcher asks the
     dashboard, which need not run.
     """
-    filesystem, path = fsspec.core.url_to_fs(storage)
-    for note in filesystem.glob(f"{path}/*/{RESERVED}"):
-        folder = note.rsplit("/", 1)[0]
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            if not _lives(mailbox=folder.rsplit("/", 1)[1]):
+    with contextlib.suppress(OSError):  # storage in trouble, or another process was faster: the next look will tell
+        filesystem, path = fsspec.core.url_to_fs(storage)
+        for note in filesystem.glob(f"{path}/*/{RESERVED}"):
+            folder = note.rsplit("/", 1)[0]
+            if _lives(mailbox=folder.rsplit("/", 1)[1]):
+                continue
+            with contextlib.suppress(ValueError):  # no id: its writer died while writing
                 left = PlacementGroup(PlacementGroupID(bytes.fromhex(filesystem.cat_file(note).decode())))
                 ray.util.remove_placement_group(left)
-                filesystem.rm(folder, recursive=True)
+            filesystem.rm(folder, recursive=True)
 
 
 def _lives(mailbox: str) -> bool:
