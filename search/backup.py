@@ -12,7 +12,7 @@ import fsspec
 
 from search.errors import UserError
 from search.layout import CLUSTER_FILE, absolute, is_remote
-from search.tracking import tracking_uri
+from search.store import SQLITE, tracking_uri
 
 HEAD_STORE = "~/search/mlflow.db"  # what `search ui` serves where MLFLOW_TRACKING_URI names this machine itself
 FOLDER = "mlflow-backup"  # in the storage
@@ -25,8 +25,8 @@ def store_path(storage: str) -> Path:
     Raises: UserError when they are on another machine's server.
     """
     uri = tracking_uri(absolute(storage))
-    if uri.startswith("sqlite:///"):
-        return Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith(SQLITE):
+        return Path(uri.removeprefix(SQLITE))
     if is_loopback(uri):
         return Path(HEAD_STORE).expanduser()
     raise UserError(f"MLflow is at {uri}, which keeps its own runs: nothing to do here")

@@ -25,9 +25,10 @@ from search.live import Display, display_for
 from search.lock import exclusive
 from search.replayer import Replayer
 from search.space import Space, load_space
+from search.store import tracking_uri
 from search.study import Plan, SearchPlan
 from search.sweep import Sweeper
-from search.tracking import Tracker, tracking_uri
+from search.tracking import Tracker
 
 EXIT: dict[Status, int] = {"finished": 0, "out_of_budget": 0, "failed": 1, "interrupted": 130}
 # What `resume --set` may change: how much is searched and on what, never what a point means.

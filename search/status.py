@@ -116,7 +116,8 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
     if running:
         return ""  # the driver does it
     from search.replayer import replay
-    from search.tracking import Tracker, tracking_uri
+    from search.store import tracking_uri
+    from search.tracking import Tracker
 
     with exclusive(folder):  # two replays at once would make every run twice
         return replay(Tracker(tracking_uri(folder.storage), folder, space))

@@ -21,24 +21,16 @@ import fsspec
 
 from search import record
 from search.journal import Event, Ledger, read, read_with_ends
-from search.layout import StudyFolder, is_remote
+from search.layout import StudyFolder
 from search.notes import study_note, trial_note
 from search.space import Space
+from search.store import SQLITE, make_store
 from search.trial_news import PARAM_LIMIT, TrialNews
 from search.trials_file import TrialsFile
 from search.views import saved_views
 
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
-
-
-def tracking_uri(storage: str) -> str:
-    """MLFLOW_TRACKING_URI where it is set, else a database in the storage (behind a URI: in ./runs)."""
-    given = os.environ.get("MLFLOW_TRACKING_URI")
-    if given:
-        return given
-    folder = Path("runs").absolute() if is_remote(storage) else Path(storage)
-    return f"sqlite:///{folder / 'mlflow.db'}"
 
 
 class Tracker:
@@ -201,13 +193,13 @@ class Tracker:
         for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels itself
             logging.getLogger(name).setLevel(logging.ERROR)
 
+        make_store(self.uri)
         client = MlflowClient(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
         if experiment is None:
             place = None
-            if self.uri.startswith("sqlite:"):  # else MLflow would put artifacts into the current folder
-                Path(self.uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-                place = (Path(self.uri.removeprefix("sqlite:///")).parent / "artifacts" / self.space.name).as_uri()
+            if self.uri.startswith(SQLITE):  # else MLflow would put artifacts into the current folder
+                place = (Path(self.uri.removeprefix(SQLITE)).parent / "artifacts" / self.space.name).as_uri()
             self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
         else:
             self.experiment_id = experiment.experiment_id

@@ -23,7 +23,7 @@ from typing import Any
 from search.backup import ARTIFACTS, is_loopback, restore, store_path
 from search.errors import UserError
 from search.layout import StudyFolder, absolute
-from search.tracking import tracking_uri
+from search.store import SQLITE, make_store, tracking_uri
 from search.tunnel import free_port
 
 START_S = 120.0  # how long a server may take to answer on a busy machine
@@ -66,9 +66,9 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
         port = free_port()
     restore(storage)
     store = store_path(storage)
-    store.parent.mkdir(parents=True, exist_ok=True)
+    make_store(f"{SQLITE}{store}")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{store}", "--artifacts-destination", str(store.parent / ARTIFACTS)]
+    command += ["--backend-store-uri", f"{SQLITE}{store}", "--artifacts-destination", str(store.parent / ARTIFACTS)]
     return _start(command, f"http://127.0.0.1:{port}", "/health", store.parent / "mlflow.log", detach)
 
 

@@ -56,7 +56,12 @@ def test_help_is_quick():
             [],
             "params.batch_size: expected a whole number",
         ),
-        ({"data": "{train: wikki, dev: [builtin]}"}, [], "'wikki'"),
+        ({"data": "{train: wikki, dev: [builtin]}"}, [], "data.train: unknown data set 'wikki'; did you mean 'wiki'?"),
+        (
+            {"data": "{train: builtin, dev: [builtin, stsbb]}"},
+            [],
+            "tried.yaml:4: data.dev: unknown data set 'stsbb'; did you mean 'stsb'?",
+        ),
         ({"encoder": "/no/folder"}, [], "encoder '/no/folder': no such folder"),
         ({"encoder": "no-such/model"}, [], "hub cannot be reached"),
         ({}, ["--set", "search.trials=none"], "--set search.trials: "),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from harness import EVALUATIONS, Death, World, make_space
 
 from search import record
 from search.replayer import Replayer, replay
-from search.tracking import Tracker, run_name, tracking_uri
+from search.store import make_store, tracking_uri
+from search.tracking import Tracker, run_name
 from search.views import saved_views, unpacked
 
 
@@ -54,6 +57,27 @@ def history(world: World, run_id: str, name: str) -> list[tuple[int, float]]:
 
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
     return [(m.step, m.value) for m in client.get_metric_history(run_id, name)]
+
+
+def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
+    store = tmp_path / "runs" / "mlflow.db"
+    uri = f"sqlite:///{store}"
+    process = subprocess.Popen([sys.executable, "-c", f"from search.store import make_store; make_store({uri!r})"])
+    until = time.monotonic() + 60
+    while not any(path.stat().st_size for path in tmp_path.glob("runs/.mlflow-*/mlflow.db")):
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert not store.exists()
+    make_store(uri)
+    written = store.stat().st_mtime_ns
+    make_store(uri)  # what is there stays
+    assert store.stat().st_mtime_ns == written
+    from mlflow import MlflowClient
+
+    assert MlflowClient(uri).create_experiment("after the kill")
 
 
 def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
