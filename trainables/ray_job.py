@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import fsspec
 import ray.train
 from ray import tune
-from ray.train.torch import TorchTrainer
 
 from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
 
@@ -120,6 +119,8 @@ class InProcess:
         """Nothing is left running between trials."""
 
     def _fit(self, spec: TrialSpec) -> None:
+        from ray.train.torch import TorchTrainer  # with torch, which the driver has no need of
+
         def report(evaluation: Evaluation) -> Verdict:
             self._messages.put({**vars(evaluation), "done": False})
             return self._verdicts.get()

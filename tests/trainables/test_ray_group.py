@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -26,12 +25,15 @@ def _ray() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[TrialProcess]:
-    process = TrialProcess(spec_of(tmp_path, "first", workers=2))
-    yield process
-    with contextlib.suppress(ray.exceptions.RayActorError):  # stopped by the test
-        process.stop()  # as Tune does; what a killed one leaves reserved is freed by the next group only
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(scope="module")
+def process(study: Path) -> TrialProcess:
+    """One process for the tests of this file, in their order: every start of a group takes ten seconds and more."""
+    return TrialProcess(spec_of(study, "first", workers=2))
 
 
 def workers() -> set[int]:
@@ -49,60 +51,54 @@ def until(condition: object, seconds: float = 60) -> bool:
     return True
 
 
-def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, tmp_path: Path) -> None:
+def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, study: Path) -> None:
     first = process.to_the_end()
     assert first[-1]["stop"] == "completed", first[-1]
     assert [r["rung"] for r in first[:-1]] == [RUNG * k for k in range(1, RUNGS + 1)]
     group = workers()
     assert len(group) == 2
 
-    process.next(spec_of(tmp_path, "again", workers=2))
+    process.next(spec_of(study, "again", workers=2))
     assert [r["value"] for r in process.to_the_end()[:-1]] == [r["value"] for r in first[:-1]]
 
-    process.next(spec_of(tmp_path, "pruned", workers=2))
+    process.next(spec_of(study, "pruned", workers=2))
     process.step()
-    process.next(spec_of(tmp_path, "cut", workers=2))
+    process.next(spec_of(study, "cut", workers=2))
     process.step()
-    marker = ask_for_pause(tmp_path)
-    process.next(spec_of(tmp_path, "cut", workers=2))
+    marker = ask_for_pause(study)
+    process.next(spec_of(study, "cut", workers=2))
     marker.unlink()
     after = process.to_the_end()
     assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
     assert after[-1]["stop"] == "completed"
 
-    process.next(spec_of(tmp_path, "nan", workers=2, learning_rate=1e30, max_grad_norm=0.0))
+    process.next(spec_of(study, "nan", workers=2, learning_rate=1e30, max_grad_norm=0.0))
     assert process.to_the_end()[-1]["stop"] == "failed:nan"
     assert workers() == group
 
-    process.stop()
-    assert until(lambda: not workers()), "the group outlived its trial process"
-    assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
-    assert not list((tmp_path / "ray").iterdir())
-
 
 def test_an_idle_group_frees_its_resources_and_the_next_trial_gets_a_new_one(
-    process: TrialProcess, tmp_path: Path
+    process: TrialProcess, study: Path
 ) -> None:
     """Another trial's group may wait for them: Tune counts only trial processes."""
-    process.to_the_end()
     assert until(lambda: ray.available_resources().get("CPU") == 4, IDLE_S + 60)
     assert until(lambda: not workers())  # a process ends a moment after its resources are free
-    process.next(spec_of(tmp_path, "after", workers=2))
+    process.next(spec_of(study, "after", workers=2))
     assert process.to_the_end()[-1]["stop"] == "completed"
 
 
 def test_a_fault_of_one_worker_ends_the_group_and_the_next_trial_gets_a_new_one(
-    process: TrialProcess, tmp_path: Path
+    process: TrialProcess, study: Path
 ) -> None:
-    process.next(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
+    process.next(spec_of(study, "bad", workers=2, data=str(study / "nowhere.txt")))
     result = process.to_the_end()[-1]
     assert result["stop"] == "failed:data", result
-    process.next(spec_of(tmp_path, "good", workers=2))
+    process.next(spec_of(study, "good", workers=2))
     assert process.to_the_end()[-1]["stop"] == "completed"
 
 
-def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: TrialProcess, tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "killed", workers=2, checkpoint_seconds=0.0)
+def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: TrialProcess, study: Path) -> None:
+    spec = spec_of(study, "killed", workers=2, checkpoint_seconds=0.0)
     process.next(spec)
     process.step()
     process.step()
@@ -112,9 +108,13 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     process.stop()  # as Tune does, before it starts the trial again
     again = TrialProcess(spec)
     results = again.to_the_end()
-    again.stop()
     assert results[-1]["stop"] == "completed"
     assert results[0]["resumed_from"] >= RUNG
+
+    again.stop()
+    assert until(lambda: not workers()), "the group outlived its trial process"
+    assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
+    assert not list((study / "ray").iterdir())
 
 
 @pytest.mark.slow  # three quarters of a minute
