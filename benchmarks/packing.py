@@ -1,6 +1,6 @@
 """(c) One training step packed against padded, per method: the same trial by the real loop, steps alternated.
 
-STS-B train sentences (and NLI triplets), an encoder of MiniLM's shape with random weights, batches of 64. Padded is the
+STS-B train sentences (and NLI triplets), encoders of known shapes with random weights, batches of 64. Padded is the
 library's own forward on batches padded to their longest sentence, which is also what encoders get that cannot be
 packed. A step is views, assembly, forward, loss, backward, clipping and optimiser. Processor seconds of one thread
 stand beside wall seconds: on a busy machine only they say something.
@@ -18,7 +18,14 @@ from typing import Any
 from benchmarks.inputs import data_folder, make_encoder, stsb_sentences, write_lines
 
 BATCH = 64
-METHODS = ("simcse", "edacse", "simcse_sup", "selfccl")
+CASES = (
+    ("simcse", "tiny"),
+    ("simcse", "mini"),
+    ("simcse", "minilm"),
+    ("edacse", "minilm"),
+    ("simcse_sup", "minilm"),
+    ("selfccl", "minilm"),
+)  # method, shape in inputs.SHAPES
 PRECISIONS = ("fp32", "auto")
 
 
@@ -30,12 +37,12 @@ def run(runs: int) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        encoder = make_encoder(Path(folder) / "encoder", "minilm")
+        encoders = {shape: make_encoder(Path(folder) / shape, shape) for _, shape in CASES}
         sentences = write_lines(Path(folder) / "stsb.txt", stsb_sentences())
-        for method in METHODS:
+        for method, shape in CASES:
             for precision in PRECISIONS:
                 ways = {
-                    way: training(method, precision, encoder, sentences, way == "padded", device)
+                    way: training(method, precision, encoders[shape], sentences, way == "padded", device)
                     for way in ("packed", "padded")
                 }
                 seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -50,6 +57,7 @@ def run(runs: int) -> dict[str, Any]:
                 rows.append(
                     {
                         "method": method,
+                        "shape": shape,
                         "precision": "bf16" if ways["packed"].bf16 else "fp32",
                         **{f"{way} ms": round(1000 * values[0], 1) for way, values in medians.items()},
                         "ratio": round(wall, 3),
