@@ -43,7 +43,7 @@ name: mine
 pruner: {kind: none}
 smoke:
   search: {trials: 3, concurrent: 2}
-  train: {epochs: 24, max_examples: 48000, eval_examples: 2000, checkpoint_seconds: 0.5}
+  train: {epochs: 18, max_examples: 36000, eval_examples: 2000, checkpoint_seconds: 0.5}
 """
 
 
