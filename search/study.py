@@ -108,7 +108,7 @@ class SearchPlan:
         if self._queue:
             return self._queue.popleft()
         if self._asked >= self._limit:
-            return None
+            return self._ahead()
         trial = self.study.ask()
         self._asked += 1
         return self._propose(trial)
@@ -157,10 +157,24 @@ class SearchPlan:
             baseline=baseline,
         )
 
+    def _ahead(self) -> Run | None:
+        """A further seed of a point whose earlier ones still run: there is no new point left for an idle place."""
+        wanted, kind = self.space.search.repeats, self.space.pruner.kind
+        for number in self._trials if kind != "wilcoxon" else ():  # which decides after every seed
+            runs = self.ledger.by_point[("search", number)]
+            values = [state.best for state in runs if state.state == "completed" and state.best is not None]
+            sound = all(state.open or state.state == "completed" for state in runs)
+            judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop the point's first seed
+            if len(runs) < wanted and sound and judged and not (values and self._hopeless(number, values)):
+                return self._run(number, len(runs))
+        return None
+
     def _decide(self, number: int) -> bool:
         """After a seed of a point has ended: queue the next one, or True when the point is to be settled."""
         runs = self.ledger.by_point[("search", number)]
-        if runs[-1].state != "completed":
+        if any(state.open for state in runs):
+            return False  # started ahead: the last one to end decides
+        if any(state.state != "completed" for state in runs):
             return True
         assert runs[-1].best is not None
         wanted = self.space.search.repeats
@@ -184,7 +198,7 @@ class SearchPlan:
         Completed: the mean of its seeds. Pruned: PRUNED at its last value. Failed: FAIL, whatever other seeds gave.
         """
         runs = self.ledger.by_point[("search", number)]
-        last, seeds = runs[-1], len(runs)
+        last, seeds = next((state for state in runs if state.state != "completed"), runs[-1]), len(runs)
         values = [state.best for state in runs if state.state == "completed" and state.best is not None]
         value = statistics.fmean(values) if values else last.best
         early = last.state == "pruned" or (self.space.pruner.kind == "wilcoxon" and seeds < self.space.search.repeats)
@@ -269,7 +283,7 @@ class SearchPlan:
                 self._queue.append(self._propose(trial))
                 continue
             self._trials[number], self._points[number] = trial, dict(runs[0].run.point)
-            if not runs[-1].open and self._decide(number):
+            if self._decide(number):
                 self._settle(number)
 
 

@@ -11,7 +11,7 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, curve, make_space
 from optuna.trial import TrialState
 
-from search.journal import Run
+from search.journal import Run, read
 from search.samplers import key
 from search.study import open_storage
 
@@ -111,7 +111,7 @@ def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int
         deaths = 0
         while True:
             try:
-                driver = killed.live(seed=rng.randrange(1000), die_at=rng.randrange(2, 60))
+                driver = killed.live(2 * repeats, seed=rng.randrange(1000), die_at=rng.randrange(2, 60))
                 break
             except Death:
                 deaths += 1
@@ -205,6 +205,38 @@ def test_repeats_of_a_hopeless_point_are_not_started(tmp_path: Path) -> None:
         if number > 0 and runs[0].best is not None and runs[0].best < best - 0.2:
             assert point["seeds"] == 1
     assert max(p["seeds"] for p in ledger.points.values()) == 3
+
+
+@pytest.mark.parametrize("failing", [None, 1])
+def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path: Path) -> None:
+    """A single setting with five seeds on four places: the papers' rows. A failed seed ends its point, once."""
+    space = make_space(
+        {"sampler": "grid", "trials": None, "repeats": 5},
+        params={"learning_rate": {"grid": [3e-5]}, "batch_size": 32},
+        pruner={"kind": "none"},
+    )
+    world = World(space, tmp_path, fault=lambda run, k: "nan" if run.repeat == failing and k == 1 else None)
+    ledger = world.live(concurrency=4).ledger
+    kinds = [event["e"] for event in read(world.folder.journal)]
+    assert kinds[1:5] == ["start"] * 4  # after the life's own line
+    assert kinds.count("point") == 1
+    point = ledger.points[0]
+    assert not ledger.live
+    assert len(ledger.runs) == point["seeds"]
+    if failing is None:
+        assert (point["state"], point["seeds"]) == ("complete", 5)
+    else:
+        assert (point["state"], optuna_study(world).trials[0].user_attrs["stop"]) == ("fail", "failed:nan")
+        assert ledger.stops["failed:nan"] == 1
+    agree(world)
+
+
+def test_a_pruned_first_seed_has_no_second_one(tmp_path: Path) -> None:
+    space = make_space({"trials": 30, "repeats": 3}, pruner={"kind": "median"})
+    ledger = World(space, tmp_path).live(concurrency=6).ledger
+    pruned = [number for number, point in ledger.points.items() if point["state"] == "pruned"]
+    assert pruned
+    assert all(ledger.points[number]["seeds"] == 1 for number in pruned)
 
 
 def test_wilcoxon_prunes_over_repeats(tmp_path: Path) -> None:
