@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -32,6 +33,7 @@ def make_store(uri: str) -> None:
         return
     from mlflow import MlflowClient
 
+    hush()
     store.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=store.parent) as scratch:
         draft = Path(scratch) / store.name
@@ -39,3 +41,9 @@ def make_store(uri: str) -> None:
         # Another process was first; or the disk has no links, and MLflow makes the database in its own way.
         with contextlib.suppress(OSError):
             os.link(draft, store)
+
+
+def hush() -> None:
+    """MLflow and Alembic say nothing of their migrations. To be called after MLflow's import, which sets levels."""
+    for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)

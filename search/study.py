@@ -12,7 +12,7 @@ import math
 import statistics
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -162,7 +162,7 @@ class SearchPlan:
         wanted, kind = self.space.search.repeats, self.space.pruner.kind
         for number in self._trials if kind != "wilcoxon" else ():  # which decides after every seed
             runs = self.ledger.by_point[("search", number)]
-            values = [state.best for state in runs if state.state == "completed" and state.best is not None]
+            values = seed_values(runs)
             sound = all(state.open or state.state == "completed" for state in runs)
             judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop the point's first seed
             if len(runs) < wanted and sound and judged and not (values and self._hopeless(number, values)):
@@ -184,9 +184,7 @@ class SearchPlan:
             self._ready_pruner({}, None, 0)
             hopeless = bool(trial.should_prune())
         else:
-            hopeless = len(runs) < wanted and self._hopeless(
-                number, [state.best for state in runs if state.best is not None]
-            )
+            hopeless = len(runs) < wanted and self._hopeless(number, seed_values(runs))
         if hopeless or len(runs) >= wanted:
             return True
         self._queue.append(self._run(number, len(runs)))
@@ -199,7 +197,7 @@ class SearchPlan:
         """
         runs = self.ledger.by_point[("search", number)]
         last, seeds = next((state for state in runs if state.state != "completed"), runs[-1]), len(runs)
-        values = [state.best for state in runs if state.state == "completed" and state.best is not None]
+        values = seed_values(runs)
         value = statistics.fmean(values) if values else last.best
         early = last.state == "pruned" or (self.space.pruner.kind == "wilcoxon" and seeds < self.space.search.repeats)
         state = "fail" if last.failed else "pruned" if early else "complete"
@@ -237,7 +235,7 @@ class SearchPlan:
     def _seed_sd(self) -> float:
         squares, freedom = 0.0, 0
         for (stage, _), runs in self.ledger.by_point.items():
-            values = [s.best for s in runs if s.state == "completed" and s.best is not None]
+            values = seed_values(runs)
             if stage == "search" and len(values) > 1:
                 squares += statistics.variance(values) * (len(values) - 1)
                 freedom += len(values) - 1
@@ -285,6 +283,11 @@ class SearchPlan:
             self._trials[number], self._points[number] = trial, dict(runs[0].run.point)
             if self._decide(number):
                 self._settle(number)
+
+
+def seed_values(runs: Iterable[RunState]) -> list[float]:
+    """The values of a point's completed seeds."""
+    return [state.best for state in runs if state.state == "completed" and state.best is not None]
 
 
 def open_storage(folder: StudyFolder) -> JournalStorage:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import tempfile
 import time
@@ -24,7 +23,7 @@ from search.journal import Event, Ledger, read, read_with_ends
 from search.layout import StudyFolder
 from search.notes import study_note, trial_note
 from search.space import Space
-from search.store import SQLITE, make_store
+from search.store import SQLITE, hush, make_store
 from search.trial_news import PARAM_LIMIT, TrialNews
 from search.trials_file import TrialsFile
 from search.views import saved_views
@@ -190,9 +189,7 @@ class Tracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow import MlflowClient
 
-        for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels itself
-            logging.getLogger(name).setLevel(logging.ERROR)
-
+        hush()
         make_store(self.uri)
         client = MlflowClient(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
