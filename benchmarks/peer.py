@@ -2,11 +2,12 @@
 
 Both sides are processes of their own, start to exit: the same encoder folder, the same 8,192 sentences (STS-B train and
 Wikipedia), unsupervised SimCSE at batch 64 for 128 steps, four evaluations on STS-B dev, the same eight learning rates,
-all cores, alternated A B A B. (b) is our side with pruning, timed to the moment the tracking store holds the peer's
-best score: to within `TOLERANCE`, and exactly (never, where the search ends without it). Run k has seed k on both
-sides, since the seed alone moves the best score by a point. The encoder is the first layer of all-MiniLM-L6-v2 under
-mean pooling, which gains some seven points: a random encoder, or one that knows only masked words, loses by SimCSE, so
-that its best score would be its first.
+all cores, alternated A B A B. (b) is our side with pruning and `SEEDS` seeds a point, as the papers have them, timed
+to the moment the tracking store holds the peer's best score (never, where the search ends without it): which side's
+one seed is the luckier one is a coin's toss, more draws of the best rates are not. Run k has seed k on both sides (in
+(b) also the next ones), since the seed alone moves the best score by a point. The encoder is the first layer of
+all-MiniLM-L6-v2 under mean pooling, which gains some seven points: a random encoder, or one that knows only masked
+words, loses by SimCSE, so that its best score would be its first.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ from benchmarks.inputs import SENTENCES, data_folder, first_layers, write_senten
 RATES = [1e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4]
 BATCH, EVALUATIONS = 64, 4
 STEPS = SENTENCES // BATCH
-PRUNER = "successive_halving"
-TOLERANCE = 0.005  # Spearman; the seed alone moves one rate's best score by 0.008 (standard deviation)
+PRUNER, SEEDS = "successive_halving", 5
 
 SPACE = """
 name: peer
@@ -42,7 +42,7 @@ params:
   batch_size: {batch}
   pooling: avg
   head: none
-search: {{sampler: grid, seed: {seed}, baseline: none}}
+search: {{sampler: grid, seed: {seed}, repeats: {repeats}, baseline: none}}
 pruner: {{kind: {pruner}}}
 resources: {{cpus: 1}}
 train: {{max_examples: {examples}, eval_examples: {eval_examples}}}
@@ -133,10 +133,9 @@ def timed_peer(encoder: Path, sentences: Path, seed: int, scratch: Path) -> dict
 
 
 def timed_ours(
-    encoder: Path, sentences: Path, seed: int, scratch: Path, pruner: str, target: float = math.inf
+    encoder: Path, sentences: Path, seed: int, scratch: Path, pruner: str, repeats: int, target: float = math.inf
 ) -> dict[str, float]:
-    """One run of `search run` as a process: wall seconds of the whole and until MLflow has the target score, best
-    score."""
+    """One run of `search run` as a process: wall seconds of the whole and until MLflow has the target, best score."""
     storage = Path(tempfile.mkdtemp(dir=scratch))
     space = storage / "peer.yaml"
     space.write_text(
@@ -147,25 +146,25 @@ def timed_ours(
             seed=seed,
             batch=BATCH,
             pruner=pruner,
+            repeats=repeats,
             examples=BATCH * STEPS,
             eval_examples=BATCH * STEPS // EVALUATIONS,
         )
     )
     command = [str(Path(sys.executable).with_name("search")), "run", str(space), "--storage", str(storage)]
     started = time.perf_counter()
-    within = exactly = math.inf
+    reached = math.inf
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     running = True
     while running:
         running = process.poll() is None  # what is in the store after the end counts too
-        best, now = _best(storage), time.perf_counter() - started
-        within = min(within, now) if best >= target - TOLERANCE else within
-        exactly = min(exactly, now) if best >= target else exactly
+        if _best(storage) >= target:
+            reached = min(reached, time.perf_counter() - started)
         time.sleep(0.1)
     seconds = time.perf_counter() - started
     if process.returncode:
         raise SystemExit(f"search run failed with exit code {process.returncode}")
-    return {"seconds": seconds, "best": _best(storage), "within": within, "exactly": exactly}
+    return {"seconds": seconds, "best": _best(storage), "reached": reached}
 
 
 def _best(storage: Path) -> float:
@@ -187,15 +186,14 @@ def run(runs: int) -> dict[str, Any]:
         pruned: list[dict[str, float]] = []
         for seed in range(runs):
             theirs.append(timed_peer(encoder, sentences, seed, scratch))
-            ours.append(timed_ours(encoder, sentences, seed, scratch, "none"))
-            pruned.append(timed_ours(encoder, sentences, seed, scratch, PRUNER, target=theirs[-1]["best"]))
+            ours.append(timed_ours(encoder, sentences, seed, scratch, "none", 1))
+            pruned.append(timed_ours(encoder, sentences, seed, scratch, PRUNER, SEEDS, theirs[-1]["best"]))
             print(f"run {seed}: {theirs[-1]} {ours[-1]} {pruned[-1]}", file=sys.stderr)
     sides = {
         "sentence-transformers": (theirs, "seconds"),
         "ours": (ours, "seconds"),
-        "ours, pruned": (pruned, "seconds"),
-        f"ours, pruned, to {TOLERANCE} below the peer's best": (pruned, "within"),
-        "ours, pruned, to the peer's best": (pruned, "exactly"),
+        f"ours, pruned, {SEEDS} seeds": (pruned, "seconds"),
+        f"ours, pruned, {SEEDS} seeds, to the peer's best": (pruned, "reached"),
     }
     rows = [
         {

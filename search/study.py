@@ -32,6 +32,9 @@ from trainables.spec import Evaluation
 SEED_SD = 0.005  # prior of a metric's standard deviation over seeds, Spearman (half a point: D08)
 HOPELESS_Z = 1.64  # one-sided 5 %
 LESSONS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
+BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
+BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
+ENDLESS = 2**31  # points of a space without an end
 PRUNER_RESOURCES = "pruner_resources"  # user attribute of the Optuna study: [first, longest] examples
 
 
@@ -98,7 +101,7 @@ class SearchPlan:
         self._sampler.view = Lessons(folder.study, self.study._storage, sampler=self._sampler)
         self._trials: dict[int, optuna.Trial] = {}  # of the points that are not settled
         self._points: dict[int, Point] = {}
-        self._queue: deque[Run] = deque()  # further seeds, and points proposed but not started before a death
+        self._queue: deque[Run] = deque()  # points proposed but not started before a death
         self._limit = self._most_points()
         self._asked = 0
         self._pruner_ready = False
@@ -107,8 +110,10 @@ class SearchPlan:
     def next(self) -> Run | None:
         if self._queue:
             return self._queue.popleft()
+        if not self._points_first() and (run := self._further(ahead=False)):
+            return run
         if self._asked >= self._limit:
-            return self._ahead()
+            return self._further(ahead=True)
         trial = self.study.ask()
         self._asked += 1
         return self._propose(trial)
@@ -157,38 +162,53 @@ class SearchPlan:
             baseline=baseline,
         )
 
-    def _ahead(self) -> Run | None:
-        """A further seed of a point whose earlier ones still run: there is no new point left for an idle place."""
+    def _points_first(self) -> bool:
+        """Whether every point has a first seed before any has a second, so that seeds go to the best of all points.
+
+        Not where sampler, pruner or patience go by points that have ended, or where new points never end.
+        """
+        search = self.space.search
+        blind = search.sampler in BLIND and self.space.pruner.kind not in BY_ENDED and search.patience is None
+        return blind and self._limit < ENDLESS
+
+    def _further(self, ahead: bool) -> Run | None:
+        """The next seed of the most promising point that is to have one; ahead: while its earlier ones run, too."""
         wanted, kind = self.space.search.repeats, self.space.pruner.kind
-        for number in self._trials if kind != "wilcoxon" else ():  # which decides after every seed
-            runs = self.ledger.by_point[("search", number)]
+        sign = 1.0 if self.maximise else -1.0
+        found: list[tuple[float, int]] = []
+        for number in self._trials:
+            runs = self.ledger.by_point.get(("search", number), [])
+            if not runs or len(runs) >= wanted or any(not state.open and state.state != "completed" for state in runs):
+                continue
+            if any(state.open for state in runs):
+                judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop its first seed
+                if not ahead or not judged or kind == "wilcoxon":  # which decides after every seed
+                    continue
             values = seed_values(runs)
-            sound = all(state.open or state.state == "completed" for state in runs)
-            judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop the point's first seed
-            if len(runs) < wanted and sound and judged and not (values and self._hopeless(number, values)):
+            found.append((-sign * statistics.fmean(values) if values else math.inf, number))
+        for _, number in sorted(found):
+            runs = self.ledger.by_point["search", number]
+            if kind == "wilcoxon" or not self._hopeless(number):
                 return self._run(number, len(runs))
+            if not any(state.open for state in runs):
+                self._settle(number)
         return None
 
     def _decide(self, number: int) -> bool:
-        """After a seed of a point has ended: queue the next one, or True when the point is to be settled."""
+        """After a seed of a point has ended: whether the point is to be settled, or has further seeds to come."""
         runs = self.ledger.by_point[("search", number)]
         if any(state.open for state in runs):
             return False  # started ahead: the last one to end decides
         if any(state.state != "completed" for state in runs):
             return True
         assert runs[-1].best is not None
-        wanted = self.space.search.repeats
         if self.space.pruner.kind == "wilcoxon":
             trial = self._trials[number]
             self._record(trial, runs[-1].run.repeat, runs[-1].best)
             self._ready_pruner({}, None, 0)
-            hopeless = bool(trial.should_prune())
-        else:
-            hopeless = len(runs) < wanted and self._hopeless(number, seed_values(runs))
-        if hopeless or len(runs) >= wanted:
-            return True
-        self._queue.append(self._run(number, len(runs)))
-        return False
+            if trial.should_prune():
+                return True
+        return len(runs) >= self.space.search.repeats
 
     def _settle(self, number: int) -> None:
         """Write down how a point ended, in the journal, then in Optuna.
@@ -216,7 +236,7 @@ class SearchPlan:
         told = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
         self.study.tell(trial, value if state == "complete" else None, state=told)
 
-    def _hopeless(self, number: int, values: list[float]) -> bool:
+    def _hopeless(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
         seeds explain, `HOPELESS_Z` standard errors of the difference, with the seeds' standard deviation pooled over
         all points that have several, else the prior `SEED_SD`.
@@ -224,7 +244,8 @@ class SearchPlan:
         rivals = [
             event for event in self.ledger.points.values() if event["state"] == "complete" and event["number"] != number
         ]
-        if not rivals:
+        values = seed_values(self.ledger.by_point["search", number])
+        if not rivals or not values:
             return False
         sign = 1.0 if self.maximise else -1.0
         best = max(rivals, key=lambda event: sign * event["value"])
@@ -264,7 +285,7 @@ class SearchPlan:
 
     def _most_points(self) -> int:
         count = self.space.cardinality()
-        return min(n for n in (count, self.space.search.trials, 2**31) if n is not None)
+        return min(n for n in (count, self.space.search.trials, ENDLESS) if n is not None)
 
     def _reconcile(self) -> None:
         """Bring Optuna up to date with the journal: settle what has ended, take up what has not."""
@@ -281,7 +302,7 @@ class SearchPlan:
                 self._queue.append(self._propose(trial))
                 continue
             self._trials[number], self._points[number] = trial, dict(runs[0].run.point)
-            if self._decide(number):
+            if number in self.ledger.points or self._decide(number):
                 self._settle(number)
 
 

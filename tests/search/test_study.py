@@ -207,6 +207,25 @@ def test_repeats_of_a_hopeless_point_are_not_started(tmp_path: Path) -> None:
     assert max(p["seeds"] for p in ledger.points.values()) == 3
 
 
+@pytest.mark.parametrize("kind", ["none", "successive_halving"])
+def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_path: Path) -> None:
+    """Every point has its first seed before any has a second; then the best point is first, and what is hopeless
+    beside it (0.02 below, where a seed moves 0.005) gets no second one."""
+    rates = [1e-5, 2e-5, 3e-5, 4e-5]
+    space = make_space(
+        {"sampler": "grid", "trials": None, "repeats": 3},
+        params={"learning_rate": {"grid": rates}, "batch_size": 32},
+        pruner={"kind": kind},
+    )
+    world = World(space, tmp_path, value=lambda run, _: 0.5 + 0.02 * rates.index(run.params["learning_rate"]))
+    ledger = world.live(concurrency=1).ledger
+    started = [state.run for state in ledger.runs.values()]
+    assert [run.repeat for run in started] == [0, 0, 0, 0, 1, 2]
+    assert {run.params["learning_rate"] for run in started[4:]} == {4e-5}
+    assert sorted(point["seeds"] for point in ledger.points.values()) == [1, 1, 1, 3]
+    agree(world)
+
+
 @pytest.mark.parametrize("failing", [None, 1])
 def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path: Path) -> None:
     """A single setting with five seeds on four places: the papers' rows. A failed seed ends its point, once."""

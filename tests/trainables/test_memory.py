@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,30 @@ def test_holes_in_the_heap_are_given_back() -> None:
     memory.give_back(at_once=True)
     assert full - resident_mb() > 100
     assert len(keep) == 20
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+ALLOCATE = """
+import trainables, torch
+kept = torch.ones(2**25)
+print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) / 1024)
+"""
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this system has no transparent huge pages"
+)
+def test_large_tensors_lie_in_huge_pages_unless_told_otherwise() -> None:
+    def huge_mb(**changes: str) -> float:
+        environment = {k: v for k, v in os.environ.items() if k != "THP_MEM_ALLOC_ENABLE"} | changes
+        done = subprocess.run(
+            [sys.executable, "-c", ALLOCATE], check=True, capture_output=True, text=True, env=environment
+        )
+        return float(done.stdout)
+
+    assert huge_mb() >= 64  # of 128
+    if "[madvise]" in HUGE_PAGES.read_text():
+        assert huge_mb(THP_MEM_ALLOC_ENABLE="0") < 64
 
 
 def resident_mb() -> float:
