@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
 from search.journal import Ledger, Run, RunState
 from search.space import Space
-from search.study import make_run
+from search.study import make_run, seed_values
 from trainables.spec import Evaluation
 
 RACE_LEVEL = 0.05  # chance, over all points of a race, to give up one that is as good as the leader
@@ -30,11 +31,10 @@ class ConfirmPlan:
     def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
         self._space, self._ledger, self._seeds = space, ledger, seeds
         self._sign = 1.0 if space.metric.mode == "max" else -1.0
-        settled = [event for event in ledger.points.values() if event["state"] == "complete"]
-        if not settled:
+        means = _means(ledger)
+        if not means:
             raise ValueError("no point of this study is complete: nothing to confirm")
-        ranked = sorted(settled, key=lambda event: -self._sign * event["value"])
-        chosen = [event["number"] for event in ranked[:top]]
+        chosen = sorted(means, key=lambda number: -self._sign * means[number])[:top]
         first = {number: runs[0].run for (stage, number), runs in ledger.by_point.items() if stage == "search"}
         self._baseline = next((number for number, run in first.items() if run.baseline), None)
         if self._baseline is not None and self._baseline not in chosen:
@@ -107,3 +107,13 @@ def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float,
         return gaps[0] > 0
     p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
     return math.isfinite(p) and bool(p < level)
+
+
+def _means(ledger: Ledger) -> dict[int, float]:
+    """Number -> mean of every point that is neither pruned nor failed, over the seeds that it has so far: a search that
+    ran out of its budget has not settled its best points."""
+    means = {number: event["value"] for number, event in ledger.points.items() if event["state"] == "complete"}
+    for (stage, number), runs in ledger.by_point.items():
+        if stage == "search" and number not in ledger.points and (values := seed_values(runs)):
+            means[number] = statistics.fmean(values)
+    return means

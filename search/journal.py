@@ -85,7 +85,8 @@ class Ledger:
     live: dict[str, RunState] = field(default_factory=dict)  # the open ones, in order of their start
     stops: Counter[str] = field(default_factory=Counter)  # of the ended ones
     by_point: dict[tuple[str, int], list[RunState]] = field(default_factory=dict)  # (stage, number), by repeat
-    points: dict[int, Event] = field(default_factory=dict)  # settled ones
+    tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended
+    points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
     best: RunState | None = None  # of the ended completed runs of stage search
     since_best: int = 0  # points settled since the best point
     best_point: float | None = None
@@ -149,6 +150,8 @@ class Ledger:
         state.best, state.best_at = event["best"], event["best_at"]
         state.examples, state.seconds = event["examples"], max(state.seconds, event["seconds"])
         self.stops[state.state] += 1
+        if state.run.stage == "search":
+            self.tried.add(state.run.number)
         ranks = state.run.stage == "search" and state.state == "completed" and state.best is not None
         if ranks and self.better(event["best"], self.best.best if self.best else None):
             self.best = state

@@ -113,7 +113,7 @@ class PlainLines:
 
 def headline(space: Space, ledger: Ledger, now: int) -> str:
     """`quickstart: 12 of 16 points, best 0.712 (t0007), 2 failed (oom), 3m10s, about 1m left`."""
-    done, total = len(ledger.points), wanted_points(space)
+    done, total = len(ledger.tried), wanted_points(space)
     parts = [f"{done}{f' of {total}' if total else ''} points"]
     if ledger.best is not None:
         parts.append(f"best {space.metric.name} {number(ledger.best.best)} ({ledger.best.run.id})")
@@ -132,11 +132,15 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
 
 
 def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> float | None:
-    """Estimate from the rate of points so far, within the time budget; None before the first point is settled."""
-    total, done = wanted_points(space), len(ledger.points)
-    by_points = elapsed / done * (total - done) if total and done else None
+    """Estimate from the rate of trials so far, if every further point has all its seeds, within the time budget; None
+    before the first trial has ended."""
+    total, ended, by_trials = wanted_points(space), ledger.ended(), None
+    if total and ended:
+        of_settled = sum(point["seeds"] for point in ledger.points.values())
+        to_come = (total - len(ledger.points)) * space.search.repeats - (ended - of_settled)
+        by_trials = elapsed / ended * max(0, to_come)
     by_time = max(0.0, space.search.time - elapsed) if space.search.time is not None else None
-    known = [s for s in (by_points, by_time) if s is not None]
+    known = [s for s in (by_trials, by_time) if s is not None]
     return min(known) if known else None
 
 

@@ -34,9 +34,9 @@ class StudyStatus:
 
     Attributes:
         state: running, finished, failed, interrupted, out_of_budget, or died (killed; it can be resumed).
-        points, of: settled points and how many there are to be (None: only time or patience ends the study).
+        points: of which a seed has ended; of: how many there are to be (None: only time or patience ends the study).
         best: value of the best completed trial, Spearman in [-1, 1]; best_trial its id.
-        failed: failed trials by kind; per_hour: points settled per hour; left_s: estimate of the seconds to the end.
+        failed: failed trials by kind; per_hour: such points per hour; left_s: estimate of the seconds to the end.
         disk_bytes: of the trials' folders.
         tracker: what keeps MLflow from being up to date, else "".
     """
@@ -79,7 +79,7 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         method=space.method,
         metric=space.metric.name,
         state=state,
-        points=len(ledger.points),
+        points=len(ledger.tried),
         of=wanted_points(space),
         running=len(open_runs) if running else 0,
         paused=0 if running else len(open_runs),
@@ -88,7 +88,7 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         best=ledger.best.best if ledger.best else None,
         best_trial=ledger.best.run.id if ledger.best else "",
         elapsed_s=round(elapsed, 1),
-        per_hour=round(len(ledger.points) / elapsed * 3600, 2) if elapsed else None,
+        per_hour=round(len(ledger.tried) / elapsed * 3600, 2) if elapsed else None,
         left_s=_left(space, ledger, elapsed, state),
         disk_bytes=disk_bytes(folder),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",

@@ -7,23 +7,18 @@ can bring an Optuna study up to date from the ledger after a death at any moment
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import statistics
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.storages.journal._file import get_lock_file
 from optuna.trial import TrialState
 
-from search.journal import Ledger, Run, RunState, cut_torn_line
+from search.journal import Ledger, Run, RunState
 from search.layout import StudyFolder
+from search.optuna_log import open_storage
 from search.pruners import earliest, first_rung, make_pruner, warmup_examples
 from search.samplers import LESSON, Lessons, Point, PointSampler, distribution, key, value_of
 from search.space import Space, paper_point
@@ -172,27 +167,35 @@ class SearchPlan:
         return blind and self._limit < ENDLESS
 
     def _further(self, ahead: bool) -> Run | None:
-        """The next seed of the most promising point that is to have one; ahead: while its earlier ones run, too."""
-        wanted, kind = self.space.search.repeats, self.space.pruner.kind
+        """The next seed of the most promising point that is to have one; ahead: while its earlier ones run, too.
+
+        Points that have become hopeless are settled.
+        """
         sign = 1.0 if self.maximise else -1.0
         found: list[tuple[float, int]] = []
         for number in self._trials:
             runs = self.ledger.by_point.get(("search", number), [])
-            if not runs or len(runs) >= wanted or any(not state.open and state.state != "completed" for state in runs):
-                continue
-            if any(state.open for state in runs):
-                judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop its first seed
-                if not ahead or not judged or kind == "wilcoxon":  # which decides after every seed
-                    continue
-            values = seed_values(runs)
-            found.append((-sign * statistics.fmean(values) if values else math.inf, number))
+            if self._may_go_on(runs, ahead):
+                values = seed_values(runs)
+                found.append((-sign * statistics.fmean(values) if values else math.inf, number))
         for _, number in sorted(found):
             runs = self.ledger.by_point["search", number]
-            if kind == "wilcoxon" or not self._hopeless(number):
+            if self.space.pruner.kind == "wilcoxon" or not self._hopeless(number):
                 return self._run(number, len(runs))
             if not any(state.open for state in runs):
                 self._settle(number)
         return None
+
+    def _may_go_on(self, runs: list[RunState], ahead: bool) -> bool:
+        """Whether a point that has had these seeds can have a further one now."""
+        kind = self.space.pruner.kind
+        sound = all(state.open or state.state == "completed" for state in runs)
+        if not runs or not sound or len(runs) >= self.space.search.repeats:
+            return False
+        if not any(state.open for state in runs):
+            return True
+        judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop the first seed
+        return ahead and judged and kind != "wilcoxon"  # which decides after every seed
 
     def _decide(self, number: int) -> bool:
         """After a seed of a point has ended: whether the point is to be settled, or has further seeds to come."""
@@ -309,30 +312,6 @@ class SearchPlan:
 def seed_values(runs: Iterable[RunState]) -> list[float]:
     """The values of a point's completed seeds."""
     return [state.best for state in runs if state.state == "completed" and state.best is not None]
-
-
-def open_storage(folder: StudyFolder) -> JournalStorage:
-    """The study's Optuna storage. Lock files of dead processes are removed: the caller holds the study's own lock."""
-    folder.local.mkdir(parents=True, exist_ok=True)
-    path = str(folder.optuna)
-    lock = JournalFileOpenLock(path)
-    for stale in folder.local.glob(folder.optuna.name + ".lock*"):
-        with suppress(FileNotFoundError):
-            stale.unlink()
-    cut_torn_line(folder.optuna)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # journal storage is "experimental": optuna is pinned to one major version
-        return JournalStorage(UnsyncedBackend(path, lock_obj=lock))
-
-
-class UnsyncedBackend(JournalFileBackend):
-    """Without a sync to disk per line (3 ms each, ten per trial): the study's journal, from which Optuna's is brought
-    up to date, is not synced either. The lock stays, since optuna-dashboard may write notes."""
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with get_lock_file(self._lock), open(self._file_path, "ab") as f:
-            f.write(text.encode())
 
 
 def _suggest(trial: optuna.Trial, name: str, wanted: optuna.distributions.BaseDistribution) -> Any:

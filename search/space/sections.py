@@ -61,7 +61,12 @@ class Search:
         None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
     )
     seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
-    repeats: int = knob(1, "seeds per point; the study sees their mean", low=1, high=1000)
+    repeats: int = knob(
+        1,
+        "seeds per point, the study sees their mean; in a grid further seeds go to the best points first",
+        low=1,
+        high=1000,
+    )
     time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
     device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
     patience: int | None = knob(

@@ -15,8 +15,9 @@ from search.confirm import ConfirmPlan
 from search.driver import Driver
 from search.journal import Journal, Ledger, Run
 from search.layout import StudyFolder
+from search.optuna_log import UnsyncedBackend
 from search.space import Space, space_from
-from search.study import SearchPlan, UnsyncedBackend
+from search.study import SearchPlan
 from trainables.spec import Evaluation, Outcome
 
 RUNG, EVALUATIONS = 100, 6

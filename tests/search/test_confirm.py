@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import World, curve, make_space
+from harness import EVALUATIONS, World, curve, make_space
 
 from search.confirm import ConfirmPlan, worse
 from search.journal import Ledger
@@ -56,6 +56,14 @@ def test_a_resumed_confirmation_starts_only_what_is_missing(tmp_path: Path) -> N
     before = world.evaluations
     assert confirmed(world, top=2, seeds=3) == found
     assert world.evaluations == before
+
+
+def test_points_of_an_interrupted_search_can_be_confirmed(tmp_path: Path) -> None:
+    """Every point has had its first seed and none is settled: that is how a search with repeats runs out of time."""
+    world = World(make_space({"trials": 6, "repeats": 3}), tmp_path, value=lambda run, k: 0.001 * run.number + 0.1 * k)
+    ledger = world.live(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
+    assert not ledger.points
+    assert confirmed(world, top=2, seeds=2).keys() == {0, 4, 5}  # the baseline and the two best
 
 
 def test_nothing_to_confirm_is_said() -> None:

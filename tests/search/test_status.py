@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import Death, World, make_space
+from harness import EVALUATIONS, Death, World, make_space
 from rich.console import Console
 
 from search.journal import Ledger, Run, RunState
@@ -77,6 +77,18 @@ def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     assert status.per_hour == pytest.approx(status.points / status.elapsed_s * 3600, rel=0.1)
     expected = status.elapsed_s / status.points * (6 - status.points)
     assert seconds_left(space, ledger, status.elapsed_s) == pytest.approx(expected)
+
+
+def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
+    """All six points have been seen, none is settled: it is the seeds to come that take time."""
+    space = make_space({"trials": 6, "repeats": 3})
+    world = World(space, tmp_path, value=lambda run, k: 0.1 * k)  # noqa: ARG005  # equal points: none is hopeless
+    ledger = world.live(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
+    assert not ledger.points
+    assert headline(space, ledger, 0).startswith("fake: 6 of 6 points")
+    ended = ledger.ended()
+    assert 6 <= ended < 10
+    assert seconds_left(space, ledger, 100.0) == pytest.approx(100 / ended * (18 - ended))
 
 
 def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from harness import EVALUATIONS, RUNG, Death, World, curve, make_space
 from optuna.trial import TrialState
 
 from search.journal import Run, read
+from search.optuna_log import open_storage
 from search.samplers import key
-from search.study import open_storage
 
 GRID = {
     "learning_rate": {"grid": [1e-5, 3e-5, 1e-4]},
