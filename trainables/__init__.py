@@ -3,5 +3,5 @@
 import os
 
 # torch asks once, at its first allocation. With 2 MB pages large tensors, made anew in every step, are mapped in a
-# fraction of the time: a fifth of a step on a CPU (docs/performance.md).
+# fraction of the time (docs/performance.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
