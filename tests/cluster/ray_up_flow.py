@@ -177,6 +177,7 @@ def printed(name: str) -> str:
 
 
 def main(repository: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
     flow = Flow()
     project = Path.home() / "project"
     for part in ("search", "trainables", "analysis", "spaces", "tests/cluster"):
