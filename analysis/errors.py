@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from trainables.contract.errors import close_to
 
 
 class AnalysisError(Exception):
@@ -21,7 +22,6 @@ class InputError(AnalysisError):
 def unknown(kind: str, got: str, allowed: Iterable[str], shown: int = 8) -> InputError:
     """`unknown study 'quikstart'; did you mean 'quickstart'? There are: ...`."""
     names = list(dict.fromkeys(allowed))
-    close = difflib.get_close_matches(got, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else "."
+    hint = close_to(got, names, cutoff=0.5) or "."
     more = f", and {len(names) - shown} more" if len(names) > shown else ""
     return InputError(f"unknown {kind} '{got}'{hint} There are: {', '.join(names[:shown]) or 'none'}{more}")

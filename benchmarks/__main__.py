@@ -25,6 +25,7 @@ NAMES = {
     "analysis_speed": "(f) analysis best at 1,000 and 10,000 trials",
     "sda": "(g) SDA parse and augment rate, first and second time",
     "real": "every method through `search run` on real sets, against the untrained encoder",
+    "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
 }
 

@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SIZES = {1000: 2.0, 10_000: 10.0}  # trials -> seconds allowed
 METRICS = ("stsb_dev", "mean(stsb_dev,sickr_dev)")
-COMMAND = "from analysis.cli import main; main(prog_name='analysis')"
+COMMAND = "from analysis.commands.main import main; main(prog_name='analysis')"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -90,22 +90,22 @@ def keep_trials(address: str, folder: Path) -> tuple[str, str]:
     """Leave the file of ended trials on the server, as the tracker does; (study run, the tag's value)."""
     from mlflow import MlflowClient
 
-    from search import record
-    from search.trials_file import TrialsFile
+    from search import schema
+    from search.tracking.trials_file import TrialsFile
 
     client = MlflowClient(address)
     experiments = [e.experiment_id for e in client.search_experiments()]
-    study = client.search_runs(experiments, f"tags.{record.ROLE} = 'study'")[0]
-    TrialsFile(folder / record.TRIALS_FILE).renew(client, study.info.experiment_id, study.info.run_id)
-    return study.info.run_id, client.get_run(study.info.run_id).data.tags[record.TRIALS_TAG]
+    study = client.search_runs(experiments, f"tags.{schema.ROLE} = 'study'")[0]
+    TrialsFile(folder / schema.TRIALS_FILE).renew(client, study.info.experiment_id, study.info.run_id)
+    return study.info.run_id, client.get_run(study.info.run_id).data.tags[schema.TRIALS_TAG]
 
 
 def _mark(address: str, study: str, path: str) -> None:
     from mlflow import MlflowClient
 
-    from search import record
+    from search import schema
 
-    MlflowClient(address).set_tag(study, record.TRIALS_TAG, path)
+    MlflowClient(address).set_tag(study, schema.TRIALS_TAG, path)
 
 
 @contextmanager

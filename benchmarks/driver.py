@@ -44,7 +44,7 @@ def measure(trials: int) -> dict[str, float]:
     from fake_trial import FakeTrial  # type: ignore[import-not-found]  # see FAKES
     from rich.console import Console
 
-    from search.runner import Options, run_study
+    from search.running.runner import Options, run_study
     from search.space import space_from
 
     megabytes: list[float] = []

@@ -31,6 +31,9 @@ PRECISIONS = ("fp32", "auto")
 
 def run(runs: int) -> dict[str, Any]:
     """Medians over `runs` alternated steps (at least 7), and the ratio packed / padded."""
+    from trainables.training.memory import use_large_pages
+
+    use_large_pages()  # as in a trial's process
     import torch
 
     torch.set_num_threads(1)
@@ -71,39 +74,36 @@ def training(
     method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, max_length: int = 64
 ) -> Any:
     """A trial that stands before its first step, in the real loop."""
-    from trainables.checkpoint import TrialFiles
-    from trainables.configs import NEEDS
-    from trainables.distributed import World
-    from trainables.encoder import LoadedEncoder
-    from trainables.knobs import build
-    from trainables.loop import Training
-    from trainables.methods import METHODS
-    from trainables.spec import TrialSpec
-    from trainables.workbench import make_bench
+    from trainables.contract.knobs import build
+    from trainables.contract.spec import TrialSpec
+    from trainables.encoders.load import LoadedEncoder
+    from trainables.methods.method import load_method
+    from trainables.training.checkpoint import TrialFiles
+    from trainables.training.distributed import World
+    from trainables.training.inputs import load_inputs
+    from trainables.training.loop import Training
+    from trainables.training.setup import TrainingSetup
 
-    needs = NEEDS[method]
-    train = str(sentences) if needs == "sentences" else str(data_folder() / "en_nli_triplets.tsv")
+    own = load_method(method)
+    train = str(sentences) if own.declaration.columns == "sentences" else str(data_folder() / "en_nli_triplets.tsv")
     data = {"train": train, "dev": ["stsb"], "language": "en"}
     spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric="stsb_dev", folder="unused")
-    config: Any = build(METHODS[method].config, {"batch_size": BATCH, "max_length": max_length, "precision": precision})
-    bench = make_bench(spec, needs, device)
-    source = bench.source
+    config: Any = build(own.config, {"batch_size": BATCH, "max_length": max_length, "precision": precision})
+    inputs = load_inputs(spec, device)
+    source = inputs.source
     if padded:
         assert isinstance(source, LoadedEncoder)
         source = replace(source, packing_note="for comparison")
-    return Training(
-        METHODS[method],
-        config,
-        METHODS[method].network(config, source, 0),
-        METHODS[method].prepare(bench.corpus.columns, config, 0, bench.workshop),
-        lambda _: (0.0, {}, {}),
+    setup = TrainingSetup(
+        method=own,
+        config=config,
+        network=own.network(config, source, 0),
+        examples=own.prepare(inputs.corpus.columns, config, 0, inputs.tools),
+        evaluate=lambda _: (0.0, {}, {}),
         seed=0,
-        mode="max",
         files=TrialFiles("unused"),
-        world=World(device=device),
-        about={},
-        pausing=lambda: False,
     )
+    return Training(setup, World(device=device), pausing=lambda: False)
 
 
 def timed_step(one: Any) -> tuple[float, float]:

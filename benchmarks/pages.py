@@ -26,9 +26,9 @@ def trial(encoder: str, sentences: str) -> None:
     """One trial in this process; prints processor seconds of a step and of an evaluation."""
     import torch
 
-    from trainables import loop
-    from trainables.spec import TrialSpec
-    from trainables.trial import run_trial
+    from trainables.contract.spec import TrialSpec
+    from trainables.training import loop
+    from trainables.training.trial import run_trial
 
     torch.set_num_threads(1)
     evaluate = loop.Training._evaluate

@@ -10,9 +10,9 @@ import torch
 from transformers import BertConfig
 
 from benchmarks.inputs import data_folder, make_encoder, wiki_sentences
-from trainables.configs import SimcseConfig
-from trainables.encoder import load_encoder
-from trainables.network import SentenceNetwork
+from trainables.encoders.load import load_encoder
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.methods.simcse.config import SimcseConfig
 
 BATCH, RATE = 128, 1e-3
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # BERT's; the pre-training here has none

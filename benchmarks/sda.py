@@ -69,18 +69,18 @@ def measure(corpus: str, edit: str) -> None:
     """Prepare the corpus' examples and print the seconds it took."""
     import torch
 
-    from trainables.configs import SdaConfig
-    from trainables.encoder import load_encoder
-    from trainables.sda import prepare
-    from trainables.token_cache import DiskCache, TokenCache, tokenizer_encoder
-    from trainables.workbench import TextWorkshop
+    from trainables.data.token_cache import DiskCache, TokenCache, tokenizer_encoder
+    from trainables.encoders.load import load_encoder
+    from trainables.methods.sda.config import SdaConfig
+    from trainables.methods.sda.method import prepare
+    from trainables.training.inputs import CachedTextTools
 
     encoder = load_encoder("builtin:tiny")
     tokens = TokenCache(tokenizer_encoder(encoder.tokenizer), encoder.tokenizer_fingerprint, DiskCache())
     parser = os.environ.get("SEARCH_BENCH_PARSER")
-    workshop = TextWorkshop("en", parser, encoder, tokens, torch.device("cpu"))
+    tools = CachedTextTools("en", parser, encoder, tokens, torch.device("cpu"))
     texts = {"sentence": Path(corpus).read_text(encoding="utf-8").splitlines()}
     started = time.perf_counter()
-    examples = prepare(texts, SdaConfig(augmentation=edit), 0, workshop)
+    examples = prepare(texts, SdaConfig(augmentation=edit), 0, tools)
     assert len(examples) == len(texts["sentence"])
     print(json.dumps(time.perf_counter() - started))

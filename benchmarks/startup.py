@@ -38,9 +38,9 @@ def ours(trials: int, workers: int) -> tuple[float, list[float]]:
     """(seconds before the first trial's first step, seconds of every later trial besides its training)."""
     from rich.console import Console
 
-    from search.journal import read
-    from search.runner import Options, run_study
+    from search.running.runner import Options, run_study
     from search.space import space_from
+    from search.store.journal import read
 
     space = space_from(
         {

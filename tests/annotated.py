@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainables.parses import Token
+from trainables.data.parses import Token
 
 
 def annotated(text: str) -> list[Token]:

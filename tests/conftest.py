@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,30 @@ if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():
     os.environ["SEARCH_DATA_DIR"] = str(NEIGHBOUR)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is fast, and what `pytest -n 2` deals out as one: tests that start a Ray (first), else a file."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        if not any(item.get_closest_marker(name) for name in ("slow", "ray", "costly")):
+            item.add_marker(pytest.mark.fast)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or fill the user's cache."""
     os.environ["SEARCH_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _no_plugin_stays() -> Iterator[None]:
+    """What a test's plugin files brought is forgotten after it."""
+    yield
+    if registry := sys.modules.get("trainables.contract.registry"):
+        registry._methods.clear()
+        registry._evaluations.clear()
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainables.metrics import aggregate, alignment, cosines, pearson, percent, spearman, uniformity
-from trainables.transfer import Score, dev_then_test, folds_then_test, nested_folds, pair_features
+from trainables.evaluation.metrics import aggregate, alignment, cosines, pearson, percent, spearman, uniformity
+from trainables.evaluation.transfer import Score, dev_then_test, folds_then_test, nested_folds, pair_features
 
 EXACT = 1e-8
 

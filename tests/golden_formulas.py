@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables import edacse
-from trainables.configs import EdacseConfig
-from trainables.curriculum import cosine_distances, difficulty_order, paced_size, triplet_classes
-from trainables.losses import info_nce, info_nce_margin
+from trainables.methods.edacse import method as edacse
+from trainables.methods.edacse.config import EdacseConfig
+from trainables.methods.losses import info_nce, info_nce_margin
+from trainables.methods.selfccl.curriculum import cosine_distances, difficulty_order, paced_size, triplet_classes
 
 TOLERANCE = 1e-8
 

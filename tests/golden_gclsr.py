@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from trainables.configs import GclsrConfig
-from trainables.gclsr import optimiser
-from trainables.losses import grouped_cosine
-from trainables.pwva import (
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.method import optimiser
+from trainables.methods.gclsr.pwva import (
     OPERATIONS,
     choose_operations,
     gaussian_white_noise,
@@ -22,7 +21,8 @@ from trainables.pwva import (
     remove_mean,
     word_importance,
 )
-from trainables.textcnn import Layout, Predictor, Projector, TextCNN
+from trainables.methods.gclsr.textcnn import Layout, Predictor, Projector, TextCNN
+from trainables.methods.losses import grouped_cosine
 
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 PROBABILITIES = {"gwn": 0.5, "ifft": 0.1, "rbn": 0.2, "rzs": 0.2}

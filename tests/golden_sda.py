@@ -8,11 +8,12 @@ from typing import Any
 
 from outcomes import outcomes
 
-from trainables import sda_chinese, sda_english
-from trainables.dice import Dice
-from trainables.parses import Token
-from trainables.sda_punctuation import insert_punctuation, mark_clause, mark_subject, mark_tail
-from trainables.sda_words import CHINESE, ENGLISH
+from trainables.data.parses import Token
+from trainables.methods.sda import chinese as sda_chinese
+from trainables.methods.sda import english as sda_english
+from trainables.methods.sda.dice import Dice
+from trainables.methods.sda.punctuation import insert_punctuation, mark_clause, mark_subject, mark_tail
+from trainables.methods.sda.words import CHINESE, ENGLISH
 
 TOLERANCE = 1e-8  # the files' own
 

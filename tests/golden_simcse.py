@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from trainables import pooling
-from trainables.encoder import padded_states
-from trainables.heads import MlmHead, make_head
-from trainables.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
-from trainables.packing import pack
-from trainables.trunk import trunk_of
+from trainables.encoders import pooling
+from trainables.encoders.heads import MlmHead, make_head
+from trainables.encoders.load import padded_states
+from trainables.encoders.packing import pack
+from trainables.encoders.trunk import trunk_of
+from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
 
 TOLERANCE = 1e-8  # absolute, float64, as the files ask
 Golden = Mapping[str, Any]

@@ -10,13 +10,12 @@ and its tokenizer, and sentence-transformers' own modules for the rest, so that 
 | avg_first_last, avg_top2 | WeightedLayerPooling with weights 1 on those two layers and 0 elsewhere, Pooling (mean) |
 | pretrained_pooler | Pooling (first token), Dense (the encoder's pooler) |
 
-GCLSR gives a folder with its own loader (`gclsr_loader.py`).
+A method with another network says itself how it is written (`Method.export`).
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +26,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from analysis import gclsr_loader
+from analysis.checkpoints.trained import Trained
 from analysis.errors import InputError
-from analysis.trained import Trained
-from trainables.encoder import LoadedEncoder, longest_sentence
-from trainables.network import SentenceNetwork
-from trainables.word_vectors import WordVectors
+from trainables.encoders.load import LoadedEncoder, longest_sentence
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.source import EncoderSource
 
 PACKAGE = "sentence_transformers.models"  # the module paths that every version of sentence-transformers understands
 IDENTITY, RELU, TANH = (
@@ -55,21 +53,27 @@ class Dense:
 def export(trained: Trained, folder: Path, card: str) -> None:
     """Write the network and its model card (README.md).
 
-    Raises: InputError if the folder exists and is not empty.
+    Raises: InputError if the folder exists and is not empty, or the method has a network of its own and no export.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists already; expected a new or empty folder")
+    own = trained.method.export
+    if own is None and not isinstance(trained.network, SentenceNetwork):
+        raise InputError(
+            f"method {trained.spec.method}: its network is no SentenceNetwork, so that its Method must say how it is "
+            "exported (Method(export=...))"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(trained.source, WordVectors):
-        _export_gclsr(trained, folder)
+    if own is not None:
+        own(trained.network, trained.config, trained.source, trained.language, folder)
     else:
         _export_encoder(trained, trained.source, folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _export_encoder(trained: Trained, loaded: LoadedEncoder, folder: Path) -> None:
+def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> None:
     network, config = trained.network, trained.config
-    assert isinstance(network, SentenceNetwork)
+    assert isinstance(loaded, LoadedEncoder)
     encoder, width = network.encoder, network.encoder.config.hidden_size
     layers = encoder.config.num_hidden_layers
     if getattr(encoder, "pooler", None) is None and getattr(loaded.model, "pooler", None) is not None:
@@ -170,30 +174,6 @@ def _folded(layer: Dense, norm: nn.BatchNorm1d) -> Dense:
     if norm.affine:
         shift = shift + norm.bias.double()
     return Dense((layer.weight.double() * scale[:, None]).float(), shift.float(), layer.activation)
-
-
-def _export_gclsr(trained: Trained, folder: Path) -> None:
-    """All words of the vector file go along: which ones a user's sentences need is not known here."""
-    network, config, source = trained.network, trained.config, trained.source
-    assert isinstance(source, WordVectors)
-    state = network.state_dict()
-    tensors = {name.removeprefix("backbone."): t for name, t in state.items() if name.startswith("backbone.")}
-    tensors |= {"padding": state["padding"], "vectors": torch.from_numpy(source.matrix)}
-    _write_tensors(folder / "model.safetensors", tensors)
-    (folder / "words.txt").write_text("\n".join(source.words), encoding="utf-8")
-    _write(
-        folder / "config.json",
-        {
-            "model_type": "gclsr",
-            "language": trained.language,
-            "region_sizes": list(config.region_sizes),
-            "filters": config.filters,
-            "max_words": config.max_words,
-            "attention_at_eval": config.self_attention and config.attention_at_eval,
-            "vector_seed": int(state["vector_seed"]),
-        },
-    )
-    shutil.copy(Path(gclsr_loader.__file__), folder / "gclsr_loader.py")
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainables.data import Pairs
+from trainables.data.sets import Pairs
 
 
 @dataclass(frozen=True)

@@ -18,26 +18,28 @@ import fsspec
 import numpy as np
 import pandas as pd
 
+from analysis.checkpoints.overlap import Overlap, overlaps
+from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError, unknown
-from analysis.facts import openings
-from analysis.overlap import Overlap, overlaps
-from analysis.stats import spearman_influence
-from analysis.study import Arrays, Study
-from analysis.trained import Trained, load_trained, read_spec
-from analysis.verdict import judge
-from search import record
-from search.record import OPENING
-from trainables.checkpoint import WEIGHTS
-from trainables.data import DataError, Pairs, load_pairs
-from trainables.evaluate import evaluate, prepare_sets, test_suite
-from trainables.metrics import metric_parts, percent, sts_average
-from trainables.network import SentenceNetwork
-from trainables.pooling import wanted_states
-from trainables.transfer import TASKS, transfer, transfer_average
+from analysis.statistics.correlation import spearman_influence
+from analysis.statistics.paired_gain import PairedGain, paired_gains
+from analysis.statistics.study_verdict import study_verdict
+from analysis.tables.study import Arrays, Study
+from analysis.tables.test_scores import openings
+from search import schema
+from search.schema import OPENING
+from trainables.contract.errors import DataError
+from trainables.contract.metric_names import metric_parts
+from trainables.contract.trial_files import WEIGHTS
+from trainables.data.sets import Pairs, load_pairs
+from trainables.encoders.pooling import wanted_states
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.evaluation.metrics import percent, sts_average
+from trainables.evaluation.sts import evaluate, prepare_sets, test_suite
+from trainables.evaluation.transfer import TASKS, transfer, transfer_average
 
 TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set
 AVERAGE, AVERAGE_WITHOUT_STSB, TRANSFER_AVERAGE = "avg_test", "avg_without_stsb_test", "transfer_avg_test"
-TRANSFER_POOLING = {"sda": "avg_top2"}  # D29; the other methods use one pooling for everything
 Z = 1.96  # of a two-sided 95 % interval
 
 
@@ -55,7 +57,8 @@ class SetScore:
 class TestResult:
     """One trial on the test sets.
 
-    scores: per set. metrics: everything that is logged: Spearman in [-1, 1], transfer accuracies in [0, 1].
+    point, baseline: its configuration, and whether that is the paper's. scores, similarities: per set, the latter with
+    the gold scores. metrics: everything that is logged: Spearman in [-1, 1], transfer accuracies in [0, 1].
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
@@ -63,8 +66,11 @@ class TestResult:
     trial: str
     run_id: str
     seed: int
+    point: str
+    baseline: bool
     scores: Mapping[str, SetScore]
     metrics: Mapping[str, float]
+    similarities: Arrays
 
 
 def score(trained: Trained, sets: Sequence[Pairs]) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
@@ -78,14 +84,14 @@ def score(trained: Trained, sets: Sequence[Pairs]) -> tuple[dict[str, SetScore],
     result = evaluate(trained.network.embed, prepare_sets(sets, trained.tokenise), split="test")
     scores = {}
     for pairs in sets:
-        value = result.metrics[f"{pairs.name}{record.TEST_SUFFIX}"]
+        value = result.metrics[f"{pairs.name}{schema.TEST_SUFFIX}"]
         half = np.nan
         if np.isfinite(value):
-            influence = spearman_influence(result.similarities[f"{pairs.name}{record.TEST_SUFFIX}"], pairs.gold)[1]
+            influence = spearman_influence(result.similarities[f"{pairs.name}{schema.TEST_SUFFIX}"], pairs.gold)[1]
             half = Z * float(np.sqrt(np.var(influence) / len(influence)))
         scores[pairs.name] = SetScore(value, value - half, value + half, len(pairs))
-    logged = {name: value for name, value in result.metrics.items() if record.TEST_SUFFIX in name}
-    gold = {f"{pairs.name}{record.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in sets}
+    logged = {name: value for name, value in result.metrics.items() if schema.TEST_SUFFIX in name}
+    gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in sets}
     means = averages({name: s.value for name, s in scores.items()}, trained.language)
     return scores, logged | means, {**result.similarities, **gold}
 
@@ -114,13 +120,13 @@ def transfer_scores(trained: Trained, root: Path) -> dict[str, float]:
     if not there:
         raise InputError(f"{root}: expected folders of SentEval's tasks ({', '.join(TASKS)}), found none")
     found = transfer(root, _for_transfer(trained).embed, there)
-    values = {f"transfer_{task.lower()}{record.TEST_SUFFIX}": s.test / 100 for task, s in found.items()}
+    values = {f"transfer_{task.lower()}{schema.TEST_SUFFIX}": s.test / 100 for task, s in found.items()}
     if len(there) == len(TASKS):
         values[TRANSFER_AVERAGE] = transfer_average(found) / 100
     return values
 
 
-def chosen_trials(study: Study, named: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+def chosen_trials(study: Study, named: Sequence[str]) -> pd.DataFrame:
     """The trials to test: the named ones, else all counted seeds of the point that the verdict names.
 
     Raises: InputError for an unknown trial.
@@ -131,9 +137,15 @@ def chosen_trials(study: Study, named: Sequence[str], rng: np.random.Generator) 
             if trial not in set(trials["trial"]):
                 raise unknown("trial", trial, trials["trial"])
         return trials[trials["trial"].isin(list(named))]
-    verdict = judge(trials, study.points, study.metric, study.searched, study.similarities, rng)
-    point = study.points[study.points["point"] == verdict.best].iloc[0]
+    point = study.points[study.points["point"] == study_verdict(study).best].iloc[0]
     return trials[trials["run_id"].isin(point["run_ids"])]
+
+
+def baseline_trials(study: Study, tested: pd.DataFrame) -> pd.DataFrame:
+    """The counted seeds of the baseline; none if it is among the tested points or was not completed."""
+    points = study.points[study.points["baseline"] & (study.points["stop"] == "completed")]
+    runs = [run for row in points["run_ids"] for run in row]
+    return study.trials[study.trials["run_id"].isin(runs) & ~study.trials["point"].isin(tested["point"])]
 
 
 def load_sets(names: Sequence[str], language: str) -> tuple[list[Pairs], dict[str, str]]:
@@ -157,7 +169,7 @@ def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
 def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
     """Pair sets that selected (the dev sets in the metric) or trained, for `overlaps`."""
     language, columns = str(data.get("language", "en")), data.get("columns")
-    selecting = {part.removesuffix(record.DEV_SUFFIX) for part in metric_parts(metric)}
+    selecting = {part.removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
     seen = [("dev", load_pairs(name, "dev", language, columns)) for name in data["dev"]]
     seen = [(part, pairs) for part, pairs in seen if pairs.name in selecting]
     for name in str(data["train"]).split("+"):
@@ -174,21 +186,23 @@ def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, l
     Raises: AnalysisError if none was kept, naming trials that could be tested instead.
     """
 
-    def kept(table: pd.DataFrame) -> list[bool]:
-        return [_exists(f"{trial_path(study, folder)}/{WEIGHTS}") for folder in table["folder"]]
-
-    there = kept(trials)
+    there = kept(study, trials)
     if not any(there):
-        others = study.trials[kept(study.trials)]["trial"]
+        others = study.trials[kept(study, study.trials)]["trial"]
         raise AnalysisError(
             f"no weights were kept of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
         )
     return trials[there], list(trials.loc[[not t for t in there], "trial"])
 
 
+def kept(study: Study, trials: pd.DataFrame) -> list[bool]:
+    """Of each trial, whether its weights are there."""
+    return [_exists(f"{trial_path(study, folder)}/{WEIGHTS}") for folder in trials["folder"]]
+
+
 def trial_path(study: Study, folder: str) -> str:
     """Absolute path or URI of a trial's folder."""
-    return f"{study.run.tags.get(record.FOLDER, '')}/{folder}"
+    return f"{study.stored.tags.get(schema.FOLDER, '')}/{folder}"
 
 
 @dataclass(frozen=True)
@@ -208,17 +222,21 @@ def open_tests(
     sets: Sequence[str] = (),
     transfer_root: Path | None = None,
     now: datetime | None = None,
+    *,
+    untrained: bool = False,
 ) -> Opened:
     """Score trials' best checkpoints on the test sets and log it: first the opening, then the scores.
 
     Args:
         trials: rows of `study.trials`. reason: why, one line, kept for ever. sets: default `default_sets`.
         transfer_root: SentEval's `downstream` folder.
+        untrained: score what the first of the trials started from instead, as `untrained_<set>_test`.
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything
         is opened.
     """
     if not reason.strip():
         raise InputError("expected a reason for opening the test sets, got an empty one")
+    trials = trials.iloc[:1] if untrained else trials  # all of them started from the same encoder
     folders = [trial_path(study, folder) for folder in trials["folder"]]
     spec = read_spec(folders[0])
     data = spec.data
@@ -227,30 +245,69 @@ def open_tests(
     if not pairs and transfer_root is None:
         raise AnalysisError("none of the test sets is there:\n" + "\n".join(missing.values()))
     texts = None if transfer_root else [t for p in pairs for side in (p.first, p.second) for t in side]
-    networks = [load_trained(folder, texts=texts) for folder in folders]  # a missing checkpoint shows here
+    networks = [
+        load_trained(folder, texts=texts, untrained=untrained) for folder in folders
+    ]  # a missing checkpoint shows here
 
-    earlier = tuple(openings(study.run))
+    earlier = tuple(openings(study.stored))
     when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-    ids = ", ".join(trials["trial"])
+    ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
     scored = ", ".join([p.name for p in pairs] + (["transfer"] if transfer_root else []))
     client = _client(study.store.uri)
     tag = f"{OPENING}{len(earlier) + 1}"
-    client.set_tag(study.run.run_id, tag, f"{when}: {ids} on {scored}: {reason.strip()}")
+    client.set_tag(study.stored.run_id, tag, f"{when}: {ids} on {scored}: {reason.strip()}")
 
     results = []
     for (_, row), trained in zip(trials.iterrows(), networks, strict=True):
         scores, metrics, similarities = score(trained, pairs)
         if transfer_root is not None:
             metrics |= transfer_scores(trained, transfer_root)
-        results.append(TestResult(str(row["trial"]), str(row["run_id"]), int(row["seed"]), scores, metrics))
-        _log(client, results[-1], similarities, tag, when)
+        if untrained:
+            scores = {f"{schema.UNTRAINED_PREFIX}{name}": s for name, s in scores.items()}
+            metrics = {f"{schema.UNTRAINED_PREFIX}{name}": value for name, value in metrics.items()}
+            similarities = {}  # those of the trained checkpoint stay
+        results.append(
+            TestResult(
+                trial=str(row["trial"]), run_id=str(row["run_id"]), seed=int(row["seed"]), point=str(row["point"]),
+                baseline=bool(row["baseline"]), scores=scores, metrics=metrics, similarities=similarities,
+            )
+        )  # fmt: skip
+        _log(client, results[-1], tag, when)
     return Opened(tuple(results), tuple(overlaps(pairs, seen_sets(data, spec.metric))), earlier, missing)
 
 
 def summary(results: Sequence[TestResult]) -> pd.DataFrame:
-    """One row per metric: n trials, mean, sd over them (NaN for one), in the unit of the metrics."""
-    table = pd.DataFrame([dict(r.metrics) for r in results])
-    return pd.DataFrame({"n": table.count(), "mean": table.mean(), "sd": table.std(ddof=1)}).rename_axis("metric")
+    """One row per configuration and metric: trials, baseline, metric, n, mean, sd over seeds (NaN for one).
+
+    In the unit of the metrics. Configurations stay apart: a mean over two of them is a mean of nothing.
+    """
+    rows = []
+    for point in dict.fromkeys(result.point for result in results):
+        mine = [result for result in results if result.point == point]
+        table = pd.DataFrame([dict(result.metrics) for result in mine])
+        trials = ", ".join(result.trial for result in mine)
+        rows += [
+            (trials, mine[0].baseline, name, int(values.count()), values.mean(), values.std(ddof=1))
+            for name, values in table.items()
+        ]
+    return pd.DataFrame(rows, columns=["trials", "baseline", "metric", "n", "mean", "sd"])
+
+
+def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[PairedGain]:
+    """The tested configuration less the baseline per pair set and on their mean; [] unless one of each was tested."""
+    sides = [[r for r in results if r.baseline is baseline and r.similarities] for baseline in (False, True)]
+    if not all(sides) or len({r.point for r in sides[0]}) > 1:
+        return []
+    gold = {
+        name.removesuffix(schema.GOLD_SUFFIX): values
+        for name, values in sides[0][0].similarities.items()
+        if name.endswith(schema.GOLD_SUFFIX)
+    }
+    cosines = [{r.seed: {s: r.similarities[s + schema.TEST_SUFFIX] for s in gold} for r in side} for side in sides]
+    try:
+        return paired_gains(cosines[0], cosines[1], gold, rng)
+    except ValueError:  # a collapsed model: all cosines equal, no correlation
+        return []
 
 
 def printed(value: float) -> str:
@@ -259,7 +316,7 @@ def printed(value: float) -> str:
 
 
 def _for_transfer(trained: Trained) -> Trained:
-    pooling = TRANSFER_POOLING.get(trained.spec.method)
+    pooling = trained.method.declaration.transfer_pooling
     if pooling is None or not isinstance(trained.network, SentenceNetwork):
         return trained
     network = copy.copy(trained.network)  # shares the weights
@@ -279,21 +336,21 @@ def _exists(path: str) -> bool:
     return bool(filesystem.exists(inner))
 
 
-def _log(client: Any, result: TestResult, similarities: Arrays, tag: str, when: str) -> None:
+def _log(client: Any, result: TestResult, tag: str, when: str) -> None:
     from mlflow.entities import Metric, RunTag
 
     at = int(datetime.fromisoformat(when).timestamp() * 1000)
     number = int(tag.removeprefix(OPENING))
     metrics = [Metric(name, float(v), at, number) for name, v in result.metrics.items() if np.isfinite(v)]
     intervals = {
-        f"{name}{record.TEST_SUFFIX}_{end}": getattr(s, end)
+        f"{name}{schema.TEST_SUFFIX}_{end}": getattr(s, end)
         for name, s in result.scores.items()
         for end in ("low", "high")
     }
     metrics += [Metric(name, float(v), at, number) for name, v in intervals.items() if np.isfinite(v)]
     client.log_batch(result.run_id, metrics=metrics, tags=[RunTag(tag, when)])
-    if similarities:
+    if result.similarities:
         with TemporaryDirectory() as scratch:
             file = Path(scratch) / TEST_SIMILARITIES
-            np.savez(file, **similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
+            np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
             client.log_artifact(result.run_id, str(file))

@@ -9,34 +9,35 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from analysis.errors import AnalysisError
-from trainables.checkpoint import TrialFiles
-from trainables.encoder import LoadedEncoder, load_encoder, longest_sentence
-from trainables.knobs import build
-from trainables.method import TokenColumn
-from trainables.methods import METHODS
-from trainables.network import SentenceNetwork
-from trainables.spec import TrialSpec
-from trainables.textcnn import GclsrNetwork
-from trainables.token_cache import tokenizer_encoder
-from trainables.word_vectors import WordVectors, corpus_words, load_vectors
-
-Network = SentenceNetwork | GclsrNetwork
+from trainables.contract.errors import PluginError
+from trainables.contract.knobs import build
+from trainables.contract.registry import use_plugins
+from trainables.contract.spec import TrialSpec
+from trainables.data.tokens import TokenColumn
+from trainables.encoders.load import LoadedEncoder, longest_sentence
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.source import EncoderSource, load_source, token_ids
+from trainables.encoders.word_vectors import WordVectors
+from trainables.methods.method import Method, load_method
+from trainables.training.checkpoint import TrialFiles
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A trained network in evaluation mode, with what it was trained from.
 
-    spec: of the trial; config: its hyperparameters, presets included; source: the untouched encoder or word vectors;
-    record: trial.json of the checkpoint (spec, evaluation, data revisions).
+    spec: of the trial; method: its code; config: its hyperparameters, presets included; source: the untouched encoder
+    or word vectors; record: trial.json of the checkpoint (spec, evaluation, data revisions).
     """
 
     spec: TrialSpec
+    method: Method
     config: Any
-    network: Network
-    source: LoadedEncoder | WordVectors
+    network: Any
+    source: EncoderSource
     record: Mapping[str, Any]
 
     @property
@@ -45,11 +46,7 @@ class Trained:
 
     def tokenise(self, texts: Sequence[str]) -> TokenColumn:
         """Token ids without special tokens; the whole sentence, however long."""
-        if isinstance(self.source, WordVectors):
-            tokenizer = self.source.tokenizer(self.language)
-            rows = [tokenizer.ids(text) for text in texts]
-        else:
-            rows = [list(ids) for ids in tokenizer_encoder(self.source.tokenizer)(texts)]
+        rows = [list(ids) for ids in token_ids(self.source, self.language)(texts)]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return TokenColumn(np.array([i for row in rows for i in row], dtype=np.int32), starts)
 
@@ -61,6 +58,22 @@ class Trained:
         return result
 
 
+class MeanOfWords(nn.Module):
+    """Word vectors without a network: a sentence is the mean of its known words' vectors (zeros where it has none)."""
+
+    vectors: torch.Tensor
+
+    def __init__(self, matrix: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.from_numpy(matrix))
+
+    @torch.no_grad()
+    def embed(self, sequences: Sequence[NDArray[np.int32]]) -> torch.Tensor:
+        """(n, D) vectors of sequences of word ids; ids below 0 are unknown words."""
+        rows = [self.vectors[torch.from_numpy(ids[ids >= 0]).long()] for ids in sequences]
+        return torch.stack([row.mean(0) if len(row) else torch.zeros(self.vectors.shape[1]) for row in rows])
+
+
 def read_spec(folder: str) -> TrialSpec:
     """What a trial was asked to do, by its checkpoint.
 
@@ -69,7 +82,9 @@ def read_spec(folder: str) -> TrialSpec:
     return TrialSpec.from_dict(_load_best(folder)[1]["spec"])
 
 
-def load_trained(folder: str, device: torch.device | None = None, texts: Sequence[str] | None = None) -> Trained:
+def load_trained(
+    folder: str, device: torch.device | None = None, texts: Sequence[str] | None = None, *, untrained: bool = False
+) -> Trained:
     """The network of a trial's best evaluation.
 
     Sentences are cut only where the encoder's position embeddings end: test text is not truncated (methods 7.1), while
@@ -77,30 +92,36 @@ def load_trained(folder: str, device: torch.device | None = None, texts: Sequenc
 
     Args:
         folder: the trial's folder or URI.
-        texts: all that will be embedded; word vectors of other words are then not read (gclsr). None = all words.
+        texts: all that will be embedded; word vectors of other words are then not read. None = all words.
+        untrained: what the trial started from instead: the encoder as it came, pooled as the trial pools, without a
+            head; of word vectors the mean over a sentence's known words.
     Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not kept);
         EncoderError or DataError if the encoder or vector file it was trained from is not there any more.
     """
     weights, record = _load_best(folder)
     spec = TrialSpec.from_dict(record["spec"])
-    method = METHODS[spec.method]
+    try:
+        use_plugins(spec.plugins)
+        method = load_method(spec.method)
+    except PluginError as error:
+        raise AnalysisError(f"{folder}: {error}") from error
     config = build(method.config, spec.params)
-    language = str(spec.data.get("language", "en"))
-    source: LoadedEncoder | WordVectors
-    if spec.method == "gclsr":
-        source = load_vectors(spec.encoder, language, None if texts is None else corpus_words(texts, language))
+    source = load_source(method.declaration.encoders, spec.encoder, str(spec.data.get("language", "en")), texts)
+    network: Any
+    if not untrained:
+        network = method.network(config, source, spec.seed)
+        network.load_state_dict(weights)
+    elif isinstance(source, WordVectors):
+        network = MeanOfWords(source.matrix)
+    elif method.untrained is not None:
+        network = method.untrained.network(config, source, spec.seed)
     else:
-        source = load_encoder(spec.encoder, language=language)
-    network = method.network(config, source, spec.seed)
-    assert isinstance(network, (SentenceNetwork, GclsrNetwork))
+        raise AnalysisError(f"{spec.method} does not say what it starts from")
     if isinstance(network, SentenceNetwork):
-        network.load_weights(weights)
         assert isinstance(source, LoadedEncoder)
         network.max_length = longest_sentence(source.model)
-    else:
-        network.load_state_dict(weights)
     network.eval()
-    return Trained(spec, config, network.to(device) if device else network, source, record)
+    return Trained(spec, method, config, network.to(device) if device else network, source, record)
 
 
 def _load_best(folder: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

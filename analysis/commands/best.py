@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from analysis.commands.common import FORMAT, METRIC, STUDY, study_of, where
+from analysis.commands.options import FORMAT, METRIC, study_argument, study_of, where
 
 
-@click.command()
+@click.command(short_help="The ranking, and whether the best beats the paper's defaults")
+@study_argument
 @METRIC
-@STUDY
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="rows shown")
 @click.option("--trials", is_flag=True, help="rank single trials instead of configurations over their seeds")
 @FORMAT
@@ -20,20 +20,19 @@ def best(
     top: int,
     trials: bool,
     style: str,
-    storage: str | None,
+    storage: str,
     tracking_uri: str | None,
 ) -> None:
     """Rank a study's configurations and say whether the best beats the paper's defaults."""
     found = study_of(storage, tracking_uri, study, metric)
 
-    import numpy as np
-
     from analysis.errors import AnalysisError
-    from analysis.output import as_csv, as_document, text_table
-    from analysis.rank import rank_points, rank_trials
-    from analysis.rows import printed, records
-    from analysis.verdict import judge
-    from analysis.words import state_lines, verdict_lines
+    from analysis.statistics.study_verdict import study_verdict
+    from analysis.tables.ranking import rank_points, rank_trials
+    from analysis.writing.output import as_csv, as_document, text_table
+    from analysis.writing.ranking_rows import printed, records
+    from analysis.writing.state_text import state_lines, unit_lines
+    from analysis.writing.verdict_text import verdict_lines
 
     state = state_lines(found)
     if not (found.trials["stop"] == "completed").any():
@@ -43,9 +42,7 @@ def best(
     if style == "csv":
         click.echo(as_csv(rows))
         return
-    verdict = judge(
-        found.trials, found.points, found.metric, found.searched, found.similarities, np.random.default_rng(0)
-    )
+    verdict = study_verdict(found)
     export = f"analysis export {found.name}"
     if style != "table":
         content = {
@@ -54,7 +51,6 @@ def best(
         }  # fmt: skip
         click.echo(as_document(content, style))
         return
-    unit = " Values are Spearman correlations x 100." if found.metric.scale == 100 else ""
-    lines = [*state, unit.strip(), "", text_table(printed(rows, found.metric)), ""]
-    lines += [*verdict_lines(verdict, found.name), f"Checkpoint of the best: {export}"]
+    lines = [*state, *unit_lines(found), "", text_table(printed(rows, found.metric)), ""]
+    lines += [*verdict_lines(verdict, found.name, found.baseline_name), f"Checkpoint of the best: {export}"]
     click.echo("\n".join(lines))

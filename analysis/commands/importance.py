@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import click
 
-from analysis.commands.common import FORMAT, METRIC, study_of, where
-from analysis.commands.named import named
+from analysis.commands.options import FORMAT, METRIC, study_argument, study_of, where
 
 
-@click.command()
-@named
+@click.command(short_help="Which hyperparameters moved the score")
+@study_argument
 @METRIC
 @click.option("--draws", default=20, show_default=True, type=click.IntRange(2), help="bootstrap draws of the intervals")
 @FORMAT
 @where
 def importance(
-    study: str | None, metric: str | None, draws: int, style: str, storage: str | None, tracking_uri: str | None
+    study: str | None, metric: str | None, draws: int, style: str, storage: str, tracking_uri: str | None
 ) -> None:
     """fANOVA and PED-ANOVA of the searched parameters, interactions of pairs, the share of the seed."""
     from dataclasses import asdict
 
     import numpy as np
 
-    from analysis.importance import importance as measure
-    from analysis.output import as_csv, as_document, text_table
-    from analysis.report import importance_rows
+    from analysis.statistics.importance import importance as measure
+    from analysis.writing.output import as_csv, as_document, text_table
+    from analysis.writing.report import importance_rows
 
     found = study_of(storage, tracking_uri, study, metric)
     measured = measure(found, np.random.default_rng(0), draws)

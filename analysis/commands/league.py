@@ -6,28 +6,25 @@ from typing import Any
 
 import click
 
-from analysis.commands.common import FORMAT, METRIC, STUDIES, opened, where
+from analysis.commands.options import FORMAT, METRIC, opened, studies_argument, where
 
 
-@click.command()
+@click.command(short_help="Methods against each other at equal budget")
+@studies_argument("all of the newest one's language")
 @METRIC
-@STUDIES
 @FORMAT
 @where
-def league(
-    metric: str | None, studies: tuple[str, ...], style: str, storage: str | None, tracking_uri: str | None
-) -> None:
+def league(metric: str | None, studies: tuple[str, ...], style: str, storage: str, tracking_uri: str | None) -> None:
     """Compare methods at equal budget: expected best of n trials, corrected bests, paired significance."""
     from dataclasses import asdict
 
-    import numpy as np
-
-    from analysis import league as core
     from analysis.errors import InputError
-    from analysis.output import as_csv, as_document, text_table
-    from analysis.store import find_study, study_name
-    from analysis.store import studies as all_studies
-    from analysis.study import read_study
+    from analysis.reading.runs import study_name
+    from analysis.reading.store import find_study
+    from analysis.reading.store import studies as all_studies
+    from analysis.statistics import league as core
+    from analysis.tables.study import read_study
+    from analysis.writing.output import as_csv, as_document, text_table
 
     store = opened(storage, tracking_uri)
     runs = [find_study(store, name) for name in studies] if studies else all_studies(store)
@@ -43,7 +40,7 @@ def league(
             if studies and same_language:
                 raise
             left_out.append(f"{study_name(run)}: {str(reason).split(';')[0]}")
-    found = core.league(chosen, np.random.default_rng(0))
+    found = core.league(chosen)
     entries: list[dict[str, Any]] = [{**asdict(entry), "verdict": entry.verdict.to_dict()} for entry in found.entries]
     if style == "csv":
         click.echo(as_csv(entries))
@@ -60,7 +57,7 @@ def league(
     rows = [
         {
             "method": entry.label,
-            "best corrected": number(entry.verdict.expected),
+            f"best of the first {found.budget}, corrected": number(entry.verdict.expected),
             "interval": f"{number(entry.verdict.low)} to {number(entry.verdict.high)}",
             "confirmed": "yes" if entry.verdict.confirmed else "no",
             f"expected best of {found.budget}": number(entry.expected_best),

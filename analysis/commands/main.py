@@ -40,4 +40,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="contrastive-search")
 def main() -> None:
-    """What finished and running studies say: rankings, verdicts, comparisons. Reads MLflow, changes nothing."""
+    """What finished and running studies say: rankings, verdicts, comparisons.
+
+    Reads MLflow; only `test` writes there, what it opened and the scores.
+    """

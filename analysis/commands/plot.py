@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from analysis.commands.common import METRIC, study_of, where
-from analysis.commands.named import named
+from analysis.commands.options import METRIC, study_argument, study_of, where
 
 
-@click.command()
-@named
+@click.command(short_help="Figures as PNG and SVG, and an interactive page")
+@study_argument
 @METRIC
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="folder [plots/STUDY]")
 @click.option("--only", "names", multiple=True, metavar="NAME", help="one figure, may be repeated; `html` for the page")
@@ -21,17 +20,17 @@ def plot(
     metric: str | None,
     out: Path | None,
     names: tuple[str, ...],
-    storage: str | None,
+    storage: str,
     tracking_uri: str | None,
 ) -> None:
     """Draw what the study's data allow: history, learning curves, parameters, importance, cost, similarities."""
     import numpy as np
 
     from analysis.errors import AnalysisError, unknown
-    from analysis.importance import importance
     from analysis.plots.gallery import NAMES, gallery
     from analysis.plots.page import page
     from analysis.plots.style import save
+    from analysis.statistics.importance import importance
 
     for name in names:
         if name not in (*NAMES, "html"):

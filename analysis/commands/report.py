@@ -6,22 +6,19 @@ from pathlib import Path
 
 import click
 
-from analysis.commands.common import METRIC, study_of, where
-from analysis.commands.named import named
+from analysis.commands.options import METRIC, study_argument, study_of, where
 
 
-@click.command()
-@named
+@click.command(short_help="Everything about a study as one HTML file")
+@study_argument
 @METRIC
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="file [STUDY.html]")
 @where
-def report(
-    study: str | None, metric: str | None, out: Path | None, storage: str | None, tracking_uri: str | None
-) -> None:
+def report(study: str | None, metric: str | None, out: Path | None, storage: str, tracking_uri: str | None) -> None:
     """Write one self-contained HTML file: verdict, table, figures, importance, failures, cost, how to run it again."""
     import numpy as np
 
-    from analysis.report import report as make
+    from analysis.writing.report import report as make
 
     found = study_of(storage, tracking_uri, study, metric)
     path = out or Path(f"{found.name}.html")

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from analysis.commands.common import FORMAT, METRIC, STUDIES, opened, where
+from analysis.commands.options import FORMAT, METRIC, opened, studies_argument, where
 
 
-@click.command()
+@click.command(short_help="All trials or configurations of one or several studies")
+@studies_argument("newest study")
 @METRIC
-@STUDIES
 @click.option("--all", "every", is_flag=True, help="all studies of the store")
 @click.option("--points", is_flag=True, help="configurations with mean, standard deviation and number of seeds")
 @FORMAT
@@ -22,17 +22,17 @@ def table(
     every: bool,
     points: bool,
     style: str,
-    storage: str | None,
+    storage: str,
     tracking_uri: str | None,
 ) -> None:
     """List all trials, best first; studies one after the other."""
-    from analysis.output import as_csv, as_document, text_table
-    from analysis.rank import rank_points, rank_trials
-    from analysis.rows import printed, records
-    from analysis.store import find_study
-    from analysis.store import studies as all_studies
-    from analysis.study import read_study
-    from analysis.words import state_lines
+    from analysis.reading.store import find_study
+    from analysis.reading.store import studies as all_studies
+    from analysis.tables.ranking import rank_points, rank_trials
+    from analysis.tables.study import read_study
+    from analysis.writing.output import as_csv, as_document, text_table
+    from analysis.writing.ranking_rows import printed, records
+    from analysis.writing.state_text import state_lines
 
     store = opened(storage, tracking_uri)
     runs = all_studies(store) if every else [find_study(store, name) for name in studies or (None,)]

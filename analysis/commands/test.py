@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from analysis.commands.common import FORMAT, study_of, where
-from analysis.commands.named import named
+from analysis.commands.options import FORMAT, study_argument, study_of, where
 
 
-@click.command()
-@named
+@click.command(short_help="Open the sealed test sets, on record")
+@study_argument
 @click.option("--reason", required=True, metavar="TEXT", help="why; is kept with the study")
 @click.option("--trial", "trials", multiple=True, metavar="ID", help="may be repeated [all seeds of the best point]")
 @click.option("--set", "sets", multiple=True, metavar="NAME", help="may be repeated [the suite of the language]")
 @click.option("--transfer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="SentEval's downstream")
+@click.option("--untrained", is_flag=True, help="the encoder before training, as the trial pools it")
 @FORMAT
 @where
 def test(
@@ -24,24 +24,42 @@ def test(
     trials: tuple[str, ...],
     sets: tuple[str, ...],
     transfer: Path | None,
+    untrained: bool,
     style: str,
-    storage: str | None,
+    storage: str,
     tracking_uri: str | None,
 ) -> None:
-    """Score the (confirmed) best on the test sets: STS12-16, STS-B, SICK-R; the Chinese five; transfer tasks.
+    """Score the (confirmed) best and the baseline on the test sets: STS12-16, STS-B, SICK-R; the Chinese five.
 
     Every opening is written to MLflow with time and reason before anything is scored. Selecting anything by what it
     says would spoil the test sets.
     """
-    import numpy as np
+    from dataclasses import asdict
 
-    from analysis.output import as_csv, as_document, text_table
-    from analysis.testing import chosen_trials, open_tests, printed, summary, with_checkpoint
+    import numpy as np
+    import pandas as pd
+
+    from analysis.checkpoints.testing import (
+        baseline_trials,
+        chosen_trials,
+        gains,
+        kept,
+        open_tests,
+        printed,
+        summary,
+        with_checkpoint,
+    )  # fmt: skip
+    from analysis.writing.gain_text import gain_text
+    from analysis.writing.output import as_csv, as_document, text_table
 
     found = study_of(storage, tracking_uri, study, None)
-    chosen, without = with_checkpoint(found, chosen_trials(found, trials, np.random.default_rng(0)))
-    opened = open_tests(found, chosen, reason, sets, transfer)
-    records = summary(opened.results).reset_index().to_dict("records")
+    chosen, without = with_checkpoint(found, chosen_trials(found, trials))
+    baseline = baseline_trials(found, chosen) if not (trials or untrained) else found.trials.iloc[:0]
+    there = kept(found, baseline)
+    without += list(baseline.loc[[not kept for kept in there], "trial"])
+    opened = open_tests(found, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained)
+    gained = gains(opened.results, np.random.default_rng(0))
+    records = summary(opened.results).to_dict("records")
     table = [{str(name): value for name, value in row.items()} for row in records]
     warnings = [str(overlap) for overlap in opened.overlaps]
     for line in opened.earlier:
@@ -55,22 +73,28 @@ def test(
             as_document(
                 {
                     "study": found.name, "metrics": table, "trials": trial_rows, "overlaps": warnings,
+                    "gains": [asdict(gain) for gain in gained],
                     "earlier": list(opened.earlier), "missing": dict(opened.missing), "without_weights": without,
                 },
                 style,
             )
         )  # fmt: skip
         return
-    names = ", ".join(r.trial for r in opened.results)
-    click.echo(f"{found.name}: {names}. Spearman correlations and accuracies x 100.\n")
+    click.echo(f"{found.name}. Spearman correlations and accuracies x 100; sd over seeds.\n")
     rows = []
     for row in table:
-        one = opened.results[0].scores.get(row["metric"].removesuffix("_test"))
-        between = f"{printed(one.low)} to {printed(one.high)}" if one and len(opened.results) == 1 else ""
+        mine = [r for r in opened.results if r.trial in row["trials"].split(", ")]
+        one = mine[0].scores.get(row["metric"].removesuffix("_test")) if len(mine) == 1 else None
+        between = f"{printed(one.low)} to {printed(one.high)}" if one else ""
         spread = printed(row["sd"]) if row["n"] > 1 else ""
-        cells = {"metric": row["metric"], "mean": printed(row["mean"]), "sd": spread, "n": str(row["n"])}
-        rows.append({**cells, "95 % over pairs": between})
+        rows.append(
+            {
+                "trials": row["trials"] + (" (baseline)" if row["baseline"] else ""), "metric": row["metric"],
+                "mean": printed(row["mean"]), "sd": spread, "n": str(row["n"]), "95 % over pairs": between,
+            }
+        )  # fmt: skip
     click.echo(text_table(rows))
+    click.echo("\n" + gain_text(gained, found.baseline_name))
     if without:
         click.echo(f"\nLeft out, their weights were not kept: {', '.join(without)}")
     for name, why in opened.missing.items():

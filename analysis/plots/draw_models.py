@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.plots.collect import Ablation, Geometry, Scatter
+from analysis.plots.collect_models import Ablation, Geometry, Scatter
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colours, figure, style
 
 ENTAILMENT = {"ENTAILMENT": GREEN, "NEUTRAL": BLUE, "CONTRADICTION": RED}

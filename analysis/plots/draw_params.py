@@ -9,34 +9,32 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from analysis.importance import Importance
-from analysis.plots.collect import Contour, Params
-from analysis.plots.style import BLUE, GREY, MANY, ORANGE, WIDTH, colours, figure, put_axis, spread, style
+from analysis.plots.collect_params import Contour, Params
+from analysis.plots.style import BLUE, GREY, MANY, ORANGE, WIDTH, colours, error_bars, figure, put_axis, style
+from analysis.statistics.importance import Importance
 
 
 def parallel(data: Params, label: str) -> Figure:
-    """One line per completed trial over all axes, the better the darker and the later drawn. Pruned ones are left out.
+    """One line per completed trial over all axes and its value, the better the darker and the later drawn.
 
+    Pruned ones are left out. The worst tenth has one colour, as the bar says: it would take most of the colours.
     A conditional parameter that did not exist has its own place below the axis.
     """
     with style():
         done = ~data.pruned
-        fig, (ax,) = figure(height=3.2, width=max(WIDTH, 0.95 * len(data.axes) + 1.6))
-        low_high = np.array([axis.bounds for axis in data.axes], dtype=float).reshape(-1, 2)
+        fig, (ax,) = figure(height=3.2, width=max(WIDTH, 0.95 * len(data.axes) + 2.5))
+        values = data.values[done]
+        low_high = np.array([*(axis.bounds for axis in data.axes), (values.min(), values.max())], dtype=float)
         width = np.where(low_high[:, 1] > low_high[:, 0], low_high[:, 1] - low_high[:, 0], 1.0)
-        heights = np.clip((data.positions[done] - low_high[:, 0]) / width, 0, 1)
+        heights = np.clip((np.column_stack([data.positions[done], values]) - low_high[:, 0]) / width, 0, 1)
         absent = np.isnan(heights)
         heights = np.where(absent, -0.12, heights)
-        values = data.values[done]
         span = (0.1, 1.0) if data.sign > 0 else (0.0, 0.9)  # the worst tenth would take most of the colours
-        norm = Normalize(*np.quantile(values, span)) if len(values) else Normalize(0, 1)
+        norm = Normalize(*np.quantile(values, span))
         shades = ScalarMappable(norm, colours(data.sign))
-        shift = np.column_stack(
-            [np.zeros(len(heights)) if a.numeric else 0.1 * (spread(np.zeros(len(heights)), a)) for a in data.axes]
-        )
         for i in np.argsort(data.sign * values):
             colour = shades.to_rgba(values[i])
-            ax.plot(range(len(data.axes)), heights[i] + shift[i], color=colour, linewidth=1, alpha=0.8,
+            ax.plot(range(len(data.axes) + 1), heights[i], color=colour, linewidth=1, alpha=0.8,
                     rasterized=len(values) > MANY)  # fmt: skip
         for k, axis in enumerate(data.axes):
             ax.axvline(k, color="black", linewidth=0.8)
@@ -51,12 +49,17 @@ def parallel(data: Params, label: str) -> Figure:
             for y, text in marks:
                 ax.annotate(text, (k, y), textcoords="offset points", xytext=(3, 2), fontsize=7, zorder=4,
                             bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6})  # fmt: skip
-        ax.set_xticks(range(len(data.axes)), [a.name for a in data.axes], rotation=20, ha="right")
-        ax.set(yticks=[], ylim=(-0.2, 1.12), xlim=(-0.15, len(data.axes) - 0.4))
+        ax.axvline(len(data.axes), color="black", linewidth=0.8)
+        for y, value in ((0.0, values.min()), (1.0, values.max())):
+            ax.annotate(f"{value:.2f}", (len(data.axes), y), textcoords="offset points", xytext=(3, 2), fontsize=7)
+        names = [*(a.name for a in data.axes), label]
+        ax.set_xticks(range(len(names)), names, rotation=20, ha="right")
+        ax.set(yticks=[], ylim=(-0.2, 1.12), xlim=(-0.15, len(data.axes) + 0.6))
         ax.grid(visible=False)
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
-        fig.colorbar(shades, ax=ax, pad=0.02).set_label(label)
+        worst = "min" if data.sign > 0 else "max"
+        fig.colorbar(shades, ax=ax, pad=0.02, extend=worst).set_label(f"{label}\n(the worst tenth in one colour)")
         return fig
 
 
@@ -68,7 +71,8 @@ def slices(data: Params, label: str) -> Figure:
         fig, panels = figure(height=1.9 * rows + 0.3, columns=columns, rows=rows)
         for k, axis in enumerate(data.axes):
             ax = panels[k]
-            x = spread(data.positions[:, k], axis)
+            x = data.positions[:, k]
+            error_bars(ax, x[~data.pruned], data.values[~data.pruned], data.error)
             for hit, colour, marker, name in (
                 (data.pruned, GREY, "x", "pruned"),
                 (~data.pruned, BLUE, "o", "completed"),
@@ -81,20 +85,21 @@ def slices(data: Params, label: str) -> Figure:
         for ax in panels[len(data.axes) :]:
             ax.set_axis_off()
         handles, names = panels[0].get_legend_handles_labels()
-        if data.pruned.any() and handles:
-            fig.legend(handles, names, loc="outside lower center", ncols=2)
+        if (data.pruned.any() or data.error is not None) and handles:
+            fig.legend(handles, names, loc="outside lower center", ncols=3)
         return fig
 
 
 def contour(data: Contour, label: str) -> Figure:
-    """Completed trials over two parameters on a random forest's fit, the better the darker."""
+    """Completed trials over two parameters on a random forest's fit, the better the darker; blank far from all."""
     with style():
         fig, (ax,) = figure(height=3.2)
-        ground, shades = Normalize(data.surface.min(), data.surface.max()), colours(data.sign)
+        seen = np.concatenate([data.values, data.surface[~np.isnan(data.surface)]])
+        ground, shades = Normalize(seen.min(), seen.max()), colours(data.sign)
         filled = ax.pcolormesh(
             data.grid_x, data.grid_y, data.surface, cmap=shades, norm=ground, shading="nearest", rasterized=True
         )
-        ax.scatter(spread(data.points[:, 0], data.x), spread(data.points[:, 1], data.y), c=data.values,
+        ax.scatter(data.points[:, 0], data.points[:, 1], c=data.values,
                    cmap=shades, norm=ground, edgecolors="white", linewidths=0.8, s=28)  # fmt: skip
         put_axis(ax, data.x, "x")
         put_axis(ax, data.y, "y")

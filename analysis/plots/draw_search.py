@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from analysis.plots.collect import Curves, History, Pareto
-from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, figure, style
+from analysis.plots.collect_search import Curves, History, Pareto
+from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, error_bars, figure, style
 
 
 def history(data: History, label: str) -> Figure:
@@ -20,11 +20,12 @@ def history(data: History, label: str) -> Figure:
             if hit.any():
                 ax.scatter(data.numbers[hit], data.values[hit], s=16, c=colour, marker=marker, linewidths=1, label=name,
                            alpha=0.8, rasterized=len(data.numbers) > MANY)  # fmt: skip
+        error_bars(ax, data.numbers, data.values, data.error)
         ax.step(data.numbers, data.best, where="post", color=RED, linewidth=1.6, label="best so far")
         if len(data.reference):
             ax.plot(data.reference_at, data.reference, "--", color=GREEN, linewidth=1.4, label=data.reference_name)
         if data.baseline is not None:
-            ax.axhline(data.baseline, color=ORANGE, linewidth=1.2, linestyle=":", label="paper's setting")
+            ax.axhline(data.baseline, color=ORANGE, linewidth=1.2, linestyle=":", label=data.baseline_name)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel="trial, in the order they started", ylabel=label)
         _legend_below(fig, ax)
@@ -32,25 +33,31 @@ def history(data: History, label: str) -> Figure:
 
 
 def curves(data: Curves, label: str) -> Figure:
-    """Value against training examples; the best three in colour, pruned ones end in a cross on a rung."""
+    """Value against training examples; the best three and the baseline in colour, pruned ones end in a cross."""
     with style():
         fig, (ax,) = figure()
         for rung in data.rungs:
             ax.axvline(rung, color="#CCCCCC", linewidth=0.8, linestyle=":")
+        named = False  # the baseline, once in the legend however many seeds it has
         for i, line in enumerate(data.curves):
-            colour, width = ((BLUE, ORANGE, GREEN)[i], 1.8) if i < 3 else (GREY, 0.7)
-            name = line.trial if i < 3 else None
+            first = i < 3 and line.stop == "completed"
+            colour, width = ((BLUE, GREEN, SKY)[i], 1.8) if first else (GREY, 0.7)
+            name = line.trial if first else None
+            if line.baseline:
+                colour, width, name = ORANGE, 1.8, None if named else data.baseline_name
+                named = True
             dot = "o" if len(line.steps) == 1 else ""
             ax.plot(
                 line.steps,
                 line.values,
                 color=colour,
                 linewidth=width,
-                alpha=1 if i < 3 else 0.5,
+                alpha=1 if first or line.baseline else 0.5,
+                linestyle=":" if line.baseline else "-",
                 label=name,
                 marker=dot,
                 markersize=3,
-                zorder=3 if i < 3 else 2,
+                zorder=3 if first or line.baseline else 2,
             )
             if line.stop == "pruned":
                 ax.plot(line.steps[-1:], line.values[-1:], "x", color=colour, markersize=4)
@@ -70,6 +77,7 @@ def pareto(data: Pareto, label: str) -> Figure:
     with style():
         fig, (ax,) = figure()
         ax.scatter(data.seconds, data.values, s=16, c=GREY, label="completed", rasterized=len(data.values) > MANY)
+        error_bars(ax, data.seconds, data.values, data.error)
         order = np.argsort(data.seconds[data.front])
         ax.plot(data.seconds[data.front][order], data.values[data.front][order], "o-", color=BLUE, label="front",
                 markersize=4.5, drawstyle="steps-post")  # fmt: skip

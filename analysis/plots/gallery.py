@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from analysis.axes import Axis, read_space, study_axes
-from analysis.importance import Importance
-from analysis.plots import collect, draw_models, draw_params, draw_search
-from analysis.study import Study, read_study
+from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
+from analysis.plots.style import GREY
+from analysis.statistics.importance import Importance
+from analysis.tables.axes import Axis, study_axes
+from analysis.tables.study import Study, read_study
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
     Args: measured: importance, None where it could not be measured.
     """
     axes = study_axes(study)
-    label = collect.label_of(study)
+    label = collect_search.label_of(study)
     makers: dict[str, Callable[[], Picture | None]] = {
         "history": lambda: _history(study, label),
         "curves": lambda: _curves(study, label),
@@ -41,7 +42,10 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
         "geometry": lambda: _geometry(study, label),
     }
     made = [maker() for name, maker in makers.items() if not names or name in names]
-    return [picture for picture in made if picture is not None]
+    pictures = [picture for picture in made if picture is not None]
+    for picture in pictures:
+        picture.figure.suptitle(study.name, x=0.01, ha="left", fontsize=8, color=GREY)
+    return pictures
 
 
 NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
@@ -49,36 +53,40 @@ NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pa
 
 def random_counterpart(study: Study) -> Study | None:
     """The newest other study of the same space whose sampler is random."""
-    if study.run.params.get("search.sampler") == "random":
+    if study.stored.params.get("search.sampler") == "random":
         return None
     for run in study.store.studies():
-        if run.experiment == study.run.experiment and run.params.get("search.sampler") == "random":
+        if run.experiment == study.stored.experiment and run.params.get("search.sampler") == "random":
             return read_study(study.store, run, study.metric.name)
     return None
 
 
 def _history(study: Study, label: str) -> Picture | None:
-    data = collect.history(study, random_counterpart(study))
-    caption = "Value of each trial in the order of the search, the best so far, and the reference."
+    data = collect_search.history(study, random_counterpart(study))
+    caption = (
+        f"Value of each trial in the order of the search, the best so far, and {data.reference_name}.{_error(data)}"
+    )
     return Picture("history", caption, draw_search.history(data, label)) if len(data.numbers) else None
 
 
 def _curves(study: Study, label: str) -> Picture | None:
-    data = collect.curves(study)
-    caption = "Value against training examples; dotted lines are the rungs at which trials were pruned."
+    data = collect_search.curves(study)
+    caption = (
+        f"Value against training examples; upright dotted lines are rungs. In colour the best and {data.baseline_name}."
+    )
     return Picture("curves", caption, draw_search.curves(data, label)) if data.curves else None
 
 
 def _parallel(study: Study, axes: Sequence[Axis], label: str) -> Picture | None:
-    data = collect.params(study, axes)
+    data = collect_params.params(study, axes)
     caption = "Completed trials across all searched parameters; the darker a line, the better its value."
     enough = len(axes) > 1 and (~data.pruned).sum() > 1
     return Picture("parallel", caption, draw_params.parallel(data, label)) if enough else None
 
 
 def _slices(study: Study, axes: Sequence[Axis], label: str) -> Picture | None:
-    data = collect.params(study, axes)
-    caption = "Value against each searched parameter alone."
+    data = collect_params.params(study, axes)
+    caption = f"Value against each searched parameter alone.{_error(data)}"
     return Picture("slices", caption, draw_params.slices(data, label)) if axes and len(data.values) else None
 
 
@@ -89,8 +97,11 @@ def _contour(study: Study, axes: Sequence[Axis], measured: Importance | None, la
     )
     if len(ranked) < 2:
         return None
-    data = collect.contour(collect.params(study, axes), ranked[0], ranked[1])
-    caption = f"Completed trials over {ranked[0]} and {ranked[1]} on a random forest's fit; the darker the better."
+    data = collect_params.contour(collect_params.params(study, axes), ranked[0], ranked[1])
+    caption = (
+        f"Completed trials over {ranked[0]} and {ranked[1]} on a random forest's fit; the darker the better, blank "
+        "where no trial is near."
+    )
     return Picture("contour", caption, draw_params.contour(data, label)) if data else None
 
 
@@ -102,8 +113,8 @@ def _importance(measured: Importance | None) -> Picture | None:
 
 
 def _pareto(study: Study, label: str) -> Picture | None:
-    data = collect.pareto(study)
-    caption = "Quality against training time; on the front nothing else is both better and faster."
+    data = collect_search.pareto(study)
+    caption = f"Quality against training time; on the front nothing else is both better and faster.{_error(data)}"
     return Picture("pareto", caption, draw_search.pareto(data, label)) if len(data.values) > 1 else None
 
 
@@ -111,7 +122,7 @@ def _scatter(study: Study) -> Picture | None:
     """Of the best completed trial whose similarities are stored."""
     done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
     for _, row in done.sort_values("value", ascending=study.metric.sign < 0).head(5).iterrows():
-        data = collect.scatters(study.similarities(row["run_id"]) or {}, read_space(study).get("data", {}))
+        data = collect_models.scatters(study.similarities(row["run_id"]) or {}, study.space.get("data", {}))
         if data:
             caption = f"Cosine against gold score of every dev pair, trial {row['trial']}; Spearman x 100 above."
             if any(one.labels for one in data):
@@ -121,6 +132,12 @@ def _scatter(study: Study) -> Picture | None:
 
 
 def _geometry(study: Study, label: str) -> Picture | None:
-    data = collect.geometry(study)
+    data = collect_models.geometry(study)
     caption = "Alignment and uniformity of each trial's best checkpoint on the dev sentences; the darker the better."
     return Picture("geometry", caption, draw_models.geometry(data, label)) if len(data.values) > 1 else None
+
+
+def _error(data: collect_search.History | collect_search.Pareto | collect_params.Params) -> str:
+    return (
+        " No error bars: no seed was repeated." if data.error is None else " Bars: one standard deviation over seeds."
+    )

@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from analysis.axes import Axis, study_axes
-from analysis.plots import collect
-from analysis.plots.style import BLUE, GREEN, GREY, ORANGE, RED
-from analysis.study import Study
+from analysis.plots import collect_models, collect_params, collect_search
+from analysis.plots.style import BLUE, GREEN, GREY, ORANGE, RED, SKY
+from analysis.tables.axes import Axis, study_axes
+from analysis.tables.study import Study
 
 CONFIG = {"displaylogo": False, "responsive": True}  # the logo is a link to another host
 PAGE = """<!DOCTYPE html>
@@ -30,14 +30,14 @@ h2 {{ font-size: 1.05rem; margin: 1.5rem 0 0 }}
 
 def page(study: Study) -> str:
     """History, learning curves, parallel coordinates, slices, Pareto front, alignment against uniformity."""
-    axes, label = study_axes(study), collect.label_of(study)
+    axes, label = study_axes(study), collect_search.label_of(study)
     figures = [  # title, figure, pixels that it needs: on a smaller screen it is scrolled
-        ("History", _history(collect.history(study), label), 0),
-        ("Learning curves", _curves(collect.curves(study), label), 0),
-        ("Parameters together", _parallel(collect.params(study, axes), label), 110 * (len(axes) + 1)),
-        ("Each parameter", _slices(collect.params(study, axes), label), 640),
-        ("Quality and time", _pareto(collect.pareto(study), label), 0),
-        ("Alignment and uniformity", _geometry(collect.geometry(study), label), 0),
+        ("History", _history(collect_search.history(study), label), 0),
+        ("Learning curves", _curves(collect_search.curves(study), label), 0),
+        ("Parameters together", _parallel(collect_params.params(study, axes), label), 110 * (len(axes) + 1)),
+        ("Each parameter", _slices(collect_params.params(study, axes), label), 640),
+        ("Quality and time", _pareto(collect_search.pareto(study), label), 0),
+        ("Alignment and uniformity", _geometry(collect_models.geometry(study), label), 0),
     ]
     parts = []
     for title, figure, width in figures:
@@ -50,7 +50,7 @@ def page(study: Study) -> str:
     return PAGE.format(title=title, script=get_plotlyjs(), body="\n".join(parts))
 
 
-def _history(data: collect.History, label: str) -> go.Figure | None:
+def _history(data: collect_search.History, label: str) -> go.Figure | None:
     if not len(data.numbers):
         return None
     figure = go.Figure()
@@ -66,19 +66,23 @@ def _history(data: collect.History, label: str) -> go.Figure | None:
     line = {"color": GREEN, "dash": "dash"}
     figure.add_scatter(x=data.reference_at, y=data.reference, name=data.reference_name, mode="lines", line=line)
     if data.baseline is not None:
-        figure.add_hline(data.baseline, line_color=ORANGE, line_dash="dot", annotation_text="paper's setting")
+        figure.add_hline(data.baseline, line_color=ORANGE, line_dash="dot", annotation_text=data.baseline_name)
     return figure.update_layout(xaxis_title="trial", yaxis_title=label)
 
 
-def _curves(data: collect.Curves, label: str) -> go.Figure | None:
+def _curves(data: collect_search.Curves, label: str) -> go.Figure | None:
     if not data.curves:
         return None
     figure = go.Figure()
-    colours = (BLUE, ORANGE, GREEN)
+    colours = (BLUE, GREEN, SKY)
     for i, line in enumerate(data.curves):
-        colour, width = (colours[i], 2.5) if i < len(colours) else (GREY, 1)
+        first = i < len(colours) and line.stop == "completed"
+        colour, width = (colours[i], 2.5) if first else (GREY, 1)
+        name = f"{line.trial} {line.stop}"
+        if line.baseline:
+            colour, width, name = ORANGE, 2.5, f"{line.trial}, {data.baseline_name}"
         figure.add_scatter(
-            x=line.steps, y=line.values, name=f"{line.trial} {line.stop}", mode="lines+markers", showlegend=i < 3,
+            x=line.steps, y=line.values, name=name, mode="lines+markers", showlegend=first or line.baseline,
             line={"color": colour, "width": width}, marker={"size": 3},
         )  # fmt: skip
     for rung in data.rungs:
@@ -86,7 +90,7 @@ def _curves(data: collect.Curves, label: str) -> go.Figure | None:
     return figure.update_layout(xaxis_title="training examples", yaxis_title=label)
 
 
-def _parallel(data: collect.Params, label: str) -> go.Figure | None:
+def _parallel(data: collect_params.Params, label: str) -> go.Figure | None:
     done = ~data.pruned
     if len(data.axes) < 2 or done.sum() < 2:
         return None
@@ -124,7 +128,7 @@ def _ticks(axis: Axis) -> list[tuple[float, str]]:
     return [(float(at), f"{10**at if axis.log else at:.3g}") for at in places]
 
 
-def _slices(data: collect.Params, label: str) -> go.Figure | None:
+def _slices(data: collect_params.Params, label: str) -> go.Figure | None:
     if not data.axes or not len(data.values):
         return None
     rows = math.ceil(len(data.axes) / 2)
@@ -146,7 +150,7 @@ def _slices(data: collect.Params, label: str) -> go.Figure | None:
     return figure.update_yaxes(title_text=label, col=1).update_layout(height=60 + 260 * rows)
 
 
-def _pareto(data: collect.Pareto, label: str) -> go.Figure | None:
+def _pareto(data: collect_search.Pareto, label: str) -> go.Figure | None:
     if len(data.values) < 2:
         return None
     colours = np.where(data.front, BLUE, GREY)
@@ -156,7 +160,7 @@ def _pareto(data: collect.Pareto, label: str) -> go.Figure | None:
     return figure.update_layout(xaxis_title="training seconds", yaxis_title=label)
 
 
-def _geometry(data: collect.Geometry, label: str) -> go.Figure | None:
+def _geometry(data: collect_models.Geometry, label: str) -> go.Figure | None:
     if len(data.values) < 2:
         return None
     marker = {

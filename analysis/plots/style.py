@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.axes import Axis
+from analysis.tables.axes import Axis
 
 # Okabe and Ito 2008.
 BLUE, ORANGE, GREEN, RED, GREY, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8A8A", "#56B4E9"
@@ -70,6 +70,13 @@ def save(fig: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
+def error_bars(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], error: float | None) -> None:
+    """One standard deviation over seeds on each trial, where seeds were repeated."""
+    if error is not None and len(x):
+        ax.errorbar(x, y, yerr=error, fmt="none", ecolor=GREY, elinewidth=0.7, alpha=0.6, zorder=1,
+                    label=f"1 sd over seeds ({error:.2g})")  # fmt: skip
+
+
 def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
     """Ticks and name of a searched parameter on the x or y axis; log axes show powers, categories their labels."""
     target = ax.xaxis if which == "x" else ax.yaxis
@@ -88,13 +95,3 @@ def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
     margin = 0.04 * (high - low) if axis.numeric else 0.5
     (ax.set_xlim if which == "x" else ax.set_ylim)(low - margin, high + margin)
     target.set_label_text(axis.name)
-
-
-def spread(positions: Sequence[float] | NDArray[np.float64], axis: Axis) -> NDArray[np.float64]:
-    """Positions as drawn: those of categories a little apart, by a fixed pattern, so that equal values show."""
-    x = np.asarray(positions, dtype=float)
-    if axis.numeric:
-        return x
-    golden = (np.arange(len(x)) * 0.618034) % 1  # evenly filling, no randomness
-    apart: NDArray[np.float64] = x + 0.3 * (golden - 0.5)
-    return apart

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from analysis.errors import AnalysisError, InputError
-from analysis.store import Row, Run, newest_first, oldest_first
-from search.record import OPENING, PARENT, ROLE, TRIALS_TAG
+from analysis.reading.runs import MetricRow, StoredRun, newest_first, oldest_first
+from search.schema import OPENING, PARENT, ROLE, TRIALS_TAG
 
 # The server takes two seconds of a core for a thousand runs, so pages are asked for side by side.
 PAGE = 400  # runs per request
@@ -28,7 +28,7 @@ TIMEOUT = 60.0  # seconds without an answer
 
 
 class RestStore:
-    """See `analysis.store.Store`. Credentials as for MLflow: MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD."""
+    """See `reading.runs.Store`. Credentials as for MLflow: MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD."""
 
     def __init__(self, uri: str, environ: Mapping[str, str] | None = None) -> None:
         self.uri = uri.rstrip("/")
@@ -39,11 +39,11 @@ class RestStore:
             self._context = ssl._create_unverified_context()
         self._names: dict[str, str] | None = None
 
-    def studies(self) -> list[Run]:
+    def studies(self) -> list[StoredRun]:
         return newest_first(self._search(sorted(self._experiments()), f"tags.`{ROLE}` = 'study'"))
 
-    def trials(self, study: Run) -> list[Run]:
-        """As the server has them, most of them from the file that the search left for that (`search.trials_file`)."""
+    def trials(self, study: StoredRun) -> list[StoredRun]:
+        """As the server has them, most of them from the file that the search left for that (`trials_file`)."""
         ours, children = [study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'"
         found = self._kept(study)
         if not found:
@@ -63,14 +63,14 @@ class RestStore:
                 found.pop(run.run_id, None)
         return oldest_first(run for run in found.values() if run.tags.get(ROLE) == "trial")
 
-    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[Row]:
+    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[MetricRow]:
         parts = [run_ids[at : at + HISTORY_RUNS] for at in range(0, len(run_ids), HISTORY_RUNS)]
         with ThreadPoolExecutor(PARALLEL) as pool:
             found = pool.map(lambda job: self._history(*job), [(part, metric) for part in parts for metric in metrics])
             rows = [row for answer in found for row in answer]
         return sorted(rows, key=lambda row: row[:3])  # stable: keeps the server's order of time within a step
 
-    def artifact(self, run: Run, path: str) -> bytes | None:
+    def artifact(self, run: StoredRun, path: str) -> bytes | None:
         try:
             return self._get("get-artifact", {"path": path, "run_uuid": run.run_id})
         except AnalysisError:
@@ -80,7 +80,7 @@ class RestStore:
         body = {"experiment_ids": sorted(self._experiments()), "max_results": 1}
         return len(self._post("runs/search", body).get("runs", [])) if body["experiment_ids"] else 0
 
-    def _history(self, run_ids: Sequence[str], metric: str) -> list[Row]:
+    def _history(self, run_ids: Sequence[str], metric: str) -> list[MetricRow]:
         query = [("run_id", run) for run in run_ids] + [("metric_key", metric), ("max_results", str(HISTORY_ROWS))]
         found = json.loads(self._get("ajax-api/2.0/mlflow/metrics/get-history-bulk", query))["metrics"]
         if len(found) >= HISTORY_ROWS and len(run_ids) > 1:
@@ -88,7 +88,7 @@ class RestStore:
             return self._history(run_ids[:half], metric) + self._history(run_ids[half:], metric)
         return [(row["run_id"], metric, int(row["step"]), float(row["value"])) for row in found]
 
-    def _kept(self, study: Run) -> dict[str, Run]:
+    def _kept(self, study: StoredRun) -> dict[str, StoredRun]:
         """Run id -> trial, of the study's file of ended trials; {} if it has none, or an unreadable one."""
         path = study.tags.get(TRIALS_TAG)
         content = self.artifact(study, path) if path else None
@@ -96,7 +96,7 @@ class RestStore:
             return {}
         try:
             rows = [json.loads(line) for line in gzip.decompress(content).splitlines()]
-            return {row["run_id"]: Run(experiment=study.experiment, **row) for row in rows}
+            return {row["run_id"]: StoredRun(experiment=study.experiment, **row) for row in rows}
         except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError):  # cut off, or of another version
             return {}
 
@@ -107,7 +107,7 @@ class RestStore:
             self._names = {e["experiment_id"]: e["name"] for page in pages for e in page.get("experiments", [])}
         return self._names
 
-    def _search(self, experiments: Sequence[str], condition: str, view: str = "ACTIVE_ONLY") -> list[Run]:
+    def _search(self, experiments: Sequence[str], condition: str, view: str = "ACTIVE_ONLY") -> list[StoredRun]:
         if not experiments:
             return []
         names = self._experiments()
@@ -195,10 +195,10 @@ def _authorization(environ: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _run(raw: Mapping[str, Any], names: Mapping[str, str]) -> Run:
+def _run(raw: Mapping[str, Any], names: Mapping[str, str]) -> StoredRun:
     info, data = raw["info"], raw.get("data", {})
     end = info.get("end_time")
-    return Run(
+    return StoredRun(
         run_id=info["run_id"],
         experiment_id=info["experiment_id"],
         experiment=names.get(info["experiment_id"], ""),

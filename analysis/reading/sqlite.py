@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from analysis.errors import AnalysisError
-from analysis.store import Row, Run, newest_first, oldest_first
-from search.record import PARENT, ROLE
+from analysis.reading.runs import MetricRow, StoredRun, newest_first, oldest_first
+from search.schema import PARENT, ROLE
 
 NEEDED = {
     "runs": "run_uuid, name, status, start_time, end_time, lifecycle_stage, artifact_uri, experiment_id",
@@ -28,7 +28,7 @@ TAGGED = "SELECT run_uuid FROM tags WHERE key = ? AND value = ?"
 
 
 class SqliteStore:
-    """See `analysis.store.Store`."""
+    """See `analysis.reading.runs.Store`."""
 
     def __init__(self, path: Path) -> None:
         self.uri = f"sqlite:///{path}"
@@ -45,14 +45,14 @@ class SqliteStore:
             return False
         return True
 
-    def studies(self) -> list[Run]:
+    def studies(self) -> list[StoredRun]:
         return newest_first(self._runs(ROLE, "study"))
 
-    def trials(self, study: Run) -> list[Run]:
+    def trials(self, study: StoredRun) -> list[StoredRun]:
         return oldest_first(run for run in self._runs(PARENT, study.run_id) if run.tags.get(ROLE) == "trial")
 
-    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[Row]:
-        rows: list[Row] = []
+    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[MetricRow]:
+        rows: list[MetricRow] = []
         for at in range(0, len(run_ids), CHUNK):
             ids = run_ids[at : at + CHUNK]
             found = self._query(
@@ -64,7 +64,7 @@ class SqliteStore:
             rows += [(run, key, step, _number(value, is_nan)) for run, key, step, value, is_nan in found]
         return rows
 
-    def artifact(self, run: Run, path: str) -> bytes | None:
+    def artifact(self, run: StoredRun, path: str) -> bytes | None:
         parts = urlsplit(run.artifact_uri)
         if parts.scheme in ("", "file"):
             file = Path(unquote(parts.path)) / path
@@ -88,7 +88,7 @@ class SqliteStore:
         except sqlite3.DatabaseError as fault:  # locked for longer than the time-out, or damaged
             raise AnalysisError(f"cannot read {self.uri}: {fault}") from None
 
-    def _runs(self, tag: str, value: str) -> list[Run]:
+    def _runs(self, tag: str, value: str) -> list[StoredRun]:
         args = (tag, value)
         texts: dict[str, dict[str, dict[str, str]]] = {}
         for table in ("tags", "params"):
@@ -109,7 +109,7 @@ class SqliteStore:
             args,
         )
         return [
-            Run(
+            StoredRun(
                 run_id=run, experiment_id=str(experiment_id), experiment=experiment, name=name or "", status=status,
                 start=start or 0, end=end, artifact_uri=uri or "",
                 tags=texts["tags"][run], params=texts["params"][run], metrics=metrics[run],

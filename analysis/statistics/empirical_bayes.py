@@ -13,7 +13,6 @@ and the best of those would seem worth what it showed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +21,13 @@ from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Redraw = Callable[[Floats, int], tuple[Floats, Floats, Flags, NDArray[np.intp]]]
 
 GRID = 80
 ITERATIONS = 100
 BINS_PER_SD = (
     5  # values are counted in bins of a fifth of the smallest sd, so that cost does not grow with their number
 )
+ABOVE = 2.0  # sds by which a true value may exceed the best observed
 TINY = 1e-300  # keeps a quotient of two underflowing likelihoods finite
 REACH = 10.0  # sds below the best value: what lies deeper says nothing about the top and is moved up to here
 
@@ -59,38 +58,25 @@ class Posterior:
         return probability
 
 
-def posterior(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
+def posterior(values: Floats, sds: Floats, pruned: Flags, picked: int, unlike: float) -> Posterior:
     """Posterior of every point's true value; larger is better.
+
+    The free prior follows the data, so that some of a picked point's luck would survive in it: the prior of `picked` is
+    learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
 
     Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
     """
     bins = _Bins.of(values, sds)
     values = np.maximum(values, bins.grid[0])
-    prior = bins.fit(bins.count(values[None], bins.groups(sds[None]), pruned[None]))[0]
+    counts = bins.count(np.stack([values, values]), bins.groups(sds)[None], np.stack([pruned, pruned]))
+    own = bins.count(values[None, [picked]], bins.groups(sds)[None, [picked]], pruned[None, [picked]])[0]
+    counts[1] -= own
+    everyone, others = bins.fit(counts)
+    priors = np.broadcast_to(everyone, (len(values), len(everyone))).copy()
+    priors[picked] = (1 - unlike) * others + unlike / len(others)
     below = _below(_limit(values, pruned), sds, bins.grid)
-    weights = np.where(pruned[:, None], below, _likelihood(values, sds, bins.grid)) * prior + TINY
+    weights = np.where(pruned[:, None], below, _likelihood(values, sds, bins.grid)) * priors + TINY
     return Posterior(bins.grid, weights / weights.sum(axis=1, keepdims=True))
-
-
-def selection_bias(values: Floats, sds: Floats, pruned: Flags, redraw: Redraw, draws: int = 40) -> float:
-    """How far the posterior mean of the picked point still lies above its true value, by parametric bootstrap.
-
-    The free prior follows the data, so some of the winner's luck survives in it. Studies are redrawn with the posterior
-    means as truth, the best of each is picked and estimated the same way, and its mean error returned (Efron and
-    Tibshirani 1993, ch. 10). Subtract it.
-
-    Args:
-        redraw: (truth (n,), draws) -> means (draws, n), their sds (draws, n) out of `sds`, which are pruned (draws, n),
-            the picked points (draws,).
-    """
-    truth = posterior(values, sds, pruned).mean
-    bins = _Bins.of(values, sds)
-    means, scales, stopped, chosen = redraw(truth, draws)
-    priors = bins.fit(bins.count(means, bins.groups(scales), stopped))
-    study = np.arange(draws)
-    weights = _likelihood(means[study, chosen], scales[study, chosen], bins.grid) * priors
-    estimates = (weights @ bins.grid) / np.maximum(weights.sum(axis=1), TINY)
-    return float(np.mean(estimates - truth[chosen]))
 
 
 @dataclass(frozen=True)
@@ -112,7 +98,7 @@ class _Bins:
         low, high = bottom - float(classes[-1]), top + float(classes[-1])
         width = float(classes[0]) / BINS_PER_SD
         bins = int(np.ceil((high - low) / width)) + 1
-        grid = np.linspace(bottom, top, GRID)
+        grid = np.linspace(bottom, top + ABOVE * float(classes[-1]), GRID)
         centres = np.asarray(low + width * np.arange(bins), dtype=np.float64)
         tables = [_likelihood(centres, np.full(bins, sd), grid) for sd in classes]
         tables += [_below(centres, np.full(bins, sd), grid) for sd in classes]
@@ -135,7 +121,7 @@ class _Bins:
         """(studies, bins) counts to (studies, m) prior weights: EM from a flat start."""
         used = counts.any(axis=0)
         counts, likelihood = counts[:, used], self.likelihood[used]
-        total = counts.sum(axis=1, keepdims=True)
+        total = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
         prior = np.full((len(counts), len(self.grid)), 1 / len(self.grid))
         for _ in range(ITERATIONS):
             prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total

@@ -10,6 +10,9 @@ read. Choices that decide what the numbers mean:
   looks at ranks only, and a pruned point was stopped for being worse: it counts as worse than every completed one.
 - A conditional parameter is measured among the points in which it existed.
 - Intervals: 90 %, percentile bootstrap over points (Efron 1979).
+- A forest finds structure in noise: with the values shuffled among the points, the largest share of all parameters is
+  what chance alone gives (permutation null: Altmann et al. 2010). What does not exceed its 95 % quantile is not called
+  important. How much of the scores the forest predicts at all is its out-of-bag R2 (Breiman 2001).
 """
 
 from __future__ import annotations
@@ -30,18 +33,22 @@ from optuna.trial import create_trial
 from scipy.stats import qmc
 from sklearn.ensemble import RandomForestRegressor
 
-from analysis.axes import Axis, study_axes
 from analysis.errors import AnalysisError
-from analysis.noise import seed_noise
-from analysis.study import Study
-from analysis.tables import PARAM
+from analysis.statistics.evaluated import SeedValues
+from analysis.tables.axes import Axis, study_axes
+from analysis.tables.study import Study
+from analysis.tables.trials import PARAM
 
 Floats = NDArray[np.float64]
-DRAWS = 20  # bootstrap; the ends of an interval are then about its second values
+DRAWS = 20  # bootstrap and shuffles; the ends of an interval are then about its second values
 TREES = 64  # Optuna's default
 BOOTSTRAP_TREES = 16
+R2_TREES = 200  # so that every point is out of bag for some
 SOBOL_POINTS = 4096  # a power of two; share of an interaction to about 0.01
 MIN_POINTS = 8
+MIN_REPEATS = 3  # degrees of freedom of repeats before their share is given
+FEW_POINTS = 20  # below it shares and their ranking change from one bootstrap draw to the next
+NULL_LEVEL = 0.95
 TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
 
@@ -60,7 +67,8 @@ class ParamImportance:
     """fanova: share of the variance of the score that this parameter alone explains.
 
     ped_anova: how much it decides whether a point is among the best (shares of all parameters sum to 1); None where
-    there are too few points. points: completed points behind it, fewer for a conditional parameter.
+    there are too few points. points: completed points behind it, fewer for a conditional parameter. null: the share
+    that the largest of all parameters stays below in NULL_LEVEL of shuffled studies.
     """
 
     name: str
@@ -68,6 +76,12 @@ class ParamImportance:
     ped_anova: Share | None
     points: int
     conditional: bool
+    null: float
+
+    @property
+    def important(self) -> bool:
+        """Whether the share is larger than chance gives."""
+        return self.fanova.value > self.null
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,9 @@ class Interaction:
 class Importance:
     """params and interactions: largest first. seed: share of the variance between trials that the seed alone makes.
 
-    seed is None where no point was run on several seeds. completed, pruned: points behind the figures.
+    seed is None where no point was run on several seeds. completed, pruned: points behind the figures. r2: share of the
+    variance that a forest on all unconditional parameters predicts for points it has not seen; negative if it does
+    worse than their mean, NaN without such parameters.
     """
 
     params: tuple[ParamImportance, ...]
@@ -91,14 +107,25 @@ class Importance:
     seed: Share | None
     completed: int
     pruned: int
+    r2: float
 
     @property
     def note(self) -> str:
         """What was counted, in one line."""
-        return (
+        lines = [
             f"{self.completed} completed points (mean over seeds); {self.pruned} pruned ones count in PED-ANOVA only, "
             "as worse than all completed. Intervals: 90 % bootstrap over points."
-        )
+        ]
+        named = [p.name for p in self.params if p.important]
+        chance = f"what shuffled values give in {1 - NULL_LEVEL:.0%} of cases".replace("%", " %")
+        lines.append(f"More than {chance}: {', '.join(named)}." if named else f"No parameter has more than {chance}.")
+        if self.r2 == self.r2:
+            lines.append(
+                f"The forest predicts {max(self.r2, 0):.0%} of the variance of unseen points.".replace("%", " %")
+            )
+        if self.completed < FEW_POINTS:
+            lines.append(f"Caution: {self.completed} points are few; the order of the parameters may be chance.")
+        return " ".join(lines)
 
 
 def importance(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Importance:
@@ -135,24 +162,25 @@ def importance(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Im
         seed_share(study, rng, draws),
         len(done),
         len(pruned),
+        _r2(_active(done, always), always),
     )
 
 
 def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Share | None:
     """Variance within points over the variance of single trials of the search, at most 1; None without repeats.
 
-    The within variance is the error mean square of a one-way layout over all repeats (`noise.seed_noise`); the total is
-    that of the completed search trials, one of each point. Resampled are points, with all their seeds.
+    The within variance is the error mean square of a one-way layout over all repeats (`SeedValues.within`); the total
+    is that of the completed search trials, one of each point. Resampled are points, with all their seeds.
     """
     done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
     groups = [group for _, group in done.groupby("point")]
 
     def share(picked: Sequence[pd.DataFrame]) -> float | None:
         table = pd.concat([g.assign(point=f"{i}") for i, g in enumerate(picked)])
-        noise = seed_noise(table, ())
+        squares, df = SeedValues.of(table, 1.0).within()
         first = table[table["stage"] == "search"].drop_duplicates("point")["value"]
         total = float(first.var(ddof=1)) if len(first) > 1 else 0.0
-        return min(1.0, noise.sd**2 / total) if noise.source == "repeats" and total > 0 else None
+        return min(1.0, squares / df / total) if df >= MIN_REPEATS and total > 0 else None
 
     whole = share(groups) if groups else None
     if whole is None:
@@ -206,9 +234,9 @@ def _measure(
     shift = float(values.min() - below.max()) - 1e-6 if len(below) else 0.0
     ordered = np.concatenate([values, below + min(shift, 0.0)])
 
-    def fanova(pick: NDArray[np.intp], trees: int) -> dict[str, float]:
+    def fanova(pick: NDArray[np.intp], trees: int, scores: Floats = values) -> dict[str, float]:
         evaluator = FanovaImportanceEvaluator(n_trees=trees, seed=0)
-        return _evaluated(evaluator, done.iloc[pick], values[pick], axes)
+        return _evaluated(evaluator, done.iloc[pick], scores[pick], axes)
 
     def ped(pick: NDArray[np.intp], _: int) -> dict[str, float]:
         top = max(TOP_SHARE, TOP_POINTS / len(pick))
@@ -221,10 +249,13 @@ def _measure(
         total = sum(found.values())
         return {name: v / total for name, v in found.items()} if total > 0 else {}
 
+    everyone = np.arange(len(done))
+    shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(draws)]
+    null = float(np.quantile([max(found.values()) for found in shuffled if found], NULL_LEVEL))
     alone = _shares(fanova, len(done), [a.name for a in axes], rng, draws)
     best = _shares(ped, len(ranked), [a.name for a in axes], rng, draws)
     return {
-        a.name: ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when))
+        a.name: ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), null)
         for a in axes
         if a.name in alone
     }
@@ -303,6 +334,15 @@ def _pair_shares(
         return [0.0] * len(pairs)
     alone = [closed([i]) for i in range(len(axes))]
     return [float(np.clip((closed(pair) - alone[pair[0]] - alone[pair[1]]) / total, 0, 1)) for pair in pairs]
+
+
+def _r2(done: pd.DataFrame, axes: Sequence[Axis]) -> float:
+    """Out-of-bag R2 of a forest of R2_TREES on these parameters; NaN without any."""
+    if not axes or len(done) < MIN_POINTS:
+        return float("nan")
+    positions = np.column_stack([axis.positions(done[PARAM + axis.name]) for axis in axes])
+    forest = RandomForestRegressor(n_estimators=R2_TREES, random_state=0, oob_score=True)
+    return float(forest.fit(_encoded(positions, axes), done["all_value"].to_numpy(dtype=float)).oob_score_)
 
 
 def _spread(unit: Floats, axes: Sequence[Axis]) -> Floats:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.stats import Floats, spearman_influence
-from search.record import DEV_SUFFIX, GOLD_SUFFIX
+from analysis.statistics.correlation import Floats, spearman_influence
+from search.schema import DEV_SUFFIX, GOLD_SUFFIX
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import NDArray
 
-from analysis.study import Study
-from analysis.tables import PARAM
-from search.record import SPACE_FILE
+from analysis.tables.study import Study
+from analysis.tables.trials import PARAM
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,9 @@ def label(value: Any) -> str:
     return str(value)
 
 
-def read_space(study: Study) -> dict[str, Any]:
-    """The study's resolved space file; {} if it is out of reach."""
-    content = study.store.artifact(study.run, SPACE_FILE)
-    space = yaml.safe_load(content) if content else {}
-    return space if isinstance(space, dict) else {}
-
-
 def study_axes(study: Study, space: Mapping[str, Any] | None = None) -> tuple[Axis, ...]:
     """Axes of the searched parameters in the order of the space; without the space file, from the trials' values."""
-    space = read_space(study) if space is None else space
+    space = study.space if space is None else space
     params, points = space.get("params", {}), space.get("points") or []
     axes = []
     for name in study.searched:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.data import DataError, load_pairs, set_name
-from trainables.sources import find_local, is_path
+from trainables.contract.errors import DataError
+from trainables.data.catalogue import find_local, is_path
+from trainables.data.sets import load_pairs, set_name
 
 MOST = 6  # more parts than this are no labels that colours could tell apart
 

@@ -6,18 +6,20 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+import yaml
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError, unknown
-from analysis.rank import Metric, Mode, parse_metric
-from analysis.store import Run, Store, study_name
-from analysis.tables import PARAM, add_values, parameter, points_table, trials_table, values_at_best
-from search import record
-from search.record import BEST_AT_EXAMPLES, best_key
+from analysis.reading.runs import Store, StoredRun, study_name
+from analysis.tables.metric import Metric, Mode, parse_metric
+from analysis.tables.points import points_table
+from analysis.tables.trials import PARAM, add_values, parameter, trials_table, values_at_best
+from search import schema
+from search.schema import BEST_AT_EXAMPLES, best_key
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -26,13 +28,13 @@ Arrays = Mapping[str, NDArray[np.float32]]
 class Study:
     """A study's trials, valued by one metric.
 
-    trials: `tables.trials_table` with `value`; searched: names of the searched parameters; planned: trials the space
-    asked for, None if its end is another.
+    stored, stored_trials: MLflow's run of the study and those of its trials. trials: `trials_table` with `value`.
+    searched: names of the searched parameters. planned: trials the space asked for, None if its end is another.
     """
 
     store: Store
-    run: Run
-    runs: Sequence[Run]
+    stored: StoredRun
+    stored_trials: Sequence[StoredRun]
     metric: Metric
     trials: pd.DataFrame
     searched: tuple[str, ...]
@@ -40,7 +42,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        return study_name(self.run)
+        return study_name(self.stored)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -49,7 +51,24 @@ class Study:
     @property
     def finished(self) -> bool:
         """Whether the study has come to its end: neither running nor interrupted."""
-        return self.run.status in ("FINISHED", "FAILED") and not (self.trials["stop"] == "running").any()
+        return self.stored.status in ("FINISHED", "FAILED") and not (self.trials["stop"] == "running").any()
+
+    @cached_property
+    def space(self) -> Mapping[str, Any]:
+        """The resolved space file; {} if it is out of reach."""
+        content = self.store.artifact(self.stored, schema.SPACE_FILE)
+        space = yaml.safe_load(content) if content else {}
+        return space if isinstance(space, dict) else {}
+
+    @property
+    def baseline_name(self) -> str:
+        """What the baseline point is: the setting of the paper, or without a preset the method's own defaults."""
+        return "the method's defaults" if self.space.get("preset") == "none" else "the paper's setting"
+
+    @property
+    def confirmations(self) -> int | None:
+        """How often the study was confirmed, resumed confirmations counted each; None if nobody counted."""
+        return sum(tag.startswith(schema.CONFIRMATION) for tag in self.stored.tags) or None
 
     def counts(self) -> dict[str, int]:
         """Trials per way to end; all failures together."""
@@ -61,64 +80,68 @@ class Study:
 
         None if they were not stored or are out of reach.
         """
-        content = self.store.artifact(self._by_id[run_id], record.SIMILARITIES)
+        content = self.store.artifact(self._by_id[run_id], schema.SIMILARITIES)
         if content is None:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
 
     @cached_property
-    def _by_id(self) -> dict[str, Run]:
-        return {run.run_id: run for run in self.runs}
+    def _by_id(self) -> dict[str, StoredRun]:
+        return {run.run_id: run for run in self.stored_trials}
 
 
-def read_study(store: Store, run: Run, metric: str | None = None, runs: Sequence[Run] | None = None) -> Study:
+def read_study(
+    store: Store, study: StoredRun, metric: str | None = None, trials: Sequence[StoredRun] | None = None
+) -> Study:
     """Read a study, valuing its trials by `metric` (default: the one that selected) at each trial's best evaluation.
 
-    runs: the study's trials, if they have been read already.
+    trials: the study's trials, if they have been read already.
 
     Raises: InputError for an unknown metric, AnalysisError if the study has no trials.
     """
-    runs = store.trials(run) if runs is None else runs
-    if not runs:
-        raise AnalysisError(f"study {study_name(run)} has no trials yet ({run.status.lower()})")
-    selecting = run.tags.get(record.METRIC)
-    mode = cast(Mode, run.tags.get(record.MODE, "max"))
+    trials = store.trials(study) if trials is None else trials
+    if not trials:
+        raise AnalysisError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")
+    selecting = study.tags.get(schema.METRIC)
+    mode = cast(Mode, study.tags.get(schema.MODE, "max"))
     wanted = metric or selecting
     if wanted is None:
-        raise AnalysisError(f"study {study_name(run)} does not say what selected; give --metric")
+        raise AnalysisError(f"study {study_name(study)} does not say what selected; give --metric")
     parsed = parse_metric(wanted, mode if wanted == selecting else "max")
-    trials = trials_table(runs)
+    table = trials_table(trials)
     return Study(
         store=store,
-        run=run,
-        runs=runs,
+        stored=study,
+        stored_trials=trials,
         metric=parsed,
-        trials=add_values(trials, _values(store, run, runs, trials, parsed)),
-        searched=_searched(run, trials),
-        planned=_planned(run),
+        trials=add_values(table, _values(store, study, trials, table, parsed)),
+        searched=_searched(study, table),
+        planned=_planned(study),
     )
 
 
-def dev_metrics(run: Run, runs: Sequence[Run]) -> list[str]:
+def dev_metrics(study: StoredRun, trials: Sequence[StoredRun]) -> list[str]:
     """What the study's trials can be ranked by: the selecting metric first."""
-    logged = {name for r in runs for name in r.metrics if record.is_dev(name)}
-    selecting = run.tags.get(record.METRIC)
+    logged = {name for r in trials for name in r.metrics if schema.is_dev(name)}
+    selecting = study.tags.get(schema.METRIC)
     if selecting is None:
         return sorted(logged)
-    return [selecting, *sorted(logged - {selecting, record.stored(selecting)})]
+    return [selecting, *sorted(logged - {selecting, schema.stored(selecting)})]
 
 
-def _values(store: Store, run: Run, runs: Sequence[Run], trials: pd.DataFrame, metric: Metric) -> dict[str, float]:
+def _values(
+    store: Store, study: StoredRun, trials: Sequence[StoredRun], table: pd.DataFrame, metric: Metric
+) -> dict[str, float]:
     """Dev metrics stand in each ended run as `best_<metric>`; those that do not are looked up in the history."""
     key = best_key(metric.name)
-    if metric.name == run.tags.get(record.METRIC) and any(key in r.metrics for r in runs):
-        return {r.run_id: r.metrics[key] for r in runs if key in r.metrics}
-    allowed = dev_metrics(run, runs)
+    if metric.name == study.tags.get(schema.METRIC) and any(key in r.metrics for r in trials):
+        return {r.run_id: r.metrics[key] for r in trials if key in r.metrics}
+    allowed = dev_metrics(study, trials)
     for part in metric.parts:
         if part not in allowed:
             raise unknown("metric", part, allowed)
-    ended = [r for r in runs if BEST_AT_EXAMPLES in r.metrics]
+    ended = [r for r in trials if BEST_AT_EXAMPLES in r.metrics]
     keys = [best_key(part) for part in metric.parts]
     told = {
         r.run_id: sum(r.metrics[key] for key in keys) / len(keys)
@@ -126,16 +149,16 @@ def _values(store: Store, run: Run, runs: Sequence[Run], trials: pd.DataFrame, m
         if all(key in r.metrics for key in keys)
     }
     rest = [r.run_id for r in ended if r.run_id not in told]
-    return told | (values_at_best(trials, store.history(rest, metric.parts), metric.parts) if rest else {})
+    return told | (values_at_best(table, store.history(rest, metric.parts), metric.parts) if rest else {})
 
 
-def _searched(run: Run, trials: pd.DataFrame) -> tuple[str, ...]:
+def _searched(study: StoredRun, table: pd.DataFrame) -> tuple[str, ...]:
     """Searched parameters by the study's tag, else those that vary."""
-    told = [name for name in run.tags.get(record.SEARCHED, "").split(",") if name]
-    columns = [c for c in map(str, trials.columns) if c.startswith(PARAM)]
-    return tuple(told) or tuple(c.removeprefix(PARAM) for c in columns if trials[c].astype(str).nunique() > 1)
+    told = [name for name in study.tags.get(schema.SEARCHED, "").split(",") if name]
+    columns = [c for c in map(str, table.columns) if c.startswith(PARAM)]
+    return tuple(told) or tuple(c.removeprefix(PARAM) for c in columns if table[c].astype(str).nunique() > 1)
 
 
-def _planned(run: Run) -> int | None:
-    trials = parameter(run.params.get("search.trials"))
+def _planned(study: StoredRun) -> int | None:
+    trials = parameter(study.params.get("search.trials"))
     return trials if isinstance(trials, int) else None

@@ -1,4 +1,4 @@
-"""From stored runs to tables: one row per trial, one row per point. Values stay in the metric's own unit."""
+"""One row per trial, from the runs that are stored. Values stay in the metric's own unit."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from analysis.store import Row, Run
-from search import record
+from analysis.reading.runs import MetricRow, StoredRun
+from search import schema
 
 PARAM = "params."  # prefix of parameter columns, as in MLflow's own tables
 TEXTS = {
-    "trial": record.TRIAL_ID, "point": record.POINT_ID, "stage": record.STAGE, "stop": record.STOP,
-    "method": record.METHOD, "reason": record.REASON, "folder": record.FOLDER,
+    "trial": schema.TRIAL_ID, "point": schema.POINT_ID, "stage": schema.STAGE, "stop": schema.STOP,
+    "method": schema.METHOD, "reason": schema.REASON, "folder": schema.FOLDER,
 }  # fmt: skip
 NUMBERS = {
-    "examples": record.BEST_AT_EXAMPLES, "seconds": record.TRAIN_SECONDS, "rate": record.EXAMPLES_PER_SECOND
+    "examples": schema.BEST_AT_EXAMPLES, "seconds": schema.TRAIN_SECONDS, "rate": schema.EXAMPLES_PER_SECOND
 }  # fmt: skip
 
 
-def trials_table(runs: Sequence[Run]) -> pd.DataFrame:
+def trials_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """One row per trial, in the order of `runs`.
 
     Columns: run_id; trial, point, stage, stop, method, reason, folder (texts); number and seed (ints); baseline (bool);
@@ -46,7 +44,7 @@ def add_values(trials: pd.DataFrame, values: Mapping[str, float]) -> pd.DataFram
     return trials.assign(value=value.where(value.abs() < math.inf))
 
 
-def values_at_best(trials: pd.DataFrame, history: Iterable[Row], parts: Sequence[str]) -> dict[str, float]:
+def values_at_best(trials: pd.DataFrame, history: Iterable[MetricRow], parts: Sequence[str]) -> dict[str, float]:
     """Run id -> mean of `parts` at the trial's best evaluation, the one its checkpoint is from.
 
     Trials that lack one of the parts there are left out. Of several values at one step the last written counts.
@@ -59,47 +57,11 @@ def values_at_best(trials: pd.DataFrame, history: Iterable[Row], parts: Sequence
     return {run: sum(v.values()) / len(parts) for run, v in found.items() if len(v) == len(parts)}
 
 
-def points_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per point of a trials table with values.
-
-    A point's `value`, `sd` (n - 1 in the denominator) and `n` are over its completed trials of stage confirm if it has
-    any (`confirmed`), else of stage search, else over its pruned ones. `search_value` and `search_n` are those of the
-    search alone, `all_value` and `all_n` over both stages. `trial`, `run_id`, `seed`, `examples` and `seconds` are
-    those of its first counted trial; `seeds` and `run_ids` list all counted. Order: first seen first.
-    """
-    code, names = pd.factorize(trials["point"])
-    value = trials["value"].to_numpy(dtype=float)
-    stop, stage = trials["stop"].to_numpy(dtype=object), trials["stage"].to_numpy(dtype=object)
-    completed = (stop == "completed") & ~np.isnan(value)
-    pruned = (stop == "pruned") & ~np.isnan(value)
-    confirm = completed & (stage == "confirm")
-    search = completed & ~confirm
-
-    def any_of(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.bincount(code[rows], minlength=len(names)) > 0
-
-    counted = confirm | (search & ~any_of(confirm)[code]) | (pruned & ~any_of(completed)[code])
-    first = _first(code, np.ones(len(code), dtype=bool), len(names))
-    shown = _first(code, counted, len(names))
-    points = trials.iloc[np.where(shown >= 0, shown, first)].drop(columns="value").reset_index(drop=True)
-    n, mean = _means(code, value, counted, len(names))
-    squares = np.bincount(code[counted], (value - mean[code])[counted] ** 2, minlength=len(names))
-    lists: dict[str, list[list[Any]]] = {"seeds": [[] for _ in names], "run_ids": [[] for _ in names]}
-    seeds, run_ids = trials["seed"].tolist(), trials["run_id"].tolist()
-    for at in np.flatnonzero(counted).tolist():
-        lists["seeds"][code[at]].append(seeds[at])
-        lists["run_ids"][code[at]].append(run_ids[at])
-    columns: dict[str, Any] = {
-        "value": mean,
-        "sd": np.sqrt(np.divide(squares, n - 1, out=np.full(len(n), np.nan), where=n > 1)),
-        "n": n,
-        "confirmed": any_of(confirm),
-        **lists,
-    }
-    for name, rows in (("search", search), ("all", completed)):
-        columns[f"{name}_n"], columns[f"{name}_value"] = _means(code, value, rows, len(names))
-    columns["baseline"] = any_of(trials["baseline"].to_numpy(dtype=bool))
-    return pd.concat([points.drop(columns="baseline"), pd.DataFrame(columns, index=points.index)], axis=1)
+def failures(trials: pd.DataFrame) -> pd.DataFrame:
+    """Failed trials: trial, kind, reason."""
+    failed = trials[trials["stop"].str.startswith("failed")]
+    kinds = failed["stop"].str.removeprefix("failed:")
+    return pd.DataFrame({"trial": failed["trial"], "kind": kinds, "reason": failed["reason"]})
 
 
 def parameter(text: str | None) -> Any:
@@ -120,33 +82,18 @@ def parameter(text: str | None) -> Any:
         return json.loads(text) if text.startswith(("[", "{", '"')) and _is_json(text) else text
 
 
-def _row(run: Run) -> tuple[Any, ...]:
+def _row(run: StoredRun) -> tuple[Any, ...]:
     tags = run.tags
     texts = {name: tags.get(key, "") for name, key in TEXTS.items()}
     texts["trial"] = texts["trial"] or run.name
     texts["point"] = texts["point"] or run.run_id  # a trial that says nothing is a point of its own
     texts["stage"] = texts["stage"] or "search"
     texts["stop"] = texts["stop"] or ("running" if run.status in ("RUNNING", "SCHEDULED") else "killed")
+    if texts["stop"] == "paused":  # waiting at its rung: it counts as pruned there, unless it is taken up again
+        texts["stop"] = "pruned"
     numbers = [run.metrics.get(key, math.nan) for key in NUMBERS.values()]
-    number, seed = (_int(tags.get(key)) for key in (record.OPTUNA_NUMBER, record.SEED))
-    return (run.run_id, *texts.values(), number, seed, record.BASELINE in tags, *numbers, run.start)
-
-
-def _first(code: NDArray[np.intp], rows: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
-    """(groups,) place of the first of `rows` in each group, -1 where there is none."""
-    found = np.full(groups, -1, dtype=np.intp)
-    places = np.flatnonzero(rows)[::-1]
-    found[code[places]] = places
-    return found
-
-
-def _means(
-    code: NDArray[np.intp], value: NDArray[np.float64], rows: NDArray[np.bool_], groups: int
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """(groups,) number and mean of the values of `rows`; NaN where there is none."""
-    n = np.bincount(code[rows], minlength=groups)
-    total = np.bincount(code[rows], value[rows], minlength=groups)
-    return n, np.divide(total, n, out=np.full(groups, np.nan), where=n > 0)
+    number, seed = (_int(tags.get(key)) for key in (schema.OPTUNA_NUMBER, schema.SEED))
+    return (run.run_id, *texts.values(), number, seed, schema.BASELINE in tags, *numbers, run.start)
 
 
 def _int(text: str | None) -> int | None:

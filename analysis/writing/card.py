@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.facts import cost, environment, openings, tested
-from analysis.stats import spearman_influence
-from analysis.study import Study
-from analysis.tables import PARAM
-from search.record import GOLD_SUFFIX
-from trainables.knobs import values
+from analysis.statistics.correlation import spearman_influence
+from analysis.tables.cost import cost
+from analysis.tables.reproduction import environment
+from analysis.tables.study import Study
+from analysis.tables.test_scores import openings, scores_by_configuration
+from analysis.tables.trials import PARAM
+from search.schema import GOLD_SUFFIX
+from trainables.contract.knobs import values
+from trainables.contract.registry import declared
 
 Z = 1.96  # of a two-sided 95 % interval
 
@@ -26,22 +29,21 @@ def model_card(study: Study, trial: pd.Series[Any], config: Any, checkpoint: Map
         trial: row of `study.trials`. config: its hyperparameters. checkpoint: its trial.json.
     """
     spec = checkpoint["spec"]
-    gclsr = spec["method"] == "gclsr"
+    own_loader = declared(spec["method"]).usage
     language = spec["data"].get("language", "en")
     front: dict[str, Any] = {
         "language": language,
         "pipeline_tag": "sentence-similarity",
         "tags": ["sentence-similarity", "feature-extraction", spec["method"]]
-        + ([] if gclsr else ["sentence-transformers"]),
+        + (["sentence-transformers"] if not own_loader else []),
     }
-    if not gclsr:
+    if not own_loader:
         front |= {"library_name": "sentence-transformers"}
         if not spec["encoder"].startswith(("builtin:", "/", ".")):
             front["base_model"] = spec["encoder"].split("@")[0]
     use = (
-        'from gclsr_loader import Model\n\nvectors = Model(".").encode(["a sentence"])'
-        if gclsr
-        else "from sentence_transformers import SentenceTransformer\n\n"
+        own_loader
+        or "from sentence_transformers import SentenceTransformer\n\n"
         'vectors = SentenceTransformer("path/to/this/folder").encode(["a sentence"])'
     )
     parts = [
@@ -72,11 +74,11 @@ def _scores(study: Study, trial: pd.Series[Any]) -> str:
         f"- The configuration's mean{fresh}: {scale * point['value']:.2f}, {point['n']} seed"
         f"{'s' if point['n'] > 1 else ''} ({seeds}){over}.",
     ]
-    run = next(run for run in study.runs if run.run_id == trial["run_id"])
-    for row in tested([run]).to_dict("records"):
+    run = next(run for run in study.stored_trials if run.run_id == trial["run_id"])
+    for row in scores_by_configuration([run]).to_dict("records"):
         between = f" ({100 * row['low']:.2f} to {100 * row['high']:.2f})" if np.isfinite(row["low"]) else ""
         lines.append(f"- `{row['metric']}`: {100 * row['mean']:.2f}{between}")
-    opened = openings(study.run)
+    opened = openings(study.stored)
     lines += [f"- Test sets opened: {line}" for line in opened] or ["- Test sets: not opened."]
     return "\n".join(lines) + "\n\nSpearman correlations x 100; intervals: 95 % over sentence pairs, not over seeds."
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.rank import Metric
-from analysis.tables import PARAM
+from analysis.tables.metric import Metric
+from analysis.tables.trials import PARAM
 
 FIELDS = ("rank", "trial", "point", "run_id", "value", "sd", "n", "gain", "confirmed", "baseline", "stage", "stop")
 DETAILS = ("examples", "seconds", "reason")

@@ -14,15 +14,19 @@ import jinja2
 import numpy as np
 
 from analysis.errors import AnalysisError
-from analysis.facts import commands, cost, environment, failures, openings, space_text, tested
-from analysis.importance import Importance, Share, importance
 from analysis.plots.gallery import Picture, gallery
 from analysis.plots.style import WIDTH, style
-from analysis.rank import rank_points
-from analysis.rows import printed, records
-from analysis.study import Study
-from analysis.verdict import judge
-from analysis.words import state_lines, verdict_lines
+from analysis.statistics.importance import Importance, Share, importance
+from analysis.statistics.study_verdict import study_verdict
+from analysis.tables.cost import cost
+from analysis.tables.ranking import rank_points
+from analysis.tables.reproduction import commands, environment, space_text
+from analysis.tables.study import Study
+from analysis.tables.test_scores import openings, scores_by_configuration
+from analysis.tables.trials import failures
+from analysis.writing.ranking_rows import printed, records
+from analysis.writing.state_text import state_lines
+from analysis.writing.verdict_text import verdict_lines
 
 SHOWN = 15  # rows of the ranking
 
@@ -40,12 +44,12 @@ class Embedded:
 def report(study: Study, rng: np.random.Generator, now: datetime | None = None) -> str:
     """The page; a study without a completed trial gets one too, which says so.
 
-    Args: rng: of the verdict's and the importance's bootstraps.
+    Args: rng: of the importance's bootstrap.
     """
     ranked = rank_points(study.points, study.metric)
     ranked = ranked[ranked["value"].notna()]
     measured, note = _measured(study, rng)
-    runs = [run for run in study.runs if any(name.endswith("_test") for name in run.metrics)]
+    runs = [run for run in study.stored_trials if len(scores_by_configuration([run]))]
     when = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
@@ -54,23 +58,23 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         undefined=jinja2.StrictUndefined,
     ).get_template("report.html")
     return template.render(
-        title=f"{study.name}: {study.run.tags.get('method', 'search')} by {study.metric.name}",
+        title=f"{study.name}: {study.stored.tags.get('method', 'search')} by {study.metric.name}",
         state=state_lines(study),
         unit="Values are Spearman correlations x 100." if study.metric.scale == 100 else "",
-        verdict=_verdict(study, rng),
+        verdict=_verdict(study),
         ranking=_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric)),
         more=max(len(ranked) - SHOWN, 0),
         tests=_tests(runs),
-        openings=openings(study.run),
+        openings=openings(study.stored),
         figures=[embedded(picture) for picture in gallery(study, measured)],
         importance=importance_rows(measured) if measured else [],
         importance_note=note,
-        failures=failures(study).to_dict("records"),
+        failures=failures(study.trials).to_dict("records"),
         cost=cost(study).lines(),
         environment=[{"what": k, "value": v} for k, v in environment(study).items()],
         commands=commands(study),
         space=space_text(study),
-        space_name=study.run.experiment,
+        space_name=study.stored.experiment,
         made=when,
         source=study.store.uri,
     )
@@ -108,12 +112,12 @@ def embedded(picture: Picture) -> Embedded:
     return Embedded(picture.name, picture.caption, f"data:image/svg+xml;base64,{data}", wide)
 
 
-def _verdict(study: Study, rng: np.random.Generator) -> list[str]:
+def _verdict(study: Study) -> list[str]:
     try:
-        found = judge(study.trials, study.points, study.metric, study.searched, study.similarities, rng)
+        found = study_verdict(study)
     except AnalysisError as reason:
         return [f"None: {reason}."]
-    return verdict_lines(found, study.name)
+    return verdict_lines(found, study.name, study.baseline_name)
 
 
 def _measured(study: Study, rng: np.random.Generator) -> tuple[Importance | None, str]:
@@ -142,10 +146,10 @@ def _tests(runs: Sequence[Any]) -> list[dict[str, str]]:
 
     rows = [
         {
-            "metric": row["metric"], "mean": cell(row["mean"]), "sd over seeds": cell(row["sd"]),
-            "trials": str(row["n"]),
+            "trials": row["trials"] + (" (baseline)" if row["baseline"] else ""), "metric": row["metric"],
+            "mean": cell(row["mean"]), "sd over seeds": cell(row["sd"]), "seeds": str(row["n"]),
             "interval over pairs": f"{cell(row['low'])} to {cell(row['high'])}" if np.isfinite(row["low"]) else "",
         }
-        for row in tested(runs).to_dict("records")
+        for row in scores_by_configuration(runs).to_dict("records")
     ]  # fmt: skip
     return _filled(rows)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from search.cli_errors import user_errors
+from search.cli.errors import user_errors
 
 if TYPE_CHECKING:
-    from search.remote import Job
+    from search.remote.jobs import Job
 
 CLUSTER_ONLY = ("cluster", "allow_mismatch", "carry")
 """Options that are about the way to the cluster and mean nothing there."""
@@ -33,7 +33,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
         @user_errors
         def remotely() -> int:
-            from search.remote import submit_and_follow
+            from search.remote.jobs import submit_and_follow
 
             job = _job(click.get_current_context(), carry)
             return submit_and_follow(cluster, job, click.echo, allow_mismatch=allow_mismatch)
@@ -54,7 +54,7 @@ def at_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
         @user_errors
         def remotely() -> int:
-            from search.remote import remote_command
+            from search.remote.jobs import remote_command
 
             context = click.get_current_context()
             return remote_command(cluster, str(context.info_name), typed_arguments(context, CLUSTER_ONLY))
@@ -85,7 +85,7 @@ def typed_arguments(context: click.Context, without: tuple[str, ...] = ()) -> li
 
 def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
     """What the command that is being run asks of the cluster. A new study's space is read and checked here."""
-    from search.remote import Job
+    from search.remote.jobs import Job
 
     given = context.params
     verb = str(context.info_name)
@@ -109,7 +109,7 @@ def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
 @user_errors
 def follow(job: str | None, cluster: str) -> None:
     """Follow JOB (the newest one by default) on a cluster; Ctrl-C leaves it running."""
-    from search.remote import follow_job
+    from search.remote.jobs import follow_job
 
     sys.exit(follow_job(cluster, job, click.echo))
 
@@ -120,7 +120,7 @@ def follow(job: str | None, cluster: str) -> None:
 @user_errors
 def stop(job: str | None, cluster: str) -> None:
     """Pause the study of JOB (the newest one by default): its trials save their state, `search resume` goes on."""
-    from search.remote import stop_job
+    from search.remote.jobs import stop_job
 
     click.echo(f"job {stop_job(cluster, job)} pauses its study; go on with `search resume --cluster {cluster}`")
 
@@ -132,11 +132,11 @@ def stop(job: str | None, cluster: str) -> None:
 def backup(cluster: str | None, storage: str) -> None:
     """Copy the head's MLflow database to the storage; do it before `ray down`. A new head fetches it by itself."""
     if cluster is not None:
-        from search.remote import remote_command
+        from search.remote.jobs import remote_command
 
         given = click.get_current_context().get_parameter_source("storage")
         explicit = given is click.core.ParameterSource.COMMANDLINE
         sys.exit(remote_command(cluster, "backup", ["--storage", storage] if explicit else []))
-    from search.backup import backup as copy
+    from search.remote.backup import backup as copy
 
     click.echo(f"MLflow's database is in {copy(storage)}")

@@ -1,8 +1,9 @@
-"""How a command line answers wrong input."""
+"""How a command line answers wrong input and signals."""
 
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,17 +12,23 @@ import click
 
 
 def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrong input is one line (or one per mistake) on stderr and exit code 2, never a traceback."""
+    """Wrong input is a line (or one per mistake) on stderr and exit code 2, a signal a line and 128 + its number."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from search.errors import UserError
+        from search.running.signals import handled, stop_at_once
         from search.space import SpaceError
-        from trainables.encoder_path import EncoderError
-        from trainables.sources import DataError
+        from search.store.errors import UserError
+        from trainables.contract.errors import DataError, EncoderError
 
         try:
-            return command(*args, **kwargs)
+            with handled(stop_at_once):
+                return command(*args, **kwargs)
+        except KeyboardInterrupt as stop:
+            number = getattr(stop, "number", signal.SIGINT)
+            how = [signal.Signals(number).name, *getattr(stop, "__notes__", ())]
+            click.echo(f"interrupted by {'; '.join(how)}", err=True)
+            sys.exit(128 + number)
         except SpaceError as error:
             text = "\n".join(map(str, error.problems))
         except (UserError, DataError, EncoderError) as error:

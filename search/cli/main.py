@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from search.cli_errors import user_errors
-from search.commands_cluster import at_cluster, backup, follow, on_cluster, stop
-from search.commands_ui import ui
+from search.cli.cluster import at_cluster, backup, follow, on_cluster, stop
+from search.cli.errors import user_errors
+from search.cli.ui import ui
 
 if TYPE_CHECKING:
-    from search.runner import StudyResult
-    from search.space import Space
+    from search.running.result import StudyResult
 
 STORAGE = click.option(
     "--storage",
@@ -42,7 +41,7 @@ def main() -> None:
 
 @main.command()
 @on_cluster
-@click.argument("space", metavar="SPACE.yaml")
+@click.argument("space", metavar="SPACE")
 @OVERRIDES
 @STORAGE
 @ADDRESS
@@ -50,19 +49,15 @@ def main() -> None:
 @click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
 @user_errors
 def run(space: str, overrides: Sequence[str], storage: str, address: str | None, name: str | None, smoke: bool) -> None:
-    """Start a study over a space and run it to its end."""
+    """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
+    from search import api
     from search.space import load_space
-    from search.space import smoke as smoke_space
 
     loaded = load_space(space, overrides, find_data=not smoke)
     if smoke:
-        loaded = smoke_space(loaded)
+        loaded = api.smoke(loaded)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
-    preflight(loaded)
-
-    from search.runner import Options, run_study
-
-    finish(run_study(loaded, storage, name=name, options=Options(address=address)))
+    finish(api.run(loaded, storage, name=name, address=address))
 
 
 @main.command()
@@ -71,12 +66,30 @@ def run(space: str, overrides: Sequence[str], storage: str, address: str | None,
 @OVERRIDES
 @STORAGE
 @ADDRESS
+@click.option(
+    "--retry-failed",
+    is_flag=False,
+    flag_value="outside",
+    metavar="[KIND]",
+    help="run failed trials of KIND again [those whose cause lies outside the point: data, disk, process, device]",
+)
+@click.option("--salvage", is_flag=True, help="set damaged lines of the journal aside and go on from what is left")
 @user_errors
-def resume(study: str | None, overrides: Sequence[str], storage: str, address: str | None) -> None:
+def resume(
+    study: str | None,
+    overrides: Sequence[str],
+    storage: str,
+    address: str | None,
+    retry_failed: str | None,
+    salvage: bool,
+) -> None:
     """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
-    from search.runner import Options, resume_study
+    from search import api
 
-    finish(resume_study(storage, study, overrides=overrides, options=Options(address=address)))
+    result = api.resume(
+        study, storage, overrides=overrides, retry_failed=retry_failed, salvage_journal=salvage, address=address
+    )
+    finish(result)
 
 
 @main.command()
@@ -89,13 +102,13 @@ def resume(study: str | None, overrides: Sequence[str], storage: str, address: s
 @user_errors
 def confirm(study: str | None, top: int, seeds: int, storage: str, address: str | None) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds; hopeless points stop early."""
-    from search.runner import Options, confirm_study
+    from search import api
 
-    finish(confirm_study(storage, study, top=top, seeds=seeds, options=Options(address=address)))
+    finish(api.confirm(study, storage, top=top, seeds=seeds, address=address))
 
 
 @main.command()
-@click.argument("files", nargs=-1, required=True, metavar="SPACE.yaml...")
+@click.argument("files", nargs=-1, required=True, metavar="SPACE...")
 @OVERRIDES
 @click.option("--forecast", is_flag=True, help="run a few steps and state device-hours, disk and money")
 @click.option("--price", type=click.FloatRange(0), metavar="PER_HOUR", help="price of a device-hour, for the forecast")
@@ -109,7 +122,8 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
         for line in item.lines():
             click.echo(line, err=item.space is None)
         if forecast and item.space is not None:
-            from search.forecast import forecast_lines
+            from search.running.forecast import forecast_lines
+            from search.running.preflight import preflight
 
             preflight(item.space)
             for line in forecast_lines(item.space, price):
@@ -117,27 +131,9 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
     sys.exit(2 if any(item.space is None for item in checked) else 0)
 
 
-def preflight(space: Space) -> None:
-    """Everything a study needs is there, before Ray starts.
-
-    Raises: DataError, EncoderError or ParserError naming what was looked for, where, and what to do.
-    """
-    from dataclasses import asdict
-
-    from trainables.data import check_data
-    from trainables.encoder_path import check_encoder
-
-    check_data({"method": space.method, "data": asdict(space.data), "metric": space.metric.name})
-    check_encoder(space.encoder, space.method)
-    if space.method == "sda":
-        from trainables.parses import parser_identity
-
-        parser_identity(space.data.parser, space.data.language)
-
-
 def finish(result: StudyResult) -> None:
     """Print how a life of a study ended and leave with its exit code."""
-    from search.live import closing_lines
+    from search.running.result import closing_lines
 
     for line in closing_lines(result):
         click.echo(line)
@@ -153,7 +149,7 @@ def finish(result: StudyResult) -> None:
 @user_errors
 def status(study: str | None, storage: str, form: str) -> None:
     """Progress, best so far, failures by kind, rate and time left of STUDY (the newest one by default)."""
-    from search.status import print_status
+    from search.console.status import print_status
 
     print_status(storage, study, form)
 
@@ -162,17 +158,19 @@ def status(study: str | None, storage: str, form: str) -> None:
 @at_cluster
 @STORAGE
 @FORMAT
+@click.option("--spaces", is_flag=True, help="the names of the ready spaces instead")
 @user_errors
-def list_studies(storage: str, form: str) -> None:
+def list_studies(storage: str, form: str, spaces: bool) -> None:
     """All studies of a storage."""
-    from search.status import print_studies
+    if spaces:
+        from search.space.ready import ready_spaces
+
+        click.echo("\n".join(ready_spaces()))
+        return
+    from search.console.status import print_studies
 
     print_studies(storage, form)
 
 
 for command in (ui, follow, stop, backup):
     main.add_command(command)
-
-
-if __name__ == "__main__":
-    main()

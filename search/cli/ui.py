@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from search.cli_errors import user_errors
+from search.cli.errors import user_errors
 
 
 @click.command()
@@ -23,7 +23,7 @@ def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: 
     if cluster is not None:
         _through_tunnel(cluster, port)
         return
-    from search.ui import serve_mlflow
+    from search.remote.servers import serve_mlflow
 
     server = serve_mlflow(storage, port, detach)
     click.echo(f"MLflow: {server.url}")
@@ -42,8 +42,8 @@ def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: 
 
 
 def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]  # ui.Server is imported late
-    from search.layout import StorageError, absolute, find_study
-    from search.ui import serve_optuna
+    from search.remote.servers import serve_optuna
+    from search.store.layout import StorageError, absolute, find_study
 
     try:
         folder = find_study(absolute(storage), study)
@@ -61,7 +61,7 @@ def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]
 
 
 def _through_tunnel(cluster: str, port: int) -> None:
-    from search.tunnel import DASHBOARD, MLFLOW, Tunnel, find_head, free_port
+    from search.remote.tunnel import DASHBOARD, MLFLOW, Tunnel, find_head, free_port
 
     way = Tunnel(find_head(cluster), {MLFLOW: free_port(port), DASHBOARD: free_port(DASHBOARD)})
     try:
@@ -77,7 +77,7 @@ def _through_tunnel(cluster: str, port: int) -> None:
 
 
 def _say_views(url: str) -> None:
-    from search.ui import SHOWN, experiments_of, view_links
+    from search.remote.servers import SHOWN, experiments_of, view_links
 
     for name, address in list(view_links(url, experiments_of(url)).items())[: 2 * SHOWN]:
         click.echo(f"  {name}\n    {address}")

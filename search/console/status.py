@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import fsspec
@@ -18,13 +19,16 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from search.journal import Ledger, read
-from search.layout import StudyFolder, absolute, find_study, is_remote, storage_option, studies
-from search.live import best_runs, duration, headline, number, seconds_left, trial_line, wanted_points
-from search.lock import alive, exclusive
-from search.space import Space, load_space
+from search.space import Space, SpaceError, load_space
+from search.store.errors import UserError
+from search.store.journal import fold
+from search.store.layout import StudyFolder, absolute, find_study, is_remote, storage_option, studies
+from search.store.ledger import Ledger
+from search.store.lock import alive, exclusive
+from search.wording import best_trials, duration, headline, number, open_work, seconds_left, trial_line, wanted_points
 
 FRESH_S = 600.0  # a study in remote storage whose journal is younger may be run by another machine
+WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 SHOWN = 5  # trials that `status` shows
 
 
@@ -34,10 +38,11 @@ class StudyStatus:
 
     Attributes:
         state: running, finished, failed, interrupted, out_of_budget, or died (killed; it can be resumed).
-        points: of which a seed has ended; of: how many there are to be (None: only time or patience ends the study).
+        points: of which a seed has ended; of: how many there are to be (None: time, training or patience end it).
         best: value of the best completed trial, Spearman in [-1, 1]; best_trial its id.
         failed: failed trials by kind; per_hour: such points per hour; left_s: estimate of the seconds to the end.
         disk_bytes: of the trials' folders.
+        open: what `resume` would take up, in words; "" while it runs, and when there is nothing.
         tracker: what keeps MLflow from being up to date, else "".
     """
 
@@ -58,6 +63,7 @@ class StudyStatus:
     left_s: float | None
     disk_bytes: int
     reason: str = ""
+    open: str = ""
     tracker: str = ""
 
 
@@ -65,14 +71,12 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
     """A study's status, without looking at the tracker."""
     folder.pull()
     space = load_space(folder.space)
-    ledger = Ledger(maximise=space.metric.mode == "max")
-    for event in read(folder.journal):
-        ledger.apply(event)
+    ledger = fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
     now_ms = int((now if now is not None else time.time()) * 1000)
     running = is_running(folder, ledger, now_ms)
-    state = "running" if running else ledger.closed["status"] if ledger.closed else "died"
+    state = "running" if running else next((s for s in WORST_FIRST if s in ledger.stages.values()), "interrupted")
     elapsed = ledger.elapsed(now_ms if running else None)
-    open_runs = list(ledger.live.values())
+    open_trials = list(ledger.open_trials.values())
     kinds = {stop.removeprefix("failed:"): n for stop, n in ledger.stops.items() if stop.startswith("failed:")}
     status = StudyStatus(
         study=folder.study,
@@ -81,17 +85,18 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         state=state,
         points=len(ledger.tried),
         of=wanted_points(space),
-        running=len(open_runs) if running else 0,
-        paused=0 if running else len(open_runs),
+        running=sum(record.state == "running" for record in open_trials) if running else 0,
+        paused=sum(record.state == "paused" or not running for record in open_trials),
         pruned=ledger.stops["pruned"],
         failed=kinds,
         best=ledger.best.best if ledger.best else None,
-        best_trial=ledger.best.run.id if ledger.best else "",
+        best_trial=ledger.best.trial.id if ledger.best else "",
         elapsed_s=round(elapsed, 1),
         per_hour=round(len(ledger.tried) / elapsed * 3600, 2) if elapsed else None,
         left_s=_left(space, ledger, elapsed, state),
         disk_bytes=disk_bytes(folder),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
+        open="" if running else open_work(space, ledger),
     )
     return status, space, ledger
 
@@ -115,20 +120,25 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
     """Replay the journal into MLflow; with no driver alive also close what it left RUNNING. "" or what went wrong."""
     if running:
         return ""  # the driver does it
-    from search.replayer import replay
-    from search.store import tracking_uri
-    from search.tracking import Tracker
+    from search.schema import tracking_uri
+    from search.tracking.replayer import replay
+    from search.tracking.tracker import Tracker
 
     with exclusive(folder):  # two replays at once would make every run twice
-        return replay(Tracker(tracking_uri(folder.storage), folder, space))
+        return replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
+
+
+def status_now(storage: str, study: str | None) -> tuple[StudyStatus, Space, Ledger]:
+    """Where a study (the newest by default) stands; MLflow is brought up to date where no driver does it."""
+    folder = find_study(absolute(storage), study)
+    status, space, ledger = study_status(folder)
+    tracker = bring_up_to_date(folder, space, status.state == "running")
+    return replace(status, tracker=tracker), space, ledger
 
 
 def print_status(storage: str, study: str | None, form: str) -> None:
     """Print where STUDY (the newest by default) stands; `form`: table, json, csv or yaml."""
-    status, space, ledger = study_status(find_study(absolute(storage), study))
-    folder = StudyFolder(absolute(storage), status.study)
-    tracker = bring_up_to_date(folder, space, status.state == "running")
-    status = StudyStatus(**{**vars(status), "tracker": tracker})
+    status, space, ledger = status_now(storage, study)
     if form != "table":
         print(listing([status], form), end="")
         return
@@ -138,23 +148,38 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     console.print(f"  {headline(space, ledger, now)}", markup=False)
     if status.per_hour:
         console.print(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk", markup=False)
-    for state in [*list(ledger.live.values()), *best_runs(ledger, SHOWN)]:
-        console.print(f"  {trial_line(state, space)}", markup=False)
-    if tracker:
-        console.print(f"  tracker: {tracker}", markup=False)
-    if status.state not in ("running", "finished"):
-        console.print(f"  go on: search resume {status.study}{storage_option(folder.storage)}", markup=False)
+    waiting = [record for record in ledger.open_trials.values() if record.waiting is None]
+    if status.state != "running":  # nothing runs where nobody drives
+        waiting = [replace(record, state="open") for record in waiting]
+    for record in [*waiting, *best_trials(ledger, SHOWN)]:
+        console.print(f"  {trial_line(record, space)}", markup=False)
+    if status.tracker:
+        console.print(f"  tracker: {status.tracker}", markup=False)
+    if status.open:
+        console.print(f"  open: {status.open}", markup=False)
+    if status.open or status.state not in ("running", "finished"):
+        console.print(f"  go on: search resume {status.study}{storage_option(absolute(storage))}", markup=False)
 
 
 def print_studies(storage: str, form: str) -> None:
     """Print all studies of a storage, oldest first."""
-    found = [study_status(folder)[0] for folder in studies(absolute(storage))]
-    if form != "table":
+    found, broken = [], []
+    for folder in studies(absolute(storage)):
+        try:
+            found.append(study_status(folder)[0])
+        except (UserError, SpaceError) as error:  # one damaged study does not hide the others
+            broken.append(str(error))
+    if form == "table" and found:
+        _print_table(found)
+    elif form != "table":
         print(listing(found, form), end="")
-        return
-    if not found:
+    for line in broken:
+        print(line, file=sys.stderr)
+    if not found and not broken and form == "table":
         print(f"no study in {absolute(storage)}")
-        return
+
+
+def _print_table(found: Sequence[StudyStatus]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "method", "state", "points", "best", "failed", "took"):
         table.add_column(heading)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import fsspec
 
-from search.errors import UserError
-from search.layout import CLUSTER_FILE, absolute, is_remote
-from search.store import SQLITE, tracking_uri
+from search.schema import DATABASE, SQLITE, tracking_uri
+from search.store.errors import UserError
+from search.store.layout import CLUSTER_FILE, absolute, is_remote
 
 HEAD_STORE = "~/search/mlflow.db"  # what `search ui` serves where MLFLOW_TRACKING_URI names this machine itself
 FOLDER = "mlflow-backup"  # in the storage
@@ -24,7 +24,7 @@ def store_path(storage: str) -> Path:
 
     Raises: UserError when they are on another machine's server.
     """
-    uri = tracking_uri(absolute(storage))
+    uri = tracking_uri(storage=storage)
     if uri.startswith(SQLITE):
         return Path(uri.removeprefix(SQLITE))
     if is_loopback(uri):
@@ -60,10 +60,10 @@ def backup(storage: str) -> str:
     filesystem, root = fsspec.core.url_to_fs(f"{absolute(storage)}/{FOLDER}")
     filesystem.makedirs(root, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        copy = os.path.join(scratch, "mlflow.db")
+        copy = os.path.join(scratch, DATABASE)
         with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
-        filesystem.put_file(copy, f"{root}/mlflow.db")
+        filesystem.put_file(copy, f"{root}/{DATABASE}")
     artifacts = store.parent / ARTIFACTS
     if artifacts.is_dir():
         filesystem.put(f"{artifacts}/", f"{root}/{ARTIFACTS}/", recursive=True)
@@ -76,12 +76,12 @@ def restore(storage: str) -> bool:
     if store.exists() or not is_remote(storage):
         return False
     filesystem, root = fsspec.core.url_to_fs(f"{absolute(storage)}/{FOLDER}")
-    if not filesystem.exists(f"{root}/mlflow.db"):
+    if not filesystem.exists(f"{root}/{DATABASE}"):
         return False
     store.parent.mkdir(parents=True, exist_ok=True)
     if filesystem.isdir(f"{root}/{ARTIFACTS}"):
         filesystem.get(f"{root}/{ARTIFACTS}/", f"{store.parent / ARTIFACTS}/", recursive=True)
     draft = store.with_suffix(".tmp")
-    filesystem.get_file(f"{root}/mlflow.db", str(draft))
+    filesystem.get_file(f"{root}/{DATABASE}", str(draft))
     os.replace(draft, store)  # last: a database is there only when everything is
     return True

@@ -7,6 +7,7 @@ the job's SEARCH_DATA_DIR.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search.errors import UserError
 from search.space import Space
+from search.store.errors import UserError
 
-PACKAGES = ("search", "trainables", "analysis", "spaces")
+PACKAGES = ("search", "trainables", "analysis")
 CARRIED = "carried"
 LIMIT_MIB = 100  # Ray refuses larger job folders (HTTP 413)
 RESERVED = [(name,) for name in (*PACKAGES, "space.yaml")] + [()]
-WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+SECRET = (".env", ".env.*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", "auth_token", ".ssh", ".aws", ".netrc")
+WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", *SECRET)
 
 
 def make_bundle(target: Path, space: Space | None, carry: Sequence[str] = ()) -> dict[str, str]:
@@ -33,10 +35,12 @@ def make_bundle(target: Path, space: Space | None, carry: Sequence[str] = ()) ->
     Raises: UserError when a file is missing, two files would get one name, or all is larger than Ray takes.
     """
     for package in PACKAGES:
-        shutil.copytree(Path(__file__).parent.parent / package, target / package, ignore=WITHOUT)
+        shutil.copytree(Path(__file__).parents[2] / package, target / package, ignore=WITHOUT)
     paths = [Path(given).expanduser() for given in carry]
     if missing := [path for path in paths if not path.exists()]:
         raise UserError(f"--carry {missing[0]}: no such file or folder (looked in {missing[0].absolute().parent})")
+    if secret := [path for path in paths if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET)]:
+        raise UserError(f"--carry {secret[0]}: looks like a key or a password; such files do not travel to nodes")
     if space is not None:
         (target / "space.yaml").write_text(_renamed(space).to_yaml(), encoding="utf-8")
         paths += local_files(space)
@@ -69,12 +73,13 @@ def local_files(space: Space) -> list[Path]:
     """
     data = [path for name in (space.data.train, *space.data.dev) for path in _data_files(name)]
     others = [Path(name).expanduser() for name in (space.encoder, space.data.parser) if name and _is_local(name)]
+    data += [Path(f).expanduser() for f in (space.data.evaluations or {}).values() if f and _is_local(f)]
     return data + others
 
 
 def named_sets(space: Space) -> list[Path]:
     """Files of this machine's SEARCH_DATA_DIR that the space's named sets are read from."""
-    from trainables.sources import find_local, is_path
+    from trainables.data.catalogue import find_local, is_path
 
     wanted = [(space.data.train, "train"), *((dev, split) for dev in space.data.dev for split in ("dev", "test"))]
     found = [find_local(name, space.data.language, split) for name, split in wanted if not is_path(name)]
@@ -95,13 +100,14 @@ def _renamed(space: Space) -> Space:
         train=data(space.data.train),
         dev=tuple(data(name) for name in space.data.dev),
         parser=other(space.data.parser),
+        evaluations={k: other(f) for k, f in space.data.evaluations.items()} if space.data.evaluations else None,
     )
     return replace(space, data=moved, encoder=other(space.encoder))
 
 
 def _data_files(name: str) -> list[Path]:
     """The files that an entry of `data:` means here; `{split}` in it stands for several."""
-    from trainables.sources import is_path
+    from trainables.data.catalogue import is_path
 
     paths = [Path(name.replace("{split}", split)).expanduser() for split in ("train", "dev", "test")]
     return [path for path in dict.fromkeys(paths) if is_path(name) and path.is_file()]

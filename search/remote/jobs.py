@@ -20,12 +20,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from search.bundle import make_bundle
-from search.environment import environment
-from search.errors import UserError
-from search.layout import CLUSTER_FILE
+from search.remote.bundle import make_bundle
+from search.remote.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
 from search.space import Space
-from search.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
+from search.store.environment import environment
+from search.store.errors import UserError
+from search.store.layout import CLUSTER_FILE
+from trainables.contract.errors import last_line
 
 POLL_S = 2.0  # seconds between two looks at a job
 PATIENCE_S = 300.0  # how long the head may be out of reach before following ends
@@ -88,7 +89,7 @@ def stop_job(cluster: str, name: str | None) -> str:
         try:
             client.stop_job(name)
         except RuntimeError as error:
-            raise UserError(f"job {name}: {_line(error)}") from error
+            raise UserError(f"job {name}: {last_line(error)}") from error
         return name
 
 
@@ -117,7 +118,7 @@ def submit(way: Tunnel, job: Job) -> str:
     elif study is not None:
         arguments = [study, *arguments]
     storage = shlex.quote(job.storage) if job.storage else '"$SEARCH_STORAGE"'
-    entrypoint = f"{DEFAULTS}exec python -m search.cli {job.verb} {shlex.join(arguments)} --storage {storage}"
+    entrypoint = f"{DEFAULTS}exec python -m search {job.verb} {shlex.join(arguments)} --storage {storage}"
     name = f"{job.verb}-{study or 'newest'}-{stamp}" if job.verb != "run" or job.study else f"run-{study}"
     with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _explained(way):
         env = make_bundle(Path(folder), job.space, job.carry)
@@ -149,11 +150,11 @@ def follow(way: Tunnel, name: str, say: Say) -> int:
                 lost = 0.0
             except (OSError, RuntimeError, UserError) as error:  # the HTTP library's errors are OSErrors
                 if "does not exist" in str(error):
-                    raise UserError(f"cluster {way.head.name}: no job {name}: {_line(error)}") from error
+                    raise UserError(f"cluster {way.head.name}: no job {name}: {last_line(error)}") from error
                 lost = lost or time.monotonic()
                 if time.monotonic() - lost > PATIENCE_S:
                     raise UserError(
-                        f"{_line(error)}; follow again: search follow {name} --cluster {cluster}"
+                        f"{last_line(error)}; follow again: search follow {name} --cluster {cluster}"
                     ) from error
                 time.sleep(POLL_S)
                 continue
@@ -275,8 +276,4 @@ def _explained(way: Tunnel) -> Iterator[None]:
     except UserError:
         raise
     except (OSError, RuntimeError) as error:
-        raise UserError(f"cluster {way.head.name}: {_line(error)}") from error
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UserError(f"cluster {way.head.name}: {last_line(error)}") from error

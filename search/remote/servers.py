@@ -20,11 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from search.backup import ARTIFACTS, is_loopback, restore, store_path
-from search.errors import UserError
-from search.layout import StudyFolder, absolute
-from search.store import SQLITE, make_store, tracking_uri
-from search.tunnel import free_port
+from search.remote.backup import ARTIFACTS, is_loopback, restore, store_path
+from search.remote.tunnel import free_port
+from search.schema import SQLITE, tracking_uri
+from search.store.errors import UserError
+from search.store.layout import StudyFolder
+from search.tracking.mlflow_store import make_store
 
 START_S = 120.0  # how long a server may take to answer on a busy machine
 SHOWN = 5  # studies whose links are printed
@@ -55,7 +56,7 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
 
     Raises: UserError when the server does not come up, or a server elsewhere does not answer.
     """
-    uri = tracking_uri(absolute(storage))
+    uri = tracking_uri(storage=storage)
     if uri.startswith("http"):
         if healthy(uri):
             return Server(uri.rstrip("/"), None)
@@ -77,7 +78,7 @@ def serve_optuna(folder: StudyFolder, port: int) -> Server | None:
     if importlib.util.find_spec("optuna_dashboard") is None or not folder.optuna.exists():
         return None
     port = free_port(port)
-    code = "import sys; from optuna_dashboard._cli import main; sys.exit(main())"
+    code = "from importlib.metadata import entry_points as e; e(group='console_scripts')['optuna-dashboard'].load()()"
     command = [sys.executable, "-c", code, "--host", "127.0.0.1", "--port", str(port), str(folder.optuna)]
     return _start(command, f"http://127.0.0.1:{port}", "/dashboard", folder.local / "optuna-dashboard.log", False)
 

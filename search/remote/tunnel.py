@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from search.errors import UserError
+from search.store.errors import UserError
+from trainables.contract.errors import last_line
 
-DASHBOARD, MLFLOW, OPTUNA = 8265, 5000, 8080  # ports on the head's loopback
+DASHBOARD, MLFLOW = 8265, 5000  # ports on the head's loopback
 TUNNEL_S = 30.0  # how long ssh may take to bring up a tunnel
 COMMAND_S = 60.0  # how long a command on the head may take
 LOGIN = ". ~/search.env 2>/dev/null; "  # what cluster.yaml writes on every node
@@ -58,7 +59,7 @@ class Head:
         except subprocess.TimeoutExpired:
             raise UserError(f"cluster {self.name}: head {self.address} did not answer in {COMMAND_S:g} s") from None
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            said = last_line(done.stderr.strip() or f"exit code {done.returncode}")
             raise UserError(f"cluster {self.name}: head {self.address}: {said}")
         return done.stdout
 
@@ -114,6 +115,8 @@ def use_token(path: str | os.PathLike[str]) -> None:
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in os.environ and not token.exists():
         raise UserError(f"--cluster {path}: no token in {token}; take the file from where `ray up` ran")
+    if token.exists() and token.stat().st_mode & 0o077:
+        raise UserError(f"{token}: others can read this token; `chmod 600 {token}`")
 
 
 class Tunnel:
@@ -140,7 +143,7 @@ class Tunnel:
         while not all(answers(port) for port in self.ports.values()):
             if self._process.poll() is not None:
                 assert self._process.stderr is not None
-                said = (self._process.stderr.read().strip().splitlines() or ["ssh failed"])[-1]
+                said = last_line(self._process.stderr.read().strip() or "ssh failed")
                 raise UserError(f"cluster {self.head.name}: tunnel to {self.head.address}: {said}")
             if time.monotonic() > until:
                 self.close()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from search.pruners import first_rung, warmup_examples
 from search.space import Space
-from trainables.configs import CONFIGS, NEEDS
-from trainables.knobs import build
-from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
+from search.study.pruners import first_rung, warmup_examples
+from trainables.contract.knobs import build
+from trainables.contract.registry import declared
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial_files import WEIGHTS
 
 FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of start-up and evaluation
 
@@ -48,10 +49,15 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     whole = [cost for cost in (small, large) if cost.stop == "completed"]
     if not whole:
         return lines
-    count = trials(space)
-    if count is None:
+    count, most = trials(space), whole_trials(space, whole[0].examples)
+    if count is None and most is None:
         return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
     seconds = sum(cost.seconds for cost in whole) / len(whole)
+    if most is not None and (count is None or most <= count):
+        hours = most * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
+        lines.append(f"forecast: training of {most:g} whole trials of about {seconds:.0f} s, {hours:.2f} device-hours")
+        return [*lines, *disk_and_money(space, whole, hours, price)]
+    assert count is not None
     hours = count * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
     share = pruned_share(space, max(cost.examples for cost in whole))
     lines.append(
@@ -62,15 +68,29 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
             else ""
         )
     )
+    return [*lines, *disk_and_money(space, whole, hours * share, price)]
+
+
+def disk_and_money(space: Space, whole: Sequence[Cost], hours: float, price: float | None) -> list[str]:
+    """What checkpoints take, and what the device-hours cost."""
     weights = max(cost.weights for cost in whole)
     disk = weights * space.search.keep_best
-    lines.append(
+    lines = [
         f"forecast: disk {disk / 2**20:.0f} MiB for the {space.search.keep_best} best checkpoints, "
         f"and up to {3 * weights / 2**20:.0f} MiB for every trial that runs"
-    )
+    ]
+    if space.pruner.kind == "asha":
+        lines.append(f"forecast: and up to {space.pruner.states_gb:g} GB for the states of paused trials")
     if price is not None:
-        lines.append(f"forecast: {hours * share * price:.2f} at {price:g} per device-hour")
+        lines.append(f"forecast: {hours * price:.2f} at {price:g} per device-hour")
     return lines
+
+
+def whole_trials(space: Space, examples: int) -> float | None:
+    """The training budget in whole trials of so many examples; None where there is none."""
+    if space.search.budget is not None:
+        return space.search.budget
+    return space.search.examples / examples if space.search.examples is not None and examples else None
 
 
 def trials(space: Space) -> int | None:
@@ -96,9 +116,12 @@ def extremes(space: Space) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     """Train `FEW` and `MORE` steps at this point and scale up to the trial's length."""
-    from trainables.trial import Warm, run_trial
+    from trainables.training.memory import use_large_pages
 
-    warm, values = Warm(), space.values(point)
+    use_large_pages()  # as a trial's process does, before torch allocates
+    from trainables.training.trial import ProcessCache, run_trial
+
+    kept, values = ProcessCache(), space.values(point)
     batch = int(values["batch_size"])
     evaluations: list[Evaluation] = []
     times: dict[int, float] = {}
@@ -113,6 +136,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
                 metric=space.metric.name,
                 params=cut,
                 folder=f"{folder}/{steps}",
+                plugins=space.plugins,
             )
 
         def report(evaluation: Evaluation) -> Verdict:
@@ -121,11 +145,11 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
 
         outcome = Outcome("completed", None, 0, 0, 0.0)
         for steps in (1, FEW, MORE):  # the first warms up
-            outcome = run_trial(spec(steps), report, device_world(space), warm)
+            outcome = run_trial(spec(steps), report, device_world(space), kept)
             if outcome.stop != "completed":
                 return Cost(point, stop=outcome.stop, reason=outcome.reason)
             times[steps] = outcome.seconds
-        weights = (Path(folder) / str(MORE) / "best" / "weights.safetensors").stat().st_size
+        weights = (Path(folder) / str(MORE) / WEIGHTS).stat().st_size
     examples = planned(space, values)
     per_step = max(0.0, times[MORE] - times[FEW]) / (MORE - FEW)
     each_evaluation = max(0.0, times[FEW] - FEW * per_step)
@@ -138,7 +162,7 @@ def device_world(space: Space) -> Any:
     """One process on the device that trials of this space get, as far as this machine has it."""
     import torch
 
-    from trainables.distributed import World
+    from trainables.training.distributed import World
 
     torch.set_num_threads(max(1, int(space.resources.cpus)))
     return World(device=torch.device("cuda" if space.resources.gpus != 0 and torch.cuda.is_available() else "cpu"))
@@ -146,11 +170,11 @@ def device_world(space: Space) -> Any:
 
 def planned(space: Space, values: Mapping[str, Any]) -> int:
     """Training examples of a whole trial."""
-    from trainables.data import load_corpus
+    from trainables.data.sets import load_corpus
 
-    config = build(CONFIGS[space.method], values)
-    data = space.data
-    size = len(load_corpus(data.train, data.language, NEEDS[space.method], data.columns))
+    declaration, data = declared(space.method), space.data
+    config = build(declaration.config, values)
+    size = len(load_corpus(data.train, data.language, declaration.columns, data.columns))
     whole = config.epochs * min(size, config.sample_size or size)
     return min(whole, config.max_examples or whole)
 
@@ -172,7 +196,7 @@ def pruned_share(space: Space, examples: int) -> float:
     if kind == "percentile":
         kept = space.pruner.percentile / 100
         return kept + (1 - kept) * first / examples
-    if kind not in ("successive_halving", "hyperband"):
+    if kind not in ("successive_halving", "asha", "hyperband"):
         return 1.0
 
     def halving(start: float) -> float:
@@ -182,7 +206,7 @@ def pruned_share(space: Space, examples: int) -> float:
             alive, done, rung = alive / eta, rung, rung * eta
         return share + alive * (examples - done) / examples
 
-    if kind == "successive_halving":
+    if kind in ("successive_halving", "asha"):
         return halving(first)
     brackets = int(math.log(examples / first, eta)) + 1
     return sum(halving(first * eta**s) for s in range(brackets)) / brackets

@@ -5,17 +5,35 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
-import tempfile
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from search.errors import UserError
+from search.running.private_ray import LOOPBACK, private_ray
+from search.running.signals import kept
 from search.space import Resources
+from search.store.errors import UserError
+from trainables.contract.errors import first_line
 
+HEAD_S = 5.0  # how long a cluster's head may take to answer
 CAPACITY_S = 5.0  # seconds between two looks at a cluster's size
+# Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last result has no metric
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the journal is what a study is resumed from
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    # Tune would start trial processes one after another; a cluster grows by what waits. `capacity` says how many may.
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
+}
 
 
 @contextmanager
@@ -24,50 +42,66 @@ def ray_session(
 ) -> Iterator[tuple[Callable[[], int], Resources]]:
     """Connect to `address` (or RAY_ADDRESS), or start a private Ray on this machine; shut it down at the end.
 
+    ENVIRONMENT is set inside the `with` block: ray.tune is first imported there.
+
     Yields: a function that says how many trials can run at once now, and the resources with `gpus` decided. An
         autoscaling cluster grows only while a trial waits, so there it is one more than fit, or `concurrent` where
         given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
     """
+    address = address or os.environ.get("RAY_ADDRESS")
+    with _environment(ENVIRONMENT if address else ENVIRONMENT | LOOPBACK):
+        import ray
+
+        if ray.is_initialized():
+            known = decided(resources, ray.cluster_resources(), grows=False)
+            yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
+            return
+        with _cluster(address) if address else private_ray():
+            known = decided(resources, ray.cluster_resources(), grows=bool(address))
+            yield _Capacity(known, concurrent, grows=bool(address)), known
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """These environment variables, where they are not set already, inside the `with` block."""
+    added = variables.keys() - os.environ.keys()
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
     import ray
 
-    from search import tuner  # noqa: F401  # sets Ray's environment before ray is imported
-
-    # Tune would start trial processes one after another; a cluster grows by what waits. `capacity` says how many may.
-    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
-    if ray.is_initialized():
-        known = decided(resources, ray.cluster_resources(), grows=False)
-        yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
-        return
-    address = address or os.environ.get("RAY_ADDRESS")
-    scratch = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: it holds sockets
+    check_head(address)
     try:
-        if address:
-            _connect(address)
-        else:
-            ray.init(
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=256 * 2**20,  # trials exchange a few numbers
-                _temp_dir=scratch,
-            )
-        known = decided(resources, ray.cluster_resources(), grows=bool(address))
-        yield _Capacity(known, concurrent, grows=bool(address)), known
+        with kept():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}") from error
+    try:
+        yield
     finally:
         ray.shutdown()
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _connect(address: str) -> None:
-    import ray
+def check_head(address: str) -> None:
+    """Whether something listens at `host:port`: Ray itself would ask a dead head for minutes.
 
+    Raises: UserError when nothing does; "auto" and other forms are Ray's to find.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Ray cluster {address}: cannot be reached: {line}") from error
+        socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S).close()
+    except OSError as error:
+        raise UserError(f"Ray cluster {address}: cannot be reached: {error.strerror or error}") from error
 
 
 def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resources:

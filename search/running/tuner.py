@@ -3,89 +3,76 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Before ray is imported: Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
-QUIET = {
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial's last result has no metric
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the journal is what a study is resumed from
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_WARN_THRESHOLD_S": "60",
-}
-os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+import ray.exceptions
+from ray import cloudpickle, tune
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.progress_reporter import TrialProgressCallback
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
 
-import ray.exceptions  # noqa: E402  # see QUIET
-from ray import cloudpickle, tune  # noqa: E402
-from ray.tune.experiment import Trial  # noqa: E402
-from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: E402
-from ray.tune.search import Searcher  # noqa: E402
-
-from search.driver import Driver  # noqa: E402
-from search.journal import Run  # noqa: E402
-from search.space import Resources  # noqa: E402
-from trainables.ray_job import placement  # noqa: E402
-from trainables.spec import Evaluation, Outcome  # noqa: E402
+from search.space import Resources
+from search.store.ledger import Trial
+from search.study.driver import Driver
+from trainables.contract.errors import last_line
+from trainables.contract.spec import Evaluation, Outcome
+from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
 KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
-class StudyTune:
-    """What the searcher and the scheduler share: which of our runs a Tune trial is."""
+class TuneTrials:
+    """What searcher, scheduler and callbacks share: which of our trials a Tune trial is, and how it failed."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.runs: dict[str, Run] = {}  # by Tune's trial id
+        self.ours: dict[str, Trial] = {}  # by Tune's trial id
         self.faults: dict[str, tuple[str, str, str]] = {}  # (kind, reason, traceback) of a Tune trial's last error
 
-    def take(self, tune_id: str) -> Run | None:
-        run = self.driver.next_run()
-        if run is not None:
-            self.runs[tune_id] = run
-        return run
+    def take(self, tune_id: str) -> Trial | None:
+        ours = self.driver.next_trial()
+        if ours is not None:
+            self.ours[tune_id] = ours
+        return ours
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
-    """Tune's search algorithm: asks the study for runs, tells it their ends."""
+    """Tune's search algorithm: asks the study for trials, tells it their ends."""
 
-    def __init__(self, shared: StudyTune) -> None:
+    def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
 
     def suggest(self, trial_id: str) -> Any:
         driver = self._shared.driver
-        if (run := self._shared.take(trial_id)) is not None:
-            return {"spec": driver.spec(run).to_dict()}
+        if (ours := self._shared.take(trial_id)) is not None:
+            return {"spec": driver.spec(ours).to_dict(), "pauses": driver.space.pruner.kind == "asha"}
         # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished.
         return Searcher.FINISHED if driver.finished() or driver.idle() else None
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        run = self._shared.runs.pop(trial_id, None)
-        if run is None:
+        ours = self._shared.ours.pop(trial_id, None)
+        if ours is None:
             return
         fault = self._shared.faults.pop(trial_id, None)
         driver = self._shared.driver
         if error:
             kind, reason, text = fault or ("error", "the trial process failed", "")
-            state = driver.ledger.runs[run.id]
-            outcome = Outcome(f"failed:{kind}", state.best, state.best_at, state.examples, state.seconds, reason, text)
-            driver.ended(run.id, outcome)
+            record = driver.ledger.trials[ours.id]
+            outcome = Outcome(
+                f"failed:{kind}", record.best, record.best_at, record.examples, record.seconds, reason, text
+            )
+            driver.ended(ours.id, outcome)
         elif result and "stop" in result:
-            driver.ended(run.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
+            driver.ended(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
         else:
-            driver.stopped(run.id)
+            driver.stopped(ours.id)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study folder is the truth."""
@@ -97,52 +84,63 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
 class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     """Tune's trial scheduler: first come, first served; stops what the study prunes or pauses."""
 
-    def __init__(self, shared: StudyTune) -> None:
+    def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
 
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        run = self._shared.runs[trial.trial_id]
-        verdict = self._shared.driver.evaluated(run.id, evaluation_from(result))
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
+        ours = self._shared.ours[trial.trial_id]
+        verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
+        if verdict == "pause" and not self._shared.driver.pausing:
+            return str(TrialScheduler.CONTINUE)  # it finds its marker, saves its state and ends by itself
         return str(TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP)
 
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002
+    def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
         """Called for the last error of a trial and for those after which it is tried again."""
         self._shared.faults[trial.trial_id] = describe(error_of(trial))
 
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+    def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
         """None: Tune starts pending trials in order by itself. Called in every step, so budgets are looked at here."""
         driver = self._shared.driver
         driver.tick()
         if driver.pausing:
             for trial in list(tune_controller.get_live_trials()):
-                if trial.status == Trial.PENDING:
+                if trial.status == TuneTrial.PENDING:
                     tune_controller.stop_trial(trial)
         return None
 
 
-class Silence(TrialProgressCallback):  # type: ignore[misc]
+class NoProgress(TrialProgressCallback):  # type: ignore[misc]
     """In place of Tune's own, which prints a line for a trial that is dropped before it started and remembers the
     last text of every trial."""
 
-    def log_result(self, trial: Trial, result: dict[str, Any], error: bool = False) -> None:
+    def log_result(self, trial: TuneTrial, result: dict[str, Any], error: bool = False) -> None:
         """Nothing."""
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Nothing."""
 
 
-class Housekeeping(tune.Callback):  # type: ignore[misc]
-    """Writes down that Tune starts a trial again, and keeps Tune's memory of ended trials small."""
+class RetryObserver(tune.Callback):  # type: ignore[misc]
+    """Writes down that Tune starts a trial again."""
 
-    def __init__(self, shared: StudyTune) -> None:
+    def __init__(self, shared: TuneTrials) -> None:
         self._shared = shared
+
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:  # noqa: ARG002  # Tune's interface
+        kind, reason, _ = self._shared.faults.get(trial.trial_id, ("process", "", ""))
+        if ours := self._shared.ours.get(trial.trial_id):
+            self._shared.driver.retried(ours.id, f"{kind}: {reason}")
+
+
+class ResultTrimmer(tune.Callback):  # type: ignore[misc]
+    """Keeps Tune's memory of trials small."""
 
     def on_trial_result(
         self,
-        iteration: int,  # noqa: ARG002  # Tune's interface
-        trials: list[Trial],  # noqa: ARG002
-        trial: Trial,  # noqa: ARG002
+        iteration: int,  # noqa: ARG002
+        trials: list[TuneTrial],  # noqa: ARG002
+        trial: TuneTrial,  # noqa: ARG002
         result: dict[str, Any],
         **info: Any,  # noqa: ARG002
     ) -> None:
@@ -151,16 +149,11 @@ class Housekeeping(tune.Callback):  # type: ignore[misc]
         for name in result.keys() - KEPT_FIELDS:
             del result[name]
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:  # noqa: ARG002
         """Tune keeps every trial to the end of the study; without these it is 11 kB lighter."""
         trial.config, trial.evaluated_params = {}, {}
         trial.metric_analysis.clear()
         trial.metric_n_steps.clear()
-
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ARG002
-        kind, reason, _ = self._shared.faults.get(trial.trial_id, ("process", "", ""))
-        if run := self._shared.runs.get(trial.trial_id):
-            self._shared.driver.retried(run.id, f"{kind}: {reason}")
 
 
 def evaluation_from(result: Mapping[str, Any]) -> Evaluation:
@@ -170,7 +163,7 @@ def evaluation_from(result: Mapping[str, Any]) -> Evaluation:
     return Evaluation(**{**plain, "metrics": metrics})
 
 
-def error_of(trial: Trial) -> BaseException | None:
+def error_of(trial: TuneTrial) -> BaseException | None:
     """The last error of a Tune trial, from the file where Tune has put it."""
     if not trial.pickled_error_file:
         return None
@@ -192,8 +185,7 @@ def describe(error: BaseException | None) -> tuple[str, str, str]:
     if isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError)):
         return "process", f"the trial's process died ({type(error).__name__})", text
     cause = getattr(error, "cause", None) or error
-    lines = str(cause).strip().splitlines() or [type(cause).__name__]
-    return "error", f"{type(cause).__name__}: {lines[-1].strip()}", text
+    return "error", f"{type(cause).__name__}: {last_line(cause)}", text
 
 
 def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources, max_retries: int) -> None:
@@ -201,7 +193,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
 
     Args: resources: of one trial; max_retries: new starts of a trial whose process died.
     """
-    shared = StudyTune(driver)
+    shared = TuneTrials(driver)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us
     with tempfile.TemporaryDirectory(prefix="search-tune-", ignore_cleanup_errors=True) as scratch:
         tune.run(
@@ -210,7 +202,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
             storage_path=scratch,
             search_alg=StudySearcher(shared),
             scheduler=StudyScheduler(shared),
-            callbacks=[Housekeeping(shared), Silence()],
+            callbacks=[RetryObserver(shared), ResultTrimmer(), NoProgress()],
             num_samples=-1,
             max_failures=max_retries,
             reuse_actors=True,

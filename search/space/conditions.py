@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from search.space.params import Param, stored
-from search.space.problems import Problems, Where, did_you_mean
+from search.space.problems import Problems, Where
 from search.space.sections import Search, mistake
 from search.space.space import Space
-from trainables.configs import CONFIGS
-from trainables.knobs import Knob
+from trainables.contract.errors import did_you_mean
+from trainables.contract.knobs import Knob
+from trainables.contract.registry import declared
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
@@ -107,10 +108,7 @@ def check_size(space: Space, where: Callable[[str], Where], problems: Problems) 
 
 def check_combinations(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
     """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
-    conflicts = getattr(CONFIGS[space.method], "conflicts", None)
-    if conflicts is None:
-        return
-    base = space.base
+    conflicts, base = declared(space.method).config.conflicts, space.base
     seen = set()
     for point in _combinations(space):
         for key, message in conflicts(base | point):

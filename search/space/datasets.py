@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from search.space.nodes import Node
-from search.space.problems import Problems, close_to
+from search.space.problems import Problems
 from search.space.sections import LANGUAGES
-from trainables.data import BUILTIN, EDACSE
-from trainables.sources import DATA_DIR_VARIABLE, HUB, DataError, data_dir, find_local, is_path
+from trainables.contract.errors import DataError
+from trainables.data.catalogue import data_dir, find_local, is_path, unlisted
 
 
 def check_data_sets(root: Node, problems: Problems) -> None:
@@ -28,7 +28,7 @@ def check_data_sets(root: Node, problems: Problems) -> None:
     if language not in LANGUAGES:
         return  # reported elsewhere
     for split, name, place in _named(node):
-        if not is_path(name) and (message := _missing(name, language, split)):
+        if not is_path(name) and not find_local(name, language, split) and (message := unlisted(name, language, split)):
             problems.add(place.where, f"data.{split}", message)
 
 
@@ -43,23 +43,3 @@ def _named(data: Node) -> list[tuple[str, str, Node]]:
         if isinstance(item.value, str):
             found.append(("dev", item.value, item))
     return [(split, name, place) for split, name, place in found if name.strip() and "\0" not in name]
-
-
-def _missing(name: str, language: str, split: str) -> str | None:
-    """What is wrong with the name of a set, or None."""
-    hub = HUB.get((language, name))
-    corpus = split == "train" and name == EDACSE
-    if name == BUILTIN or (hub and split in hub.files) or (corpus and language == "zh"):
-        return None
-    if find_local(name, language, split):
-        return None
-    remedy = f"put {language}_{name}_{split}.tsv into the folder that {DATA_DIR_VARIABLE} names"
-    if hub:
-        return f"{name!r} has no {split} part; {remedy}"
-    if others := [other for other, known in HUB if known == name] or (["zh"] if corpus else []):
-        return f"{name!r} is known for language {', '.join(others)} only, not {language}"
-    known = [n for (lang, n), h in HUB.items() if lang == language and split in h.files]
-    known += [BUILTIN, *([EDACSE] if split == "train" and language == "zh" else [])]
-    if hint := close_to(name, known):
-        return f"unknown data set {name!r}{hint}"
-    return f"unknown data set {name!r}; known: {', '.join(sorted(known))}; or give a file, or {remedy}"

@@ -11,8 +11,10 @@ from typing import Any
 from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
 from search.space.datasets import check_data_sets
 from search.space.nodes import Node, from_plain, merge, override, read_file
+from search.space.outside import read_plugins
 from search.space.params import KINDS, Param, read_param, stored
-from search.space.problems import Problems, SpaceError, Where, close_to, did_you_mean
+from search.space.problems import Problems, SpaceError, Where
+from search.space.ready import find_space
 from search.space.scale import scaled_down
 from search.space.sections import (
     Pruner,
@@ -29,31 +31,39 @@ from search.space.sections import (
     seconds,
     settings,
 )
-from search.space.space import NO_PRESET, TRAIN_KEYS, Space, base_values
-from trainables.configs import CONFIGS, PRESETS, preset_for
-from trainables.knobs import Knob, knobs
+from search.space.space import NO_PRESET, TRAIN_KEYS, Space
+from trainables.contract.declaration import TRANSFORMER, Declaration
+from trainables.contract.errors import PluginError, close_to, did_you_mean
+from trainables.contract.knobs import Knob, knobs
+from trainables.contract.registry import declared, method_names
 
 TOP_KEYS = (
     "name", "method", "encoder", "preset", "extends", "data", "metric", "params", "points", "search", "pruner",
-    "resources", "train", "smoke",
+    "resources", "train", "smoke", "plugins",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_BUILTIN = {"gclsr": "builtin:vectors"}  # every other method: builtin:tiny
 
 
-def load_space(path: str | os.PathLike[str], overrides: Sequence[str] = (), *, find_data: bool = False) -> Space:
-    """Read and check a space file.
+def load_space(
+    given: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), *, find_data: bool = False
+) -> Space:
+    """Read and check a space.
 
     Args:
-        path: a YAML file; `extends: other.yaml` in it is relative to it.
+        given: a YAML file (`extends: other.yaml` in it is relative to it), the name of a ready space, or what such a
+            file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
         find_data: also report named data sets that this machine would not find; a space that is only read, or will
             run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
-    source = os.fspath(path)
-    root = _read_with_bases(source, (), problems)
+    if isinstance(given, Mapping):
+        source = "space"
+        root: Node | None = from_plain(given, Where(source))
+    else:
+        source = find_space(given)
+        root = _read_with_bases(source, (), problems)
     if root is None or problems.unreadable:
         raise SpaceError(problems.found)
     root = override(root, overrides, problems)
@@ -115,6 +125,9 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     part = root.value.get
 
     name = _read_name(part("name"), source, problems)
+    plugins = read_plugins(part("plugins"), problems)
+    if problems.unreadable:
+        return None
     method = _read_method(part("method"), top, problems)
     encoder = _read_encoder(part("encoder"), method, top, problems)
     data = read_data(part("data"), method, root, problems)
@@ -145,9 +158,9 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     assert data is not None
     assert metric is not None
     space = Space(
-        name=name, method=method, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
+        name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
         constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
-        smoke=smoke.plain() if smoke else {}, source=source,
+        smoke=smoke.plain() if smoke else {}, plugins=plugins, source=source,
     )  # fmt: skip
     check_size(space, where, problems)
     if len(problems.found) == before:
@@ -168,46 +181,50 @@ def _read_name(node: Node | None, source: str, problems: Problems) -> str | None
     return None
 
 
-def _read_method(node: Node | None, top: Where, problems: Problems) -> str | None:
+def _read_method(node: Node | None, top: Where, problems: Problems) -> Declaration | None:
+    known = method_names()
     if node is None:
-        problems.add(top, "method", f"missing; one of {', '.join(CONFIGS)}")
+        problems.add(top, "method", f"missing; one of {', '.join(known)}")
     elif not isinstance(node.value, str):
-        problems.add(node.where, "method", f"expected one of {', '.join(CONFIGS)}, got {node.kind()}")
-    elif node.value not in CONFIGS:
-        problems.add(node.where, "method", f"unknown {node.value!r}" + did_you_mean(node.value, CONFIGS))
+        problems.add(node.where, "method", f"expected one of {', '.join(known)}, got {node.kind()}")
+    elif node.value not in known:
+        problems.add(node.where, "method", f"unknown {node.value!r}" + did_you_mean(node.value, known))
     else:
-        return node.value
+        try:
+            return declared(node.value)
+        except PluginError as error:
+            problems.add(node.where, "method", str(error))
     return None
 
 
-def _read_encoder(node: Node | None, method: str | None, top: Where, problems: Problems) -> str | None:
-    vectors = method == "gclsr"
-    what = "a file of word vectors" if vectors else "a hub id or a folder"
-    builtin = _BUILTIN.get(method or "", "builtin:tiny")
+def _read_encoder(node: Node | None, method: Declaration | None, top: Where, problems: Problems) -> str | None:
+    family = method.encoders if method else TRANSFORMER
+    what, builtin = family.what, family.builtin
     if node is None:
         problems.add(top, "encoder", f"missing; expected {what}, or {builtin}")
     elif not isinstance(node.value, str) or not node.value.strip() or not node.value.isprintable():
         problems.add(node.where, "encoder", f"expected {what}, or {builtin}, got {node.plain()!r}")
     elif method and node.value.startswith("builtin:") and node.value != builtin:
-        problems.add(node.where, "encoder", f"method {method} has {builtin}, got {node.value!r}")
+        problems.add(node.where, "encoder", f"method {method.name} has {builtin}, got {node.value!r}")
     else:
         return node.value
     return None
 
 
-def _read_preset(node: Node | None, method: str, encoder: str | None, problems: Problems) -> str | None:
+def _read_preset(node: Node | None, method: Declaration, encoder: str | None, problems: Problems) -> str | None:
     if node is None or node.value is None:
-        return preset_for(method, encoder) if encoder else None
-    legal = [name for name, preset in PRESETS.items() if preset.method == method]
+        return method.preset_for(encoder) if encoder else None
+    legal = list(method.presets)
     if node.value == NO_PRESET:
         return None
     if not isinstance(node.value, str):
         problems.add(node.where, "preset", f"expected one of {', '.join(legal)}, {NO_PRESET}, got {node.plain()!r}")
     elif node.value not in legal:
-        owner = f" (of method {PRESETS[node.value].method})" if node.value in PRESETS else ""
+        owners = [name for name in method_names() if node.value in declared(name).presets]
+        owner = f" (of method {owners[0]})" if owners else ""
         known = (*legal, NO_PRESET)
         problems.add(
-            node.where, "preset", f"unknown {node.value!r} for {method}{owner}" + did_you_mean(node.value, known)
+            node.where, "preset", f"unknown {node.value!r} for {method.name}{owner}" + did_you_mean(node.value, known)
         )
     else:
         return node.value
@@ -215,14 +232,14 @@ def _read_preset(node: Node | None, method: str, encoder: str | None, problems: 
 
 
 def _read_params(
-    root: Node, method: str, preset: str | None, problems: Problems
+    root: Node, method: Declaration, preset: str | None, problems: Problems
 ) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...], dict[str, Where]]:
     """Searched parameters, constants, listed rows, and the place of each for later messages."""
-    known = knobs(CONFIGS[method])
+    known = knobs(method.config)
     params: dict[str, Param] = {}
     constants: dict[str, Any] = {}
     places: dict[str, Where] = {}
-    searched = _named(root.value.get("params"), "params", method, known, problems)
+    searched = _named(root.value.get("params"), "params", method.name, known, problems)
     train = entries(root.value.get("train"), "train", TRAIN_KEYS, problems)
     for name, node in searched.items():
         places[name] = node.where
@@ -235,12 +252,12 @@ def _read_params(
             problems.add(node.where, f"train.{name}", "also in params; give it once")
         places[name] = node.where
         _read_constant(known[name], node, f"train.{name}", constants, problems)
-    rows = _read_rows(root.value.get("points"), method, known, {**searched, **train}, problems)
+    rows = _read_rows(root.value.get("points"), method.name, known, {**searched, **train}, problems)
     for name in dict.fromkeys(name for row in rows for name in row):
         values = distinct(row[name] for row in rows if name in row)
         params[name] = Param(name=name, kind="grid", values=values, listed=True)
         places[name] = root.value["points"].where
-    base = base_values(method, preset) | constants
+    base = method.values(preset) | constants
     unsure = {name for name, param in params.items() if not param.values and param.low is None}
     unsure |= {name for name in (*searched, *train) if name not in params and name not in constants}
     return check_conditions(params, base, known, unsure, places, problems), constants, rows, places

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from search.space.problems import Problems, Where
+from search.space.ready import meant
 
 MOST_VALUES = 20_000  # values in a file once its aliases are expanded; guards against alias bombs
 _TAG = "tag:yaml.org,2002:"
@@ -66,7 +67,7 @@ def read_file(path: str, problems: Problems) -> Node | None:
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        problems.lost(where, "", "no such file")
+        problems.lost(where, "", "no such file" + meant(path))
         return None
     except (OSError, ValueError) as error:  # a folder, no permission, a NUL in the name
         problems.lost(where, "", f"cannot be read: {getattr(error, 'strerror', None) or error}")

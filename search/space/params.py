@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 from search.space.nodes import Node
-from search.space.problems import Problems, did_you_mean
+from search.space.problems import Problems
 from search.space.sections import mistake
-from trainables.knobs import Knob
+from trainables.contract.errors import did_you_mean
+from trainables.contract.knobs import Knob
 
 KINDS = ("float", "int", "choice", "grid")
 _KEYS = (*KINDS, "log", "step", "when")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -66,19 +65,3 @@ class Problems:
     def raise_if_any(self) -> None:
         if self.found:
             raise SpaceError(self.found)
-
-
-def close_to(word: object, known: Iterable[object]) -> str:
-    """`; did you mean 'x'?` when a known word is close, else nothing."""
-    close = (
-        difflib.get_close_matches(word[:100], [k for k in known if isinstance(k, str)], 1)
-        if isinstance(word, str)
-        else []
-    )
-    return f"; did you mean '{close[0]}'?" if close else ""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` when a known word is close, else `; allowed: a, b, c`."""
-    known = list(known)
-    return close_to(word, known) or f"; allowed: {', '.join(known)}"

@@ -9,7 +9,10 @@ from typing import Any
 
 from search.space.conditions import distinct
 from search.space.params import Param
+from search.space.sections import metric_key
 from search.space.space import TRAIN_KEYS, Space
+from trainables.contract.metric_names import metric_parts
+from trainables.contract.registry import declared
 
 TRIALS = 8
 CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value worth a smoke trial
@@ -17,43 +20,34 @@ CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest
     "warmup_epochs": (1, 2),
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
-# GCLSR's projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores.
-GCLSR_EXAMPLES, GCLSR_EVAL_EXAMPLES = 256, 128
-# Methods whose schedule runs over epochs: so few examples that all of it fits (SelfCCL's curriculum of four epochs
-# makes 2.5 passes, D35).
-SAMPLES = {"selfccl": 800, "gclsr": 64}
 
 
 def scaled_down(space: Space) -> dict[str, Any]:
     """The resolved space, changed; not yet checked.
 
-    The metric's dev sets are replaced by the builtin one, so the metric becomes `builtin_dev`.
+    The dev sets are replaced by the builtin one, so a metric of theirs becomes `builtin_dev`.
     """
-    gclsr = space.method == "gclsr"
+    method = declared(space.method)
     small = _few_rows(_capped(space))
     out = copy.deepcopy(small.resolved())
-    out["encoder"] = "builtin:vectors" if gclsr else "builtin:tiny"
+    out["encoder"] = method.encoders.builtin
     out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
-    out["data"]["parser"] = "builtin" if space.method == "sda" else None
-    out["metric"]["name"] = "builtin_dev"
+    out["data"]["parser"] = "builtin" if method.parser else None
+    of_sets = {metric_key(dev_set) for dev_set in space.data.dev}
+    if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
+        out["metric"]["name"] = "builtin_dev"
     repeats = min(space.search.repeats, 2)
     trials = None if space.is_grid else max(2, min(space.search.trials or TRIALS, TRIALS) // repeats)
     out["search"] |= {
         "trials": trials, "repeats": repeats, "time": None, "device_hours": None, "patience": None, "concurrent": None,
+        "budget": None, "examples": None,
     }  # fmt: skip
     out["pruner"] |= {"warmup": None, "min_rung": None}
     out["resources"] = {"gpus": 0, "cpus": 1, "workers": 1}
-    out["train"] |= {
-        "max_examples": GCLSR_EXAMPLES if gclsr else EXAMPLES,
-        "eval_examples": GCLSR_EVAL_EXAMPLES if gclsr else EVAL_EXAMPLES,
-        "eval_steps": None,
-        "precision": "fp32",
-    }
-    for key in TRAIN_KEYS:  # what is searched is in params, and stays there
-        if key in small.params:
-            out["train"].pop(key, None)
-    if space.method in SAMPLES and "sample_size" not in small.params:
-        out["params"]["sample_size"] = SAMPLES[space.method]
+    short = {"max_examples": EXAMPLES, "eval_examples": EVAL_EXAMPLES, "eval_steps": None, "precision": "fp32"}
+    for name, value in (short | dict(method.smoke)).items():
+        if name not in small.params:  # what is searched stays searched
+            out["train" if name in TRAIN_KEYS else "params"][name] = value
     out.pop("smoke", None)
     return out
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from search.record import DEV_SUFFIX
 from search.space.nodes import Node
-from search.space.problems import Problems, close_to, did_you_mean
-from trainables.data import set_name
-from trainables.knobs import Knob, knob, knobs
+from search.space.outside import evaluation_metrics, read_evaluations
+from search.space.problems import Problems
+from trainables.contract.declaration import Declaration
+from trainables.contract.errors import close_to, did_you_mean
+from trainables.contract.knobs import Knob, knob, knobs
+from trainables.contract.metric_names import DEV_SUFFIX, metric_parts, normal_metric
+from trainables.data.sets import set_name
 
 S = TypeVar("S")
 
 SAMPLERS = ("grid", "random", "tpe", "gp", "cmaes", "nsga2", "qmc")
 PRUNERS = (
-    "none", "median", "percentile", "successive_halving", "hyperband", "patient", "threshold", "wilcoxon",
+    "none", "median", "percentile", "successive_halving", "asha", "hyperband", "patient", "threshold", "wilcoxon",
 )  # fmt: skip
+ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGES = ("en", "zh")
-_MEAN = re.compile(r"mean\((.*)\)")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -31,8 +35,9 @@ class Data:
 
     Attributes:
         train: named corpus or file; dev: named pair sets or files; language: "en" | "zh".
-        parser: pipeline that parses for SDA, "builtin", or None = the language's default.
+        parser: pipeline of a method that parses, "builtin", or None = the language's default.
         columns: our column name -> the file's, for files with other headings.
+        evaluations: those from outside, and the folder (or file) of data of each.
     """
 
     train: str
@@ -40,6 +45,7 @@ class Data:
     language: str = "en"
     parser: str | None = None
     columns: Mapping[str, str] | None = None
+    evaluations: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +75,16 @@ class Search:
     )
     time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
     device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
-    patience: int | None = knob(
-        None, "stop after this many points without improvement", kind="int", low=1, optional=True
+    budget: float | None = knob(
+        None,
+        "training in whole trials: examples of all trials over those of the first one planned",
+        kind="float",
+        above=0,
+        optional=True,
+    )
+    examples: int | None = knob(None, "training examples of all trials together", kind="int", low=1, optional=True)
+    patience: float | None = knob(
+        None, "stop after this many whole trials' training without improvement", kind="float", above=0, optional=True
     )
     baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
     max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
@@ -85,8 +99,9 @@ class Search:
 class Pruner:
     """What stops trials early. Resource = training examples seen."""
 
-    kind: str = knob("none", "Optuna's pruner", choices=PRUNERS)
-    reduction: int = knob(3, "of successive halving and hyperband: 1 in this many goes on", low=2, high=100)
+    kind: str = knob("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
+    states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
+    reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
     warmup: int | None = knob(
         None, "no pruning before this many examples; null = auto, from the schedule", kind="int", low=0, optional=True
     )
@@ -184,13 +199,7 @@ def metric_key(dev_set: str) -> str:
     return set_name(dev_set) + DEV_SUFFIX
 
 
-def metric_parts(name: str) -> tuple[str, ...]:
-    """The dev metrics a metric is made of: itself, or those inside `mean(...)`."""
-    found = _MEAN.fullmatch(name)
-    return tuple(part.strip() for part in found[1].split(",")) if found else (name,)
-
-
-def read_data(node: Node | None, method: str | None, top: Node, problems: Problems) -> Data | None:
+def read_data(node: Node | None, method: Declaration | None, top: Node, problems: Problems) -> Data | None:
     """The data section, or None when train or dev is unusable."""
     if node is None:
         problems.add(top.where, "data", "missing; expected a mapping with train and dev")
@@ -208,13 +217,15 @@ def read_data(node: Node | None, method: str | None, top: Node, problems: Proble
         problems.add(given["language"].where, "data.language", f"expected one of en, zh, got {values['language']!r}")
     if "dev" in given:
         values["dev"] = _dev_sets(given["dev"], problems)
-    if values.get("parser") and method not in (None, "sda"):
-        problems.add(given["parser"].where, "data.parser", f"only method sda parses, not {method}")
+    if values.get("parser") and method is not None and not method.parser:
+        problems.add(given["parser"].where, "data.parser", f"method {method.name} does not parse")
     if "columns" in given and (columns := given["columns"].plain()) is not None:
         if isinstance(columns, dict) and all(isinstance(v, str) for v in columns.values()):
             values["columns"] = columns
         else:
             problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
+    if "evaluations" in given and given["evaluations"].value is not None:
+        values["evaluations"] = read_evaluations(given["evaluations"], problems)
     return Data(**values) if len(problems.found) == before else None
 
 
@@ -246,8 +257,12 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
     if "name" not in given and isinstance(node.value, dict):
         problems.add(node.where, "metric.name", "missing")
     if name and data:
-        legal = [metric_key(dev_set) for dev_set in data.dev]
-        parts = metric_parts(name)
+        legal = [metric_key(dev_set) for dev_set in data.dev] + evaluation_metrics(data.evaluations or ())
+        try:
+            parts = metric_parts(name)
+        except ValueError as error:
+            problems.add(given["name"].where, "metric.name", str(error).removeprefix("metric: "))
+            return None
         for part in dict.fromkeys(parts):
             if part not in legal:
                 problems.add(
@@ -257,16 +272,18 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
                 )
             elif parts.count(part) > 1:
                 problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
-        name = name if len(parts) == 1 and name == parts[0] else f"mean({','.join(parts)})"
+        name = normal_metric(name)
     return Metric(name=name, mode=mode or "max") if name and len(problems.found) == before else None
 
 
 def check_end(search: Search, node: Node, problems: Problems) -> None:
     """That a search other than a grid ends some time. `node`: the section, or the whole document without one."""
     given = node.value if isinstance(node.value, dict) else {}
-    ends = [given[name] for name in ("trials", "time", "device_hours") if name in given]
+    ends = [given[name] for name in ENDS if name in given]
     if search.sampler != "grid" and all(end.value is None for end in ends):
-        problems.add(node.where, "search", "no end: give trials, time or device_hours")
+        problems.add(node.where, "search", "no end: give trials, time, device_hours, budget or examples")
+    if search.budget is not None and search.examples is not None:
+        problems.add(given["examples"].where, "search.examples", "search.budget says it in whole trials: give one")
 
 
 def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems) -> None:
@@ -278,9 +295,13 @@ def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems)
 
 
 def check_resources(resources: Resources, node: Node, problems: Problems) -> None:
-    """Ray lends fractions of one GPU or whole GPUs."""
-    if resources.gpus is not None and resources.gpus > 1 and resources.gpus != int(resources.gpus):
-        problems.add(node.where, "resources.gpus", f"above 1 only whole GPUs can be had, got {resources.gpus:g}")
+    """A worker trains on one GPU or a share of one; NCCL takes no two workers on the same."""
+    gpus, workers = resources.gpus or 0.0, resources.workers
+    if gpus > 1:
+        several = f"; write gpus: 1, workers: {math.ceil(gpus)}" if workers == 1 else ""
+        problems.add(node.where, "resources.gpus", f"a worker trains on one GPU, got {gpus:g}{several}")
+    elif 0 < gpus < 1 and workers > 1:
+        problems.add(node.where, "resources.gpus", f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")
 
 
 def _text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:

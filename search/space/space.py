@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+from search.space.outside import written
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
-from trainables.configs import CONFIGS, PRESETS
-from trainables.knobs import knobs
+from trainables.contract.plugins import Plugin
+from trainables.contract.registry import declared
 
 TRAIN_KEYS = ("max_examples", "epochs", "eval_examples", "eval_steps", "precision", "checkpoint_seconds")
 NO_PRESET = "none"
@@ -27,8 +28,9 @@ class Space:
         params: what is searched, in an order in which conditions come before what depends on them.
         constants: hyperparameters the file fixes (`params` scalars and the `train` section).
         rows: the `points` section: listed points, each a mapping of some of `params`.
-        preset: name in `trainables.configs.PRESETS`, or None.
+        preset: name of one of the method's presets, or None.
         smoke: changes that `smoke()` makes on top of its own, as plain YAML data.
+        plugins: the files that bring its method or evaluations, whole.
         source: the file it came from, for messages.
     """
 
@@ -45,12 +47,13 @@ class Space:
     pruner: Pruner = field(default_factory=Pruner)
     resources: Resources = field(default_factory=Resources)
     smoke: Mapping[str, Any] = field(default_factory=dict)
+    plugins: tuple[Plugin, ...] = ()
     source: str = ""
 
     @property
     def base(self) -> dict[str, Any]:
         """Every hyperparameter's value where nothing is searched: default, then preset, then constant."""
-        return base_values(self.method, self.preset) | dict(self.constants)
+        return declared(self.method).values(self.preset) | dict(self.constants)
 
     def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """All hyperparameters of a trial at this point, in the order of the method's configuration."""
@@ -112,24 +115,34 @@ class Space:
             "resources": asdict(self.resources),
             "train": train,
             "smoke": dict(self.smoke),
+            "plugins": written(self.plugins),
         }
-        return {key: value for key, value in out.items() if value or key not in ("points", "smoke")}
+        if self.data.evaluations is None:
+            del out["data"]["evaluations"]
+        return {key: value for key, value in out.items() if value or key not in ("points", "smoke", "plugins")}
 
     def to_yaml(self) -> str:
         """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
-        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True, width=120)
+        return yaml.dump(self.resolved(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits: equal for spaces that mean the same search, whatever their files look like."""
-        meaning = {k: v for k, v in self.resolved().items() if k != "smoke"}
+        meaning = {k: v for k, v in self.resolved().items() if k not in ("smoke", "plugins")}
+        if self.plugins:  # wherever their files lie
+            meaning["plugins"] = sorted(plugin.text for plugin in self.plugins)
         return hashlib.sha256(json.dumps(meaning, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
-def base_values(method: str, preset: str | None) -> dict[str, Any]:
-    """YAML-named defaults of a method under a preset, lists as lists."""
-    values = {name: list(k.default) if k.kind == "ints" else k.default for name, k in knobs(CONFIGS[method]).items()}
-    return values | (dict(PRESETS[preset].values) if preset else {})
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines (plugins) as blocks, as a person would write them."""
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _write_text)
 
 
 def paper_point(space: Space) -> dict[str, Any]:
@@ -146,7 +159,7 @@ def paper_notes(space: Space) -> list[str]:
 
 
 def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
-    published = base_values(space.method, space.preset)
+    published = declared(space.method).values(space.preset)
     point: dict[str, Any] = {}
     if space.rows:
         # A row that leaves a parameter out has the published value there.

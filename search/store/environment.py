@@ -16,7 +16,7 @@ def environment() -> dict[str, Any]:
     """Facts for `environment.json`; unknown ones are None. Neither torch nor Ray is imported."""
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "commit": commit(Path(__file__).parent),
+        "commit": commit(Path(__file__).parents[2]),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
         "gpus": _lines(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]),
     }

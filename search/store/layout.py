@@ -5,6 +5,7 @@
 <storage>/<study>/tracking.jsonl    the journal: what happened, in order; the truth about runs
 <storage>/<study>/optuna.log        the Optuna study (JournalStorage; optuna-dashboard opens it)
 <storage>/<study>/trials/<id>/      a trial's checkpoints
+<storage>/<study>/trials/<id>/PAUSE while the trial is to pause at its rung, or waits there
 <storage>/<study>/PAUSE             while the study is being interrupted
 <storage>/mlflow.db                 the default tracking store
 
@@ -14,20 +15,32 @@ The driver writes its own files on a local disk. Behind a URI that is a working 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import itertools
 import os
+import re
+import shlex
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import fsspec
 import platformdirs
 
-from search.errors import UserError
+from search.store.errors import UserError
+from trainables.contract.trial_files import PAUSE_FILE, TRIALS
 
 SENT = ("space.yaml", "environment.json", "optuna.log", "tracking.jsonl")  # what `push` sends, the journal last
 CLUSTER_FILE = "SEARCH_CLUSTER"  # environment variable: the cluster file that the laptop's user gave with --cluster
-PAUSE_FILE = "PAUSE"  # trainables.ray_job looks for this name
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a study: a folder, a tag in filters, a word in a shell
+TAKEN = ("mlflow.db", "mlruns", "mlartifacts")  # what MLflow puts into a storage
+DRAFT_S = 600.0  # a study's folder is made in milliseconds: older drafts are left-overs
+UNQUOTED = "?%#"  # MLflow makes a second folder of the address of a database below such a path
 
 
 class StorageError(UserError):
@@ -52,8 +65,8 @@ def storage_option(storage: str) -> str:
     On a cluster that is followed from a laptop (CLUSTER_FILE says so) it is ` --cluster FILE`: the laptop's commands.
     """
     if cluster := os.environ.get(CLUSTER_FILE):
-        return f" --cluster {cluster}"
-    return "" if storage == absolute("runs") else f" --storage {storage}"
+        return f" --cluster {shlex.quote(cluster)}"
+    return "" if storage == absolute("runs") else f" --storage {shlex.quote(storage)}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,7 @@ class StudyFolder:
 
     def trial(self, trial_id: str) -> str:
         """Absolute path or URI of a trial's folder."""
-        return f"{self.uri}/trials/{trial_id}"
+        return f"{self.uri}/{TRIALS}/{trial_id}"
 
     def exists(self) -> bool:
         if is_remote(self.storage):
@@ -112,8 +125,16 @@ class StudyFolder:
 
     def mark_pause(self, pausing: bool) -> None:
         """Put up or take away the marker that tells stopping trials to save their state."""
-        filesystem, path = fsspec.core.url_to_fs(f"{self.uri}/{PAUSE_FILE}")
+        self._mark(self.uri, pausing)
+
+    def mark_trial(self, trial_id: str, pausing: bool) -> None:
+        """The same for one trial, which is to pause at its rung."""
+        self._mark(self.trial(trial_id), pausing)
+
+    def _mark(self, folder: str, pausing: bool) -> None:
+        filesystem, path = fsspec.core.url_to_fs(f"{folder}/{PAUSE_FILE}")
         if pausing:
+            filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             filesystem.pipe_file(path, b"")
         elif filesystem.exists(path):
             filesystem.rm_file(path)
@@ -132,6 +153,11 @@ class StudyFolder:
         filesystem.rm(inner, recursive=True)
         return True
 
+    def size(self, path: str) -> int:
+        """Bytes of a file or folder (absolute path or URI); 0 where there is none."""
+        filesystem, inner = fsspec.core.url_to_fs(path)
+        return int(filesystem.du(inner)) if filesystem.exists(inner) else 0
+
     def pull(self) -> None:
         """Fetch from a remote storage what is missing here or longer there (another machine went on)."""
         if not is_remote(self.storage):
@@ -142,25 +168,6 @@ class StudyFolder:
             here, there = self.local / name, f"{root}/{name}"
             if filesystem.exists(there) and (not here.exists() or filesystem.size(there) > here.stat().st_size):
                 filesystem.get_file(there, str(here))
-
-
-class Mirror:
-    """Sends a study's files from the working copy to a remote storage; does nothing on a local one."""
-
-    def __init__(self, folder: StudyFolder) -> None:
-        self._folder = folder
-        self._sent: dict[str, int] = {}  # bytes of each file that are there
-
-    def push(self) -> None:
-        """Send the files that have grown. Object stores cannot append: a file goes as a whole."""
-        if not is_remote(self._folder.storage):
-            return
-        filesystem, root = fsspec.core.url_to_fs(self._folder.uri)
-        for name in SENT:
-            here = self._folder.local / name
-            if here.exists() and (size := here.stat().st_size) != self._sent.get(name):
-                filesystem.put_file(str(here), f"{root}/{name}")
-                self._sent[name] = size
 
 
 def studies(storage: str) -> list[StudyFolder]:
@@ -175,6 +182,8 @@ def studies(storage: str) -> list[StudyFolder]:
             return []
         for entry in filesystem.ls(root, detail=False):
             folder = StudyFolder(storage, entry.rstrip("/").rsplit("/", 1)[-1])
+            if folder.study.startswith("."):
+                continue  # being made
             space = f"{entry.rstrip('/')}/space.yaml"
             if filesystem.isdir(entry) and filesystem.exists(space):
                 found.append((filesystem.modified(space), folder))
@@ -183,32 +192,68 @@ def studies(storage: str) -> list[StudyFolder]:
     return [folder for _, folder in sorted(found, key=lambda pair: (pair[0], pair[1].study))]
 
 
-def new_study(storage: str, name: str, wanted: str | None = None) -> StudyFolder:
-    """A fresh folder for a study: `wanted`, or the space's name with the first free number (`edacse-3`).
+def check_name(wanted: str) -> None:
+    """Raises: StorageError for what cannot be a study's name."""
+    if not NAME.fullmatch(wanted) or wanted.startswith(TAKEN):
+        rule = f"letters, digits, '.', '_', '-', at most 100, a letter or digit first, not {', '.join(TAKEN)}"
+        raise StorageError(f"--name: expected {rule}; got {wanted!r}")
 
-    Raises: StorageError when `wanted` is taken or the storage cannot be written.
+
+def new_study(
+    storage: str, name: str, wanted: str | None = None, *, write: Callable[[StudyFolder], object] = lambda _: None
+) -> StudyFolder:
+    """A study, whole from its first moment: `write` fills a hidden folder that then gets its name in one step.
+
+    Args:
+        storage: absolute; name: of the space; wanted: of the study, else the space's with the first free number.
+        write: writes space, environment and the journal's first line into the folder that it is given.
+    Raises: StorageError when `wanted` is taken or no name, or the storage cannot be written.
     """
-    if wanted is not None and ("/" in wanted or wanted in (".", "..", "")):
-        raise StorageError(f"--name: expected a name without '/', got {wanted!r}")
-    number = 1
-    while True:
-        folder = StudyFolder(storage, wanted or f"{name}-{number}")
-        try:
-            if is_remote(storage) and folder.exists():
-                raise FileExistsError(folder.uri)
-            folder.local.parent.mkdir(parents=True, exist_ok=True)
-            folder.local.mkdir()
+    if wanted is not None:
+        check_name(wanted)
+    local_store = not is_remote(storage) and not os.environ.get("MLFLOW_TRACKING_URI")
+    if local_store and (odd := sorted(set(storage) & set(UNQUOTED))):
+        raise StorageError(f"storage {storage}: {' '.join(odd)} cannot stand in the path of MLflow's database")
+    draft = StudyFolder(storage, f".new-{uuid4().hex}")
+    try:
+        _drop_drafts(draft.local.parent)
+        draft.local.mkdir(parents=True)
+        write(draft)
+        for number in itertools.count(1):
+            folder = StudyFolder(storage, wanted or f"{name}-{number}")
+            if folder.exists() or folder.local.exists() or not _renamed(draft.local, folder.local):
+                if wanted is not None:
+                    raise StorageError(
+                        f"study {wanted} exists in {storage}; choose another --name or `search resume {wanted}`"
+                    )
+                continue
             return folder
-        except FileExistsError as error:
-            if not Path(folder.storage).is_dir() and not is_remote(storage):
-                raise StorageError(f"storage {storage}: expected a folder, got a file") from error
-            if wanted is not None:
-                raise StorageError(
-                    f"study {wanted} exists in {storage}; choose another --name or `search resume {wanted}`"
-                ) from error
-            number += 1
-        except OSError as error:
-            raise StorageError(f"storage {storage}: cannot be written: {error.strerror or error}") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(f"storage {storage}: expected a folder, got a file") from error
+    except OSError as error:
+        raise StorageError(f"storage {storage}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(draft.local, ignore_errors=True)
+    raise AssertionError("numbers do not end")
+
+
+def _renamed(draft: Path, wanted: Path) -> bool:
+    """Whether the draft could take the name; not where another process was first."""
+    try:
+        draft.rename(wanted)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _drop_drafts(parent: Path) -> None:
+    """Remove what processes left that died while they made a study."""
+    for path in parent.glob(".new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > DRAFT_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def find_study(storage: str, name: str | None) -> StudyFolder:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
-from search.journal import Ledger, Run, RunState
 from search.space import Space
-from search.study import make_run, seed_values
-from trainables.spec import Evaluation
+from search.store.ledger import Ledger, Trial, TrialRecord
+from search.study.plan import make_trial, seed_values
+from trainables.contract.spec import Evaluation, Verdict
 
 RACE_LEVEL = 0.05  # chance, over all points of a race, to give up one that is as good as the leader
 RACE_SEEDS = 3  # common seeds before two points are compared
@@ -29,34 +29,34 @@ class ConfirmPlan:
     """
 
     def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
-        self._space, self._ledger, self._seeds = space, ledger, seeds
+        self._space, self._ledger = space, ledger
         self._sign = 1.0 if space.metric.mode == "max" else -1.0
         means = _means(ledger)
         if not means:
             raise ValueError("no point of this study is complete: nothing to confirm")
         chosen = sorted(means, key=lambda number: -self._sign * means[number])[:top]
-        first = {number: runs[0].run for (stage, number), runs in ledger.by_point.items() if stage == "search"}
-        self._baseline = next((number for number, run in first.items() if run.baseline), None)
+        first = {number: records[0].trial for (stage, number), records in ledger.by_point.items() if stage == "search"}
+        self._baseline = next((number for number, trial in first.items() if trial.baseline), None)
         if self._baseline is not None and self._baseline not in chosen:
             chosen.append(self._baseline)
         self._points = {number: first[number] for number in chosen}
         self._todo = [(seed, number) for seed in range(seeds) for number in chosen]
-        self._todo = [(s, n) for s, n in self._todo if self._id(n, s) not in ledger.runs]
+        self._todo = [(s, n) for s, n in self._todo if self._id(n, s) not in ledger.trials]
 
-    def next(self) -> Run | None:
+    def next(self) -> Trial | None:
         while self._todo:
             seed, number = self._todo.pop(0)
             if not self.given_up(number):
-                return self._run(number, seed)
+                return self._trial(number, seed)
         return None
 
     def exhausted(self) -> bool:
         return not self._todo
 
-    def evaluated(self, run: Run, evaluation: Evaluation) -> bool:  # noqa: ARG002  # the plan's interface
-        return False  # a confirmed value is the value of a whole trial
+    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:  # noqa: ARG002  # the plan's interface
+        return "go"  # a confirmed value is the value of a whole trial
 
-    def ended(self, state: RunState) -> None:
+    def ended(self, record: TrialRecord) -> None:
         """Nothing: the ledger knows."""
 
     def given_up(self, number: int) -> bool:
@@ -72,28 +72,28 @@ class ConfirmPlan:
         return number != leader and worse(values[number], values[leader], self._sign, RACE_LEVEL / rivals)
 
     def _failed(self, number: int) -> bool:
-        runs = self._ledger.by_point.get(("confirm", number), [])
-        return any(state.failed for state in runs)
+        records = self._ledger.by_point.get(("confirm", number), [])
+        return any(record.failed for record in records)
 
     def _values(self, number: int) -> dict[int, float]:
-        """seed -> value of a point's confirming runs."""
-        runs = self._ledger.by_point.get(("confirm", number), [])
-        return {s.run.seed: s.best for s in runs if s.state == "completed" and s.best is not None}
+        """seed -> value of a point's confirming trials."""
+        records = self._ledger.by_point.get(("confirm", number), [])
+        return {s.trial.seed: s.best for s in records if s.state == "completed" and s.best is not None}
 
     def _id(self, number: int, repeat: int) -> str:
-        return self._run(number, repeat).id
+        return self._trial(number, repeat).id
 
-    def _run(self, number: int, repeat: int) -> Run:
+    def _trial(self, number: int, repeat: int) -> Trial:
         search = self._space.search
-        run = self._points[number]
-        return make_run(
+        first = self._points[number]
+        return make_trial(
             self._space,
-            run.point,
+            first.point,
             number=number,
             repeat=repeat,
             seed=search.seed + search.repeats + repeat,
             stage="confirm",
-            baseline=run.baseline,
+            baseline=first.baseline,
         )
 
 
@@ -113,7 +113,7 @@ def _means(ledger: Ledger) -> dict[int, float]:
     """Number -> mean of every point that is neither pruned nor failed, over the seeds that it has so far: a search that
     ran out of its budget has not settled its best points."""
     means = {number: event["value"] for number, event in ledger.points.items() if event["state"] == "complete"}
-    for (stage, number), runs in ledger.by_point.items():
-        if stage == "search" and number not in ledger.points and (values := seed_values(runs)):
+    for (stage, number), records in ledger.by_point.items():
+        if stage == "search" and number not in ledger.points and (values := seed_values(records)):
             means[number] = statistics.fmean(values)
     return means

@@ -1,6 +1,7 @@
-"""The driver of a life of a study: hands out runs, judges evaluations, keeps the budgets. No Ray here.
+"""The driver of a life of a study: hands out trials, judges evaluations, keeps the budgets. No Ray here.
 
-`search.tuner` asks it on Tune's behalf. Whatever happens is written to the journal first, then passed to the plan.
+`search.running.tuner` asks it on Tune's behalf. Whatever happens is written to the journal first, then passed to the
+plan.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Literal
 
-from search.journal import Event, Journal, Run, RunState, finite
-from search.layout import StudyFolder
 from search.space import Space
-from search.study import Plan
-from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
+from search.store.journal import Journal, finite
+from search.store.layout import StudyFolder
+from search.store.ledger import Event, Trial, TrialRecord
+from search.study.plan import Plan
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
@@ -51,34 +53,42 @@ class Driver:
         self.ledger = journal.ledger
         self._journal, self._capacity, self._observe, self._clock = journal, capacity, observe, clock
         self._budgets = budgets
-        self._again = [s.run for s in self.ledger.live.values() if s.run.stage == stage]  # open since an earlier life
-        self._active: dict[str, Run] = {}
+        self._stage = stage
+        mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
+        self._again = [record.trial for record in mine if record.waiting is None]  # running when an earlier life ended
+        self._active: dict[str, Trial] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._ended: Counter[str] = Counter()  # of this life, by stop
         self._reasons: Counter[str] = Counter()
         self.status: Status = "finished"
         self.reason = ""  # why the life ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
+        self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
 
-    def next_run(self) -> Run | None:
-        """The next run to start, or None when there is none now (see `finished`)."""
+    def next_trial(self) -> Trial | None:
+        """The next trial to start, or None when there is none now (see `finished`)."""
+        self._take_up()
         self.tick()
         if self.reason or len(self._active) >= max(1, self._capacity()):
             return None
         if self._again:
-            run = self._again.pop(0)
-            self._write("again", id=run.id)
+            trial = self._again.pop(0)
+            self._write("again", id=trial.id)
         else:
             planned = self.plan.next()
             if planned is None:
                 return None
-            run = planned
-            self._write("start", **asdict(run))
-        self._active[run.id] = run
-        return run
+            trial = planned
+            if trial.id in self.ledger.trials:  # promoted from its rung
+                self.folder.mark_trial(trial.id, False)
+                self._write("again", id=trial.id)
+            else:
+                self._write("start", **asdict(trial))
+        self._active[trial.id] = trial
+        return trial
 
     def finished(self) -> bool:
-        """Whether no further run will be started in this life."""
+        """Whether no further trial will be started in this life."""
         if self.reason:
             return True
         return not self._again and self.plan.exhausted()
@@ -86,7 +96,7 @@ class Driver:
     def idle(self) -> bool:
         return not self._active
 
-    def spec(self, run: Run) -> TrialSpec:
+    def spec(self, trial: Trial) -> TrialSpec:
         """What the trial process gets."""
         space = self.space
         return TrialSpec(
@@ -95,57 +105,60 @@ class Driver:
             data=asdict(space.data),
             metric=space.metric.name,
             mode="max" if space.metric.mode == "max" else "min",
-            params=run.params,
-            seed=run.seed,
-            folder=self.folder.trial(run.id),
+            params=trial.params,
+            seed=trial.seed,
+            folder=self.folder.trial(trial.id),
             workers=space.resources.workers,
             gpus=space.resources.gpus or 0.0,
             cpus=space.resources.cpus,
+            plugins=space.plugins,
         )
 
-    def evaluated(self, run_id: str, evaluation: Evaluation) -> Verdict:
+    def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
         """Write down an evaluation and judge it."""
-        run, state = self._active[run_id], self.ledger.runs[run_id]
-        if evaluation.examples > state.examples:  # else a resumed trial repeats what is written already
+        trial, record = self._active[trial_id], self.ledger.trials[trial_id]
+        if evaluation.examples > record.examples:  # else a resumed trial repeats what is written already
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
-            self._write("eval", id=run_id, **fields)
-        prune = self.plan.evaluated(run, evaluation)
+            self._write("eval", id=trial_id, **fields)
+        verdict = self.plan.evaluated(trial, evaluation)
+        if verdict == "pause":
+            self.folder.mark_trial(trial_id, True)
         self.tick()
-        verdict: Verdict = "pause" if self.pausing else "prune" if prune else "go"
-        self._verdicts[run_id] = verdict
+        verdict = "pause" if self.pausing else verdict
+        self._verdicts[trial_id] = verdict
         return verdict
 
-    def stopped(self, run_id: str) -> None:
-        """Tune has stopped a run at our word (or dropped it before it started)."""
-        state = self.ledger.runs[run_id]
-        if self._verdicts.get(run_id) == "prune":
-            self.ended(run_id, Outcome("pruned", state.best, state.best_at, state.examples, state.seconds))
+    def stopped(self, trial_id: str) -> None:
+        """Tune has stopped a trial at our word (or dropped it before it started)."""
+        record = self.ledger.trials[trial_id]
+        if self._verdicts.get(trial_id) == "prune":
+            self.ended(trial_id, Outcome("pruned", record.best, record.best_at, record.examples, record.seconds))
         else:
-            self.ended(run_id, Outcome("paused", state.best, state.best_at, state.examples, state.seconds))
+            self.ended(trial_id, Outcome("paused", record.best, record.best_at, record.examples, record.seconds))
 
-    def ended(self, run_id: str, outcome: Outcome) -> None:
-        """A run has ended by itself, or `stopped` says how."""
-        if run_id not in self._active:
+    def ended(self, trial_id: str, outcome: Outcome) -> None:
+        """A trial has ended by itself, or `stopped` says how."""
+        if trial_id not in self._active:
             return
-        del self._active[run_id]
-        self._verdicts.pop(run_id, None)
+        del self._active[trial_id]
+        self._verdicts.pop(trial_id, None)
         if outcome.stop == "paused":
-            self._write("pause", id=run_id)
+            self._pause(self.ledger.trials[trial_id])
             return
         fields = asdict(outcome)
         fields["best"] = finite(outcome.best)
         if outcome.stop == "completed" and fields["best"] is None:
             fields |= {"stop": "failed:nan", "reason": "the trial gave no finite value"}
-        self._write("end", id=run_id, **fields)
-        state = self.ledger.runs[run_id]
-        self.plan.ended(state)
-        self._count(state)
+        self._write("end", id=trial_id, **fields)
+        record = self.ledger.trials[trial_id]
+        self.plan.ended(record)
+        self._count(record)
         self.tick()
 
-    def retried(self, run_id: str, reason: str) -> None:
-        """A run's process died; Tune starts it again."""
-        self._write("retry", id=run_id, reason=reason)
+    def retried(self, trial_id: str, reason: str) -> None:
+        """A trial's process died; Tune starts it again."""
+        self._write("retry", id=trial_id, reason=reason)
 
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""
@@ -157,15 +170,33 @@ class Driver:
 
     def tick(self) -> None:
         """Look at the budgets."""
+        if not self.reason and (over := self._over_budget(self._now())):
+            self._end(*over)
+
+    def spent(self) -> bool:
+        """Whether there is nothing to do in this life: nothing is open or planned, or no budget is left."""
+        return self._over_budget(None) is not None or (not self._again and self.plan.exhausted())
+
+    def _over_budget(self, now: int | None) -> tuple[Status, str, bool] | None:
+        """(status, reason, whether running trials are to pause) when a budget is spent; now: None between lives."""
         search = self.space.search
-        if not self._budgets or self.reason:
-            return
-        if search.time is not None and self.ledger.elapsed(self._now()) >= search.time:
-            self._end("out_of_budget", f"the time budget of {search.time:g} s is spent", pause=True)
-        elif search.device_hours is not None and self.device_hours() >= search.device_hours:
-            self._end("out_of_budget", f"the budget of {search.device_hours:g} device hours is spent", pause=True)
-        elif search.patience is not None and self.ledger.since_best >= search.patience:
-            self._end("finished", f"no improvement over {search.patience} points", pause=False)
+        if not self._budgets:
+            return None
+        if search.time is not None and self.ledger.elapsed(now) >= search.time:
+            return "out_of_budget", f"the time budget of {search.time:g} s is spent", True
+        if search.device_hours is not None and self.device_hours() >= search.device_hours:
+            return "out_of_budget", f"the budget of {search.device_hours:g} device hours is spent", True
+        if search.examples is not None and self.ledger.examples >= search.examples:
+            return "out_of_budget", f"the budget of {search.examples:,} examples is spent", True
+        if search.budget is not None and self.ledger.whole_trials(self.ledger.examples) >= search.budget:
+            return "out_of_budget", f"the budget of {search.budget:g} whole trials is spent", True
+        if search.patience is not None and self.ledger.whole_trials(self._since_best()) >= search.patience:
+            return "finished", f"no improvement over the training of {search.patience:g} whole trials", False
+        return None
+
+    def _since_best(self) -> int:
+        """Examples trained since the best point improved."""
+        return self.ledger.examples - self.ledger.examples_at_best
 
     def device_hours(self) -> float:
         """Hours of GPUs (of workers, where there are none) that this study's trials have used."""
@@ -177,17 +208,38 @@ class Driver:
         return self._reasons.most_common(3)
 
     def close_life(self) -> None:
-        """Write how this life ended: runs that are still open have been paused."""
-        for run_id in list(self._active):
-            self.stopped(run_id)
+        """Write how this life ended: trials that are still open have been paused. At the search's end those that wait
+        at their rungs are pruned there."""
+        self._take_up()
+        for trial_id in list(self._active):
+            self.stopped(trial_id)
+        if self.status == "finished" and self._stage == "search":
+            for record in self.ledger.waiting():
+                self._write("end", id=record.trial.id, **asdict(
+                    Outcome("pruned", record.best, record.best_at, record.examples, record.seconds)
+                ))  # fmt: skip
+                self.plan.ended(record)
         self._write("close", status=self.status, reason=self.reason)
         self.folder.mark_pause(False)
 
-    def _count(self, state: RunState) -> None:
-        self._ended[state.state] += 1
-        if not state.failed:
+    def _take_up(self) -> None:
+        """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
+        while self._judged:
+            record = self._judged.pop()
+            self._pause(record)
+
+    def _pause(self, record: TrialRecord) -> None:
+        """Write that a trial is paused; one that waits at its rung has a value by which it counts meanwhile."""
+        self._write(
+            "pause", id=record.trial.id, rung=record.waiting, best=record.best, best_at=record.best_at,
+            examples=record.examples, seconds=record.seconds,
+        )  # fmt: skip
+
+    def _count(self, record: TrialRecord) -> None:
+        self._ended[record.state] += 1
+        if not record.failed:
             return
-        self._reasons[f"{state.state.removeprefix('failed:')}: {state.reason}"] += 1
+        self._reasons[f"{record.state.removeprefix('failed:')}: {record.reason}"] += 1
         ended = self._ended.total()
         failed = sum(n for stop, n in self._ended.items() if stop.startswith("failed:"))
         if ended >= ENOUGH_TO_JUDGE and failed > self.space.search.max_failed_share * ended:

@@ -6,7 +6,9 @@ undisturbed one would: the stream depends on what is in the study, not on what t
 
 from __future__ import annotations
 
+import copy
 import json
+import statistics
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
@@ -15,14 +17,17 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Param, Space, paper_point
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
+GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials only
+MOST_SHOWN = 300  # completed points that a Gaussian process is shown
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
-LESSON = "lesson"  # user attribute of failed points that the sampler is to avoid: the failure's kind
+OWN_FAULT = "lesson"  # user attribute of points that failed by their own fault: the failure's kind
 Point = dict[str, Any]
 
 
@@ -60,6 +65,11 @@ def walk(space: Space, draw: Callable[[Param], Any]) -> Point:
     return point
 
 
+def random_point(space: Space, rng: np.random.Generator) -> Point:
+    """A point drawn evenly (on a log scale where the parameter has one)."""
+    return walk(space, lambda param: _draw(param, rng))
+
+
 def key(point: Mapping[str, Any]) -> str:
     """Equal for equal points."""
     return json.dumps(point, sort_keys=True, default=str)
@@ -71,13 +81,15 @@ class PointSampler(BaseSampler):
     Args:
         space: what may be proposed.
         seen: keys of the points proposed so far (shared with the study, which adds to it).
+        storage: of the Optuna study.
+        waits: whether the point of a number is paused at a rung.
     """
 
-    def __init__(self, space: Space, seen: Container[str]) -> None:
-        self._space, self._seen = space, seen
+    def __init__(self, space: Space, seen: Container[str], storage: BaseStorage, waits: Callable[[int], bool]) -> None:
+        self._space, self._seen, self._storage, self._waits = space, seen, storage, waits
         self._grid = _rows(space) if space.is_grid else None
         self._proposed: tuple[int, Point] = (-1, {})
-        self.view: optuna.Study | None = None  # set by the study: what the sampler learns from
+        self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
 
     def infer_relative_search_space(
         self,
@@ -103,7 +115,12 @@ class PointSampler(BaseSampler):
         param_distribution: BaseDistribution,  # noqa: ARG002
     ) -> Any:
         if self._proposed[0] != trial.number:
-            self._proposed = (trial.number, self._propose(self.view or study, trial))
+            if self._learnt_from is None:
+                self._learnt_from = StudyAsSeen(study.study_name, self._storage, sampler=self)
+                self._learnt_from.waits = self._waits
+                self._learnt_from.guesses = self._space.search.sampler in GUESSED
+                self._learnt_from.slow = self._space.search.sampler == "gp"
+            self._proposed = (trial.number, self._propose(self._learnt_from, trial))
         point = self._proposed[1]
         if param_name not in point:  # a half-stored proposal of an earlier life took another branch of the space
             seed = [self._space.search.seed, trial.number, ATTEMPTS]
@@ -126,7 +143,7 @@ class PointSampler(BaseSampler):
         space = self._space
         if space.search.sampler == "random":
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
-            return walk(space, lambda param: _draw(param, rng))
+            return random_point(space, rng)
         seed = int(np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1)[0])
         sampler = make_sampler(space, seed)
         together = sampler.infer_relative_search_space(study, trial)
@@ -148,7 +165,7 @@ class PointSampler(BaseSampler):
             left = [point for point in self._space.points() if key(point) not in self._seen]
             return left[int(rng.integers(len(left)))]
         for _ in range(RANDOM_ATTEMPTS):
-            point = walk(self._space, lambda param: _draw(param, rng))
+            point = random_point(self._space, rng)
             if key(point) not in self._seen:
                 return point
         return point  # nearly everything of a huge space has been seen: a repetition is the lesser evil
@@ -211,12 +228,17 @@ def _draw(param: Param, rng: np.random.Generator) -> Any:
     return float(rng.uniform(param.low, param.high))
 
 
-class Lessons(optuna.Study):
-    """The study as samplers see it: points that failed by their own fault count as completed with the worst value.
+class StudyAsSeen(optuna.Study):
+    """The study as samplers see it: points that failed by their own fault count as completed with the worst value, and
+    points that wait at a rung as pruned there. To samplers that read completed points only (`GUESSED`), pruned points
+    are completed at the value that they would probably have reached.
 
-    Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again. The
-    storage keeps the honest state, FAIL.
+    Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
+    what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
     """
+
+    waits: Callable[[int], bool] = staticmethod(lambda number: False)  # noqa: ARG005  # set by who makes it
+    guesses = slow = False  # of samplers in `GUESSED`; of a Gaussian process
 
     def _get_trials(
         self,
@@ -224,17 +246,73 @@ class Lessons(optuna.Study):
         states: Container[TrialState] | None = None,
         use_cache: bool = False,  # noqa: ARG002
     ) -> list[FrozenTrial]:
-        if states is None:
-            wanted: Container[TrialState] | None = None
-        else:
-            wanted = {state for state in TrialState if state in states or state == TrialState.FAIL}
         # Optuna's cache is emptied by `ask`, which this view never sees: it would show the first look for ever.
-        trials = super()._get_trials(deepcopy, wanted, use_cache=False)
+        trials = super()._get_trials(deepcopy, None, use_cache=False)
         told = (TrialState.COMPLETE, TrialState.PRUNED)
         values = [t.value for t in trials if t.state in told and t.value is not None]
         worst = _worst(values, self.direction)
-        taught = [_as_worst(t, worst) if t.state == TrialState.FAIL and LESSON in t.user_attrs else t for t in trials]
-        return taught if states is None else [t for t in taught if t.state in states]
+        seen = [self._as_seen(t, worst) for t in trials]
+        if self.guesses:
+            seen = guessed(seen, self.direction)
+        if self.slow:
+            seen = fewer(seen, self.direction)
+        return seen if states is None else [t for t in seen if t.state in states]
+
+    def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
+        if trial.state == TrialState.FAIL and OWN_FAULT in trial.user_attrs:
+            return _as(trial, TrialState.COMPLETE, worst)
+        if trial.state == TrialState.RUNNING and trial.intermediate_values and self.waits(trial.number):
+            return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
+        return trial
+
+
+def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
+    """Pruned points as completed at what they would probably have reached: the best so far plus the median further gain
+    of completed points from that rung on, at most the best completed value."""
+    sign = 1.0 if direction == optuna.study.StudyDirection.MAXIMIZE else -1.0
+    completed = [
+        (sign * t.value, {step: sign * v for step, v in t.intermediate_values.items()})
+        for t in trials
+        if t.state == TrialState.COMPLETE and t.value is not None and t.intermediate_values
+    ]
+    if not completed:
+        return list(trials)
+    most = max(value for value, _ in completed)
+    gains: dict[int, float] = {}
+
+    def gain(rung: int) -> float:
+        if rung not in gains:
+            found = [
+                value - max(v for step, v in curve.items() if step <= rung)
+                for value, curve in completed
+                if min(curve) <= rung
+            ]
+            gains[rung] = statistics.median(found) if found else 0.0
+        return gains[rung]
+
+    shown = []
+    for trial in trials:
+        if trial.state == TrialState.PRUNED and trial.intermediate_values:
+            best = max(sign * v for v in trial.intermediate_values.values())
+            value = min(most, best + gain(max(trial.intermediate_values)))
+            shown.append(_as(trial, TrialState.COMPLETE, sign * value))
+        else:
+            shown.append(trial)
+    return shown
+
+
+def fewer(trials: list[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
+    """At most `MOST_SHOWN` completed points, half of them the best, half the latest: a Gaussian process takes seconds
+    a proposal beyond."""
+    completed = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
+    if len(completed) <= MOST_SHOWN:
+        return trials
+    sign = -1.0 if direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
+    half = MOST_SHOWN // 2
+    kept = {t.number for t in completed[-half:]}
+    ranked = sorted((t for t in completed if t.number not in kept), key=lambda t: sign * (t.value or 0.0))
+    kept |= {t.number for t in ranked[:half]}
+    return [t for t in trials if t.state != TrialState.COMPLETE or t.number in kept]
 
 
 def _worst(values: Sequence[float], direction: optuna.study.StudyDirection) -> float:
@@ -243,17 +321,7 @@ def _worst(values: Sequence[float], direction: optuna.study.StudyDirection) -> f
     return min(values) if direction == optuna.study.StudyDirection.MAXIMIZE else max(values)
 
 
-def _as_worst(trial: FrozenTrial, value: float) -> FrozenTrial:
-    return FrozenTrial(
-        number=trial.number,
-        state=TrialState.COMPLETE,
-        value=value,
-        datetime_start=trial.datetime_start,
-        datetime_complete=trial.datetime_complete,
-        params=trial.params,
-        distributions=trial.distributions,
-        user_attrs=trial.user_attrs,
-        system_attrs=trial.system_attrs,
-        intermediate_values=trial.intermediate_values,
-        trial_id=trial._trial_id,
-    )
+def _as(trial: FrozenTrial, state: TrialState, value: float) -> FrozenTrial:
+    shown = copy.copy(trial)
+    shown.state, shown.value = state, value
+    return shown

@@ -1,72 +1,38 @@
 """The study: one Optuna study that proposes points and stops trials. No Ray here.
 
-An Optuna trial is a point; its runs differ in seed. Order of writing: journal first, Optuna second, so that `Study`
-can bring an Optuna study up to date from the ledger after a death at any moment.
+A trial of Optuna's is a point here; our trials are its seeds. Order of writing: journal first, Optuna second, so that
+`SearchPlan` can bring an Optuna study up to date from the ledger after a death at any moment.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
-from search.journal import Ledger, Run, RunState
-from search.layout import StudyFolder
-from search.optuna_log import open_storage
-from search.pruners import earliest, first_rung, make_pruner, warmup_examples
-from search.samplers import LESSON, Lessons, Point, PointSampler, distribution, key, value_of
+from search.schema import SEED_SD
 from search.space import Space, paper_point
-from trainables.spec import Evaluation
+from search.store.journal import read
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial, TrialRecord
+from search.study.optuna_storage import open_study
+from search.study.plan import make_trial, seed_values
+from search.study.promotion import Promotion
+from search.study.pruners import earliest, first_rung, make_pruner, warmup_examples
+from search.study.samplers import OWN_FAULT, Point, PointSampler, distribution, key, value_of
+from trainables.contract.spec import Evaluation, Verdict
 
-SEED_SD = 0.005  # prior of a metric's standard deviation over seeds, Spearman (half a point: D08)
 HOPELESS_Z = 1.64  # one-sided 5 %
-LESSONS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
+OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
 ENDLESS = 2**31  # points of a space without an end
 PRUNER_RESOURCES = "pruner_resources"  # user attribute of the Optuna study: [first, longest] examples
-
-
-class Plan(Protocol):
-    """What runs next, when a run is stopped early, and what an ended run means."""
-
-    def next(self) -> Run | None:
-        """A new run, or None when there is none now."""
-
-    def exhausted(self) -> bool:
-        """Whether no new run can come, whatever the running ones do."""
-
-    def evaluated(self, run: Run, evaluation: Evaluation) -> bool:
-        """Take note of an evaluation; True = stop the run."""
-
-    def ended(self, state: RunState) -> None:
-        """Take note of an ended run."""
-
-
-def make_run(
-    space: Space, point: Mapping[str, Any], *, number: int, repeat: int, seed: int, stage: str, baseline: str
-) -> Run:
-    """A run with its names; `point_id` is a hash of all hyperparameters, so that studies can be compared."""
-    params = space.values(point)
-    identity = key({"method": space.method, "encoder": space.encoder, **params})
-    base = f"{'t' if stage == 'search' else 'c'}{number:04d}"
-    return Run(
-        id=base if stage == "search" and repeat == 0 else f"{base}.{repeat}",
-        number=number,
-        repeat=repeat,
-        seed=seed,
-        stage=stage,
-        point=dict(point),
-        params=params,
-        point_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        baseline=baseline,
-    )
 
 
 class SearchPlan:
@@ -75,7 +41,7 @@ class SearchPlan:
     Args:
         folder: where `optuna.log` lies; its lock file, if any, is stale, since the caller holds the study's own lock.
         ledger: the folded journal; Optuna is brought up to date from it.
-        note: writes a settled point into the journal (the fields of its `point` event).
+        note: writes an event of the plan's own into the journal: "point" (settled) or "rung", and its fields.
     """
 
     def __init__(self, space: Space, folder: StudyFolder, ledger: Ledger, note: Callable[..., object]) -> None:
@@ -84,70 +50,116 @@ class SearchPlan:
         self._paper = paper_point(space) if space.search.baseline == "paper" else None
         self.maximise = space.metric.mode == "max"
         self._seen: set[str] = set()
-        self._sampler = PointSampler(space, self._seen)
-        self.study = optuna.create_study(
-            storage=open_storage(folder),
-            study_name=folder.study,
-            direction="maximize" if self.maximise else "minimize",
-            sampler=self._sampler,
-            pruner=optuna.pruners.NopPruner(),
-            load_if_exists=True,
+        self.study, self._storage, self.repaired = open_study(
+            folder,
+            space,
+            ledger,
+            lambda storage: optuna.create_study(
+                storage=storage,
+                study_name=folder.study,
+                direction="maximize" if self.maximise else "minimize",
+                sampler=PointSampler(space, self._seen, storage, self._waits),
+                pruner=optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            ),
         )
-        self._sampler.view = Lessons(folder.study, self.study._storage, sampler=self._sampler)
-        self._trials: dict[int, optuna.Trial] = {}  # of the points that are not settled
+        self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not settled
+        self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
         self._points: dict[int, Point] = {}
-        self._queue: deque[Run] = deque()  # points proposed but not started before a death
+        self._queue: deque[Trial] = deque()  # points proposed but not started before a death
         self._limit = self._most_points()
-        self._asked = 0
+        self._proposed = 0
         self._pruner_ready = False
+        self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
+        if PRUNER_RESOURCES in self.study.user_attrs:
+            self._ready_pruner({}, None, 0)
+        if self.repaired:
+            self._replay(folder)
         self._reconcile()
 
-    def next(self) -> Run | None:
+    def next(self) -> Trial | None:
+        if self._promotion and (promoted := self._promotion.next()):
+            return promoted.trial
         if self._queue:
             return self._queue.popleft()
-        if not self._points_first() and (run := self._further(ahead=False)):
-            return run
-        if self._asked >= self._limit:
-            return self._further(ahead=True)
-        trial = self.study.ask()
-        self._asked += 1
-        return self._propose(trial)
+        if not self._points_first() and (trial := self._further(ahead=False)):
+            return trial
+        if self._proposed >= self._limit:
+            return self._further(ahead=True) or self._leader()
+        asked = self.study.ask()
+        self._proposed += 1
+        return self._propose(asked)
 
     def exhausted(self) -> bool:
-        return self._asked >= self._limit and not self._trials
+        if self._proposed < self._limit:
+            return False
+        if self._promotion and (self._promotion.next() or self._leader()):
+            return False
+        return all(self._waits(number) for number in self._open)
 
-    def evaluated(self, run: Run, evaluation: Evaluation) -> bool:
+    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
         kind = self.space.pruner.kind
-        if run.repeat or kind == "wilcoxon":
-            return False  # the point's first seed shows its curve; wilcoxon compares seeds
-        trial = self._trials[run.number]
-        if self._record(trial, evaluation.rung, evaluation.value) and kind != "none":
-            warmup = warmup_examples(self.space.pruner, run.params, evaluation.planned)
-            self._ready_pruner(run.params, evaluation, warmup)
+        if trial.repeat or kind == "wilcoxon":
+            return "go"  # the point's first seed shows its curve; wilcoxon compares seeds
+        asked = self._open[trial.number]
+        known = not self._report(asked, evaluation.rung, evaluation.value)
+        if kind == "asha":
+            return self._at_rung(trial, evaluation)
+        if not known and kind != "none":
+            warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
+            self._ready_pruner(trial.params, evaluation, warmup)
             whole = evaluation.planned and evaluation.examples >= evaluation.planned
             if evaluation.examples >= earliest(self.space.pruner, warmup, evaluation.planned) and not whole:
-                return bool(trial.should_prune())
-        return False
+                stop = bool(asked.should_prune())  # asked of the baseline too: others are held against it
+                return "prune" if stop and not trial.baseline else "go"
+        return "go"
 
-    def ended(self, state: RunState) -> None:
-        if self._decide(state.run.number):
-            self._settle(state.run.number)
+    def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+        """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there."""
+        record = self.ledger.trials[trial.id]
+        warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
+        self._ready_pruner(trial.params, evaluation, warmup)
+        assert self._promotion is not None
+        level = self._promotion.level(evaluation.rung)
+        early = evaluation.examples < earliest(self.space.pruner, warmup, evaluation.planned)
+        if early or level < 0 or (evaluation.planned and evaluation.examples >= evaluation.planned):
+            return "go"
+        if level > max(record.rungs, default=-1):
+            go = bool(trial.baseline) or self._promotion.goes_on(record, level, evaluation.best)
+            self._note("rung", id=trial.id, level=level, value=evaluation.best, go=go)
+        return "go" if record.waiting is None else "pause"
 
-    def _propose(self, trial: optuna.Trial) -> Run:
-        """Complete the point of an asked trial (the whole of it, or what a death left open)."""
+    def _leader(self) -> Trial | None:
+        """With pruner asha, when no new point will come and nothing runs: the most promising paused trial."""
+        if self._promotion is None or not all(self._waits(number) for number in self._open):
+            return None
+        leader = self._promotion.leader()
+        return leader.trial if leader else None
+
+    def _waits(self, number: int) -> bool:
+        """Whether a point's trial is paused at its rung."""
+        records = self.ledger.by_point.get(("search", number), [])
+        return bool(records) and records[-1].waiting is not None and records[-1].state == "paused"
+
+    def ended(self, record: TrialRecord) -> None:
+        if self._decide(record.trial.number):
+            self._settle(record.trial.number)
+
+    def _propose(self, asked: optuna.Trial) -> Trial:
+        """Complete the point of a trial asked of Optuna (the whole of it, or what a death left open)."""
         point: Point = {}
         for name, param in self.space.params.items():
             if self.space.active(name, point):
-                point[name] = value_of(param, _suggest(trial, name, distribution(param)))
+                point[name] = value_of(param, _suggest(asked, name, distribution(param)))
         self._seen.add(key(point))
-        self._trials[trial.number], self._points[trial.number] = trial, point
-        return self._run(trial.number, 0)
+        self._open[asked.number], self._points[asked.number] = asked, point
+        return self._trial(asked.number, 0)
 
-    def _run(self, number: int, repeat: int) -> Run:
+    def _trial(self, number: int, repeat: int) -> Trial:
         search = self.space.search
         point = self._points[number]
         baseline = "paper" if point == self._paper else ""
-        return make_run(
+        return make_trial(
             self.space,
             point,
             number=number,
@@ -166,78 +178,79 @@ class SearchPlan:
         blind = search.sampler in BLIND and self.space.pruner.kind not in BY_ENDED and search.patience is None
         return blind and self._limit < ENDLESS
 
-    def _further(self, ahead: bool) -> Run | None:
+    def _further(self, ahead: bool) -> Trial | None:
         """The next seed of the most promising point that is to have one; ahead: while its earlier ones run, too.
 
         Points that have become hopeless are settled.
         """
         sign = 1.0 if self.maximise else -1.0
         found: list[tuple[float, int]] = []
-        for number in self._trials:
-            runs = self.ledger.by_point.get(("search", number), [])
-            if self._may_go_on(runs, ahead):
-                values = seed_values(runs)
+        for number in self._open:
+            records = self.ledger.by_point.get(("search", number), [])
+            if self._may_go_on(records, ahead):
+                values = seed_values(records)
                 found.append((-sign * statistics.fmean(values) if values else math.inf, number))
         for _, number in sorted(found):
-            runs = self.ledger.by_point["search", number]
-            if self.space.pruner.kind == "wilcoxon" or not self._hopeless(number):
-                return self._run(number, len(runs))
-            if not any(state.open for state in runs):
+            records = self.ledger.by_point["search", number]
+            if self.space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._hopeless(number):
+                return self._trial(number, len(records))
+            if not any(record.open for record in records):
                 self._settle(number)
         return None
 
-    def _may_go_on(self, runs: list[RunState], ahead: bool) -> bool:
+    def _may_go_on(self, records: list[TrialRecord], ahead: bool) -> bool:
         """Whether a point that has had these seeds can have a further one now."""
         kind = self.space.pruner.kind
-        sound = all(state.open or state.state == "completed" for state in runs)
-        if not runs or not sound or len(runs) >= self.space.search.repeats:
+        sound = all(record.open or record.state == "completed" for record in records)
+        if not records or not sound or len(records) >= self.space.search.repeats:
             return False
-        if not any(state.open for state in runs):
+        if not any(record.open for record in records):
             return True
-        judged = kind == "none" or runs[0].state == "completed"  # a pruner may still stop the first seed
+        judged = kind == "none" or records[0].state == "completed"  # a pruner may still stop the first seed
         return ahead and judged and kind != "wilcoxon"  # which decides after every seed
 
     def _decide(self, number: int) -> bool:
         """After a seed of a point has ended: whether the point is to be settled, or has further seeds to come."""
-        runs = self.ledger.by_point[("search", number)]
-        if any(state.open for state in runs):
+        records = self.ledger.by_point[("search", number)]
+        if any(record.open for record in records):
             return False  # started ahead: the last one to end decides
-        if any(state.state != "completed" for state in runs):
+        if any(record.state != "completed" for record in records):
             return True
-        assert runs[-1].best is not None
+        assert records[-1].best is not None
         if self.space.pruner.kind == "wilcoxon":
-            trial = self._trials[number]
-            self._record(trial, runs[-1].run.repeat, runs[-1].best)
+            asked = self._open[number]
+            self._report(asked, records[-1].trial.repeat, records[-1].best)
             self._ready_pruner({}, None, 0)
-            if trial.should_prune():
+            if asked.should_prune() and not records[0].trial.baseline:
                 return True
-        return len(runs) >= self.space.search.repeats
+        return len(records) >= self.space.search.repeats
 
     def _settle(self, number: int) -> None:
         """Write down how a point ended, in the journal, then in Optuna.
 
         Completed: the mean of its seeds. Pruned: PRUNED at its last value. Failed: FAIL, whatever other seeds gave.
         """
-        runs = self.ledger.by_point[("search", number)]
-        last, seeds = next((state for state in runs if state.state != "completed"), runs[-1]), len(runs)
-        values = seed_values(runs)
+        records = self.ledger.by_point[("search", number)]
+        last, seeds = next((record for record in records if record.state != "completed"), records[-1]), len(records)
+        values = seed_values(records)
         value = statistics.fmean(values) if values else last.best
         early = last.state == "pruned" or (self.space.pruner.kind == "wilcoxon" and seeds < self.space.search.repeats)
         state = "fail" if last.failed else "pruned" if early else "complete"
         if number not in self.ledger.points:
-            self._note(number=number, state=state, value=value, seeds=seeds)
-        trial = self._trials.pop(number)
+            self._note("point", number=number, state=state, value=value, seeds=seeds)
+        asked = self._open.pop(number)
         self._points.pop(number)
-        trial.set_user_attr("stop", last.state)
-        trial.set_user_attr("seeds", seeds)
+        self._reported.pop(number, None)
+        asked.set_user_attr("stop", last.state)
+        asked.set_user_attr("seeds", seeds)
         if value is not None:
-            trial.set_user_attr("best", value)
+            asked.set_user_attr("best", value)
         if last.failed:
-            if (kind := last.state.removeprefix("failed:")) in LESSONS:
-                trial.set_user_attr(LESSON, kind)
-            trial.set_user_attr("reason", last.reason)
+            if (kind := last.state.removeprefix("failed:")) in OWN_FAULTS:
+                asked.set_user_attr(OWN_FAULT, kind)
+            asked.set_user_attr("reason", last.reason)
         told = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
-        self.study.tell(trial, value if state == "complete" else None, state=told)
+        self.study.tell(asked, value if state == "complete" else None, state=told)
 
     def _hopeless(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
@@ -258,18 +271,20 @@ class SearchPlan:
 
     def _seed_sd(self) -> float:
         squares, freedom = 0.0, 0
-        for (stage, _), runs in self.ledger.by_point.items():
-            values = seed_values(runs)
+        for (stage, _), records in self.ledger.by_point.items():
+            values = seed_values(records)
             if stage == "search" and len(values) > 1:
                 squares += statistics.variance(values) * (len(values) - 1)
                 freedom += len(values) - 1
         return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
 
-    def _record(self, trial: optuna.Trial, step: int, value: float) -> bool:
+    def _report(self, asked: optuna.Trial, step: int, value: float) -> bool:
         """Report an intermediate value; False when it is known already (a resumed trial repeats itself)."""
-        if step in self.study._storage.get_trial(trial._trial_id).intermediate_values:
+        known = self._reported.setdefault(asked.number, set())
+        if step in known:
             return False
-        trial.report(value, step)
+        known.add(step)
+        asked.report(value, step)
         return True
 
     def _ready_pruner(self, params: Mapping[str, Any], evaluation: Evaluation | None, warmup: int) -> None:
@@ -283,8 +298,35 @@ class SearchPlan:
             first = first_rung(self.space.pruner, warmup, evaluation.planned, rung)
             longest = evaluation.planned or first
             self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])
+        if self.space.pruner.kind == "asha":
+            self._promotion = Promotion(self.ledger, self.space.pruner.reduction, first)
         self.study.pruner = make_pruner(self.space.pruner, maximise=self.maximise, first=first, longest=longest)
         self._pruner_ready = True
+
+    def _asked(self, number: int) -> optuna.Trial:
+        """The handle of a trial that Optuna has."""
+        study_id = self._storage.get_study_id_from_name(self.study.study_name)
+        return optuna.Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def _replay(self, folder: StudyFolder) -> None:
+        """Show an Optuna study that was made again what its predecessor saw, in the same order: pruners keep notes."""
+        for frozen in self.study.get_trials(deepcopy=False):
+            if records := self.ledger.by_point.get(("search", frozen.number)):
+                self._open[frozen.number] = self._asked(frozen.number)
+                self._points[frozen.number] = dict(records[0].trial.point)
+        for event in read(folder.journal):
+            if event["e"] == "point" and self.ledger.points.get(event["number"]) == event:
+                self._settle(event["number"])
+                continue
+            record = self.ledger.trials.get(event.get("id", ""))
+            if record is None or record.trial.stage != "search" or record.trial.number not in self._open:
+                continue
+            if event["e"] == "eval":
+                self.evaluated(
+                    record.trial, Evaluation(**{k: v for k, v in event.items() if k not in ("e", "t", "id")})
+                )
+            elif event["e"] == "end" and event["stop"] == "completed" and self.space.pruner.kind == "wilcoxon":
+                self._report(self._open[record.trial.number], record.trial.repeat, event["best"])
 
     def _most_points(self) -> int:
         count = self.space.cardinality()
@@ -293,33 +335,29 @@ class SearchPlan:
     def _reconcile(self) -> None:
         """Bring Optuna up to date with the journal: settle what has ended, take up what has not."""
         for frozen in self.study.get_trials(deepcopy=False):
-            self._asked += 1
+            self._proposed += 1
             number = frozen.number
-            runs = self.ledger.by_point.get(("search", number), [])
-            if runs:
-                self._seen.add(key(runs[0].run.point))
+            records = self.ledger.by_point.get(("search", number), [])
+            if records:
+                self._seen.add(key(records[0].trial.point))
             if frozen.state != TrialState.RUNNING:
                 continue
-            trial = optuna.Trial(self.study, frozen._trial_id)
-            if not runs:
-                self._queue.append(self._propose(trial))
+            self._reported[number] = set(frozen.intermediate_values)
+            asked = self._asked(number)
+            if not records:
+                self._queue.append(self._propose(asked))
                 continue
-            self._trials[number], self._points[number] = trial, dict(runs[0].run.point)
+            self._open[number], self._points[number] = asked, dict(records[0].trial.point)
             if number in self.ledger.points or self._decide(number):
                 self._settle(number)
 
 
-def seed_values(runs: Iterable[RunState]) -> list[float]:
-    """The values of a point's completed seeds."""
-    return [state.best for state in runs if state.state == "completed" and state.best is not None]
-
-
-def _suggest(trial: optuna.Trial, name: str, wanted: optuna.distributions.BaseDistribution) -> Any:
+def _suggest(asked: optuna.Trial, name: str, wanted: optuna.distributions.BaseDistribution) -> Any:
     match wanted:
         case optuna.distributions.CategoricalDistribution(choices=choices):
-            return trial.suggest_categorical(name, choices)
+            return asked.suggest_categorical(name, choices)
         case optuna.distributions.IntDistribution(low=low, high=high, log=log, step=step):
-            return trial.suggest_int(name, low, high, step=step, log=log)
+            return asked.suggest_int(name, low, high, step=step, log=log)
         case optuna.distributions.FloatDistribution(low=low, high=high, log=log, step=step):
-            return trial.suggest_float(name, low, high, step=step, log=log)
+            return asked.suggest_float(name, low, high, step=step, log=log)
     raise AssertionError(wanted)

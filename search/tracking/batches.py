@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search import record
-from search.journal import Event
+from search import schema
+from search.store.ledger import Event
 
 PARAM_LIMIT = 6000  # MLflow cuts longer values
 STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
 
 
-class TrialNews:
-    """What a batch of events says of one trial, as MLflow takes it."""
+class TrialBatch:
+    """What MLflow gets to hear of one trial at once."""
 
     def __init__(self) -> None:
         self.params: list[Any] = []
@@ -32,32 +32,39 @@ class TrialNews:
                 self.params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in event["params"].items()]
             case "again":
                 self.status = "RUNNING"
+                self.tags.append(RunTag(schema.STOP, ""))  # a promoted trial is no longer paused
             case "pause":
                 self.status = "KILLED"
+                if event.get("rung") is not None:  # it counts as pruned here until it goes on
+                    self.tags.append(RunTag(schema.STOP, "paused"))
+                    self.metrics += self._final(event, metric, at_best)
             case "eval":
                 self.metrics += [
-                    Metric(record.stored(name), float(v), event["t"], event["examples"])
+                    Metric(schema.stored(name), float(v), event["t"], event["examples"])
                     for name, v in event["metrics"].items()
                 ]
             case "end":
-                self.metrics += [
-                    Metric(name, float(v), event["t"], event["examples"])
-                    for name, v in final_metrics(event, metric, at_best).items()
-                ]
-                self.tags.append(RunTag(record.STOP, event["stop"]))
+                self.metrics += self._final(event, metric, at_best)
+                self.tags.append(RunTag(schema.STOP, event["stop"]))
                 if event["reason"]:
-                    self.tags.append(RunTag(record.REASON, event["reason"][:PARAM_LIMIT]))
+                    self.tags.append(RunTag(schema.REASON, event["reason"][:PARAM_LIMIT]))
                 self.traceback, self.ended = event["traceback"], True
                 self.status = STATUS.get(event["stop"], "FAILED")
+
+    def _final(self, event: Event, metric: str, at_best: Mapping[str, float]) -> list[Any]:
+        from mlflow.entities import Metric
+
+        values = final_metrics(event, metric, at_best)
+        return [Metric(name, float(v), event["t"], event["examples"]) for name, v in values.items()]
 
 
 def final_metrics(event: Event, metric: str, at_best: Mapping[str, float]) -> dict[str, float]:
     """What is logged when a trial ends, at the step of its last example: `best_*` are all of its best evaluation."""
-    others = {record.best_key(name): v for name, v in at_best.items() if record.is_dev(name)}
+    others = {schema.best_key(name): v for name, v in at_best.items() if schema.is_dev(name)}
     values = others | {
-        record.TRAIN_SECONDS: event["seconds"],
-        record.BEST_AT_EXAMPLES: event["best_at"],
-        record.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
-        record.best_key(metric): event["best"],
+        schema.TRAIN_SECONDS: event["seconds"],
+        schema.BEST_AT_EXAMPLES: event["best_at"],
+        schema.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
+        schema.best_key(metric): event["best"],
     }
     return {name: value for name, value in values.items() if value is not None}

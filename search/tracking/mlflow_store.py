@@ -1,25 +1,18 @@
-"""Where MLflow's runs are: its address, and on this machine its SQLite database, made whole or not at all."""
+"""MLflow's SQLite database on this machine, made whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import socket
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from search.layout import is_remote
+from search.schema import SQLITE
 
-SQLITE = "sqlite:///"
-
-
-def tracking_uri(storage: str) -> str:
-    """MLFLOW_TRACKING_URI where it is set, else a database in the storage (behind a URI: in ./runs)."""
-    given = os.environ.get("MLFLOW_TRACKING_URI")
-    if given:
-        return given
-    folder = Path("runs").absolute() if is_remote(storage) else Path(storage)
-    return f"{SQLITE}{folder / 'mlflow.db'}"
+ANSWER_S = 4.0  # how long a tracking server may take to accept a connection
 
 
 def make_store(uri: str) -> None:
@@ -33,7 +26,7 @@ def make_store(uri: str) -> None:
         return
     from mlflow import MlflowClient
 
-    hush()
+    quiet_loggers()
     store.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=store.parent) as scratch:
         draft = Path(scratch) / store.name
@@ -43,7 +36,20 @@ def make_store(uri: str) -> None:
             os.link(draft, store)
 
 
-def hush() -> None:
+def quiet_loggers() -> None:
     """MLflow and Alembic say nothing of their migrations. To be called after MLflow's import, which sets levels."""
     for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def unreachable(uri: str) -> str:
+    """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
+    return ""

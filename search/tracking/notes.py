@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from search.journal import Event, Ledger
-from search.layout import StudyFolder
-from search.live import best_runs, headline, show, trial_line
 from search.space import Space
+from search.store.layout import StudyFolder
+from search.store.ledger import Event, Ledger
+from search.wording import best_trials, headline, show, trial_line
 
 SHOWN = 3  # best trials in a study's note
 
@@ -23,7 +23,7 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
     ]
     if ledger is not None and ledger.lives:
         lines = [headline(space, ledger, ledger.lives[-1][1])]
-        lines += [trial_line(s, space) for s in best_runs(ledger, SHOWN) if s.state == "completed"]
+        lines += [trial_line(s, space) for s in best_trials(ledger, SHOWN) if s.state == "completed"]
         parts.append("**So far**\n\n```\n" + "\n".join(lines) + "\n```")
     rows = [f"| `{name}` | `{param.written()}` |" for name, param in space.params.items()]
     parts.append("| searched | range |\n|---|---|\n" + "\n".join(rows))
@@ -43,7 +43,7 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
 def trial_note(start: Event, space: Space, folder: StudyFolder) -> str:
     """What a trial tries (its `start` event) and where its files are."""
     point = "\n".join(f"| `{name}` | {show(value)} |" for name, value in start["point"].items())
-    kind = {"search": "Trial of the search", "confirm": "Confirming run on a fresh seed"}[start["stage"]]
+    kind = {"search": "Trial of the search", "confirm": "Confirming trial on a fresh seed"}[start["stage"]]
     of = f", the {start['baseline']} baseline" if start["baseline"] else ""
     return (
         f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.method}` on `{space.encoder}`.\n\n"

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
-from search.tracking import Tracker
+from search.tracking.tracker import Tracker
+from trainables.contract.errors import first_line
 
 POLL_S = 0.5  # how often the journal is looked at for new lines
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 
 
 class Replayer:
-    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search.
+    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search."""
 
-    Args: also: called now and then in the same thread (the study's files on their way to a remote storage).
-    """
-
-    def __init__(self, tracker: Tracker, also: Callable[[], None] = lambda: None) -> None:
-        self.tracker, self._also = tracker, also
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
         self.trouble = ""  # the last failure, one line; empty when all is well
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="tracking", daemon=True)
@@ -49,15 +46,12 @@ class Replayer:
             self._stop.wait(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
 
     def _try(self, final: bool = False) -> bool:
-        trouble = ""
-        # Each by itself: a tracker that is down must not keep the journal from a storage that outlives this machine.
-        for task in (self._also, lambda: self.tracker.catch_up(final)):
-            try:
-                task()
-            except Exception as error:  # stores raise what they like; nothing of it may reach the search
-                trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.trouble = trouble
-        return not trouble
+        try:
+            self.tracker.catch_up(final)
+            self.trouble = ""
+        except Exception as error:  # stores raise what they like; nothing of it may reach the search
+            self.trouble = first_line(error)
+        return not self.trouble
 
 
 def replay(tracker: Tracker) -> str:
@@ -66,5 +60,5 @@ def replay(tracker: Tracker) -> str:
         tracker.catch_up(final=True)
         tracker.close_stale()
     except Exception as error:  # as in Replayer
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return ""

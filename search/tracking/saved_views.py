@@ -11,16 +11,16 @@ import json
 import zlib
 from typing import Any
 
-from search import record
+from search import schema
 from search.space import Space
 
 
 def saved_views(space: Space, study: str) -> dict[str, str]:
     """Experiment tags: `<study>` opens the table, `<study>-charts` parallel coordinates and learning curves."""
-    metric = record.stored(space.metric.name)
-    best = record.best_key(space.metric.name)
+    metric = schema.stored(space.metric.name)
+    best = schema.best_key(space.metric.name)
     table: dict[str, Any] = {
-        "searchFilter": f"tags.{record.ROLE} = 'trial' and tags.{record.STUDY_ID} = '{study}'",
+        "searchFilter": f"tags.{schema.ROLE} = 'trial' and tags.{schema.STUDY_ID} = '{study}'",
         "orderByKey": f"metrics.`{best}`",
         "orderByAsc": space.metric.mode == "min",
         "startTime": "ALL",
@@ -29,7 +29,7 @@ def saved_views(space: Space, study: str) -> dict[str, str]:
         "modelVersionFilter": "All Runs",
         "selectedColumns": [f"metrics.`{best}`"]
         + [f"params.`{name}`" for name in space.params]
-        + [f"tags.`{record.STOP}`"],
+        + [f"tags.`{schema.STOP}`"],
         "columnOrder": [],
         "columnWidths": {},
         "runsHiddenMode": "SHOWALL",

@@ -18,15 +18,17 @@ from typing import Any
 
 import fsspec
 
-from search import record
-from search.journal import Event, Ledger, read, read_with_ends
-from search.layout import StudyFolder
-from search.notes import study_note, trial_note
+from search import schema
 from search.space import Space
-from search.store import SQLITE, hush, make_store
-from search.trial_news import PARAM_LIMIT, TrialNews
-from search.trials_file import TrialsFile
-from search.views import saved_views
+from search.store.journal import read, read_with_ends
+from search.store.layout import StudyFolder
+from search.store.ledger import Event, Ledger
+from search.tracking.batches import PARAM_LIMIT, TrialBatch
+from search.tracking.mlflow_store import make_store, quiet_loggers
+from search.tracking.notes import study_note, trial_note
+from search.tracking.saved_views import saved_views
+from search.tracking.trials_file import TrialsFile
+from trainables.contract.whole_files import whole_file
 
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
@@ -43,9 +45,9 @@ class Tracker:
         self.experiment_id: str | None = None
         self._client: Any = None
         self._study_run: str | None = None
-        self._runs: dict[str, str] = {}  # our trial id -> MLflow's run id
+        self._run_ids: dict[str, str] = {}  # our trial id -> MLflow's run id
         self._at_best: dict[str, tuple[int, dict[str, float]]] = {}  # open trial -> its best evaluation so far
-        self._file = TrialsFile(folder.local / record.TRIALS_FILE) if uri.startswith("http") else None
+        self._file = TrialsFile(folder.local / schema.TRIALS_FILE) if uri.startswith("http") else None
         position = _read_json(folder.tracked)
         same = position.get("uri") == uri
         self._offset: int = position.get("offset", 0) if same else 0
@@ -80,7 +82,7 @@ class Tracker:
         """
         self._connect()
         client = self._client
-        stale = self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
+        stale = self._search(f"tags.{schema.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
         for run in stale:
             client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(int(time.time() * 1000)))
         return len(stale)
@@ -99,23 +101,26 @@ class Tracker:
     def _write(self, events: list[Event], end: int) -> None:
         """One batch: everything of a trial in one call, then its status."""
         self._connect()
-        news: dict[str, TrialNews] = {}
+        batches: dict[str, TrialBatch] = {}
         for event in events:
             kind = event["e"]
             if kind == "life":
                 self._client.update_run(self._study_run, status="RUNNING")
+                if event["stage"] == "confirm":  # each is a look at the figures, which the verdict accounts for
+                    plan = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("e", "t", "stage"))
+                    self._client.set_tag(self._study_run, f"{schema.CONFIRMATION}{event['t']}", plan)
             elif kind == "close":
                 self._close_study(event)
             elif "id" in event:
                 if kind == "start":
-                    self._run_of(event)
+                    self._run_id_of(event)
                 self._remember(event)
                 at, metrics = self._at_best.get(event["id"], (0, {}))
                 at_best = metrics if at == event.get("best_at") else {}
-                news.setdefault(event["id"], TrialNews()).add(event, self.space.metric.name, at_best)
-        for trial_id, new in news.items():
-            self._log(trial_id, new)
-        for trial_id in [trial_id for trial_id, new in news.items() if new.ended]:
+                batches.setdefault(event["id"], TrialBatch()).add(event, self.space.metric.name, at_best)
+        for trial_id, batch in batches.items():
+            self._log(trial_id, batch)
+        for trial_id in [trial_id for trial_id, batch in batches.items() if batch.ended]:
             self._at_best.pop(trial_id, None)
             if self._file:
                 self._file.waiting += 1
@@ -131,32 +136,31 @@ class Tracker:
         return self._file.after(time_ms) if self._file else time_ms
 
     def _save_position(self) -> None:
-        draft = self.folder.tracked.with_suffix(".tmp")
-        draft.write_text(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}))
-        os.replace(draft, self.folder.tracked)
+        with whole_file(self.folder.tracked) as file:
+            file.write(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}).encode())
 
-    def _log(self, trial_id: str, new: TrialNews) -> None:
-        client, run_id = self._client, self._runs[trial_id]
-        for i in range(0, len(new.metrics), 900):  # MLflow takes 1,000 items at once
-            client.log_batch(run_id, metrics=new.metrics[i : i + 900])
-        if new.params or new.tags:
-            client.log_batch(run_id, params=new.params, tags=new.tags)
-        if new.traceback:
-            client.log_text(run_id, new.traceback, record.TRACEBACK_FILE)
-        if new.status == "RUNNING":
+    def _log(self, trial_id: str, batch: TrialBatch) -> None:
+        client, run_id = self._client, self._run_ids[trial_id]
+        for i in range(0, len(batch.metrics), 900):  # MLflow takes 1,000 items at once
+            client.log_batch(run_id, metrics=batch.metrics[i : i + 900])
+        if batch.params or batch.tags:
+            client.log_batch(run_id, params=batch.params, tags=batch.tags)
+        if batch.traceback:
+            client.log_text(run_id, batch.traceback, schema.TRACEBACK_FILE)
+        if batch.status == "RUNNING":
             client.update_run(run_id, status="RUNNING")
-        elif new.status:
-            client.set_terminated(run_id, new.status, end_time=self._end(new.time))
-        if new.ended:
-            self._late[trial_id] = new.time
+        elif batch.status:
+            client.set_terminated(run_id, batch.status, end_time=self._end(batch.time))
+        if batch.ended:
+            self._late[trial_id] = batch.time
 
     def _close_study(self, event: Event) -> None:
         status = {"finished": "FINISHED", "failed": "FAILED"}.get(event["status"], "KILLED")
         ledger = Ledger(maximise=self.space.metric.mode == "max")
         for past in read(self.folder.journal):
             ledger.apply(past)
-        self._client.set_tag(self._study_run, record.NOTE, study_note(self.space, self.folder, ledger))
-        self._client.set_tag(self._study_run, record.REASON, event["reason"])
+        self._client.set_tag(self._study_run, schema.NOTE, study_note(self.space, self.folder, ledger))
+        self._client.set_tag(self._study_run, schema.REASON, event["reason"])
         self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
     def _late_artifacts(self, final: bool) -> None:
@@ -165,13 +169,13 @@ class Tracker:
             return
         self._connect()
         for trial_id, ended in list(self._late.items()):
-            source = f"{self.folder.trial(trial_id)}/best/{record.SIMILARITIES}"
+            source = f"{self.folder.trial(trial_id)}/best/{schema.SIMILARITIES}"
             filesystem, path = fsspec.core.url_to_fs(source)
             if filesystem.exists(path):
                 with tempfile.TemporaryDirectory() as scratch:
-                    local = Path(scratch) / record.SIMILARITIES
+                    local = Path(scratch) / schema.SIMILARITIES
                     filesystem.get_file(path, str(local))
-                    self._client.log_artifact(self._runs[trial_id], str(local))
+                    self._client.log_artifact(self._run_ids[trial_id], str(local))
             elif not final and time.time() - ended / 1000 < LATE_S:
                 continue
             del self._late[trial_id]
@@ -189,27 +193,29 @@ class Tracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow import MlflowClient
 
-        hush()
+        quiet_loggers()
         make_store(self.uri)
         client = MlflowClient(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
         if experiment is None:
             place = None
-            if self.uri.startswith(SQLITE):  # else MLflow would put artifacts into the current folder
-                place = (Path(self.uri.removeprefix(SQLITE)).parent / "artifacts" / self.space.name).as_uri()
+            if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
+                place = (
+                    Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent / "artifacts" / self.space.name
+                ).as_uri()
             self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
         else:
             self.experiment_id = experiment.experiment_id
         self._client = client
         try:
             ends = []
-            for run in self._search(f"tags.{record.STUDY_ID} = '{self.folder.study}'"):
+            for run in self._search(f"tags.{schema.STUDY_ID} = '{self.folder.study}'"):
                 tags = run.data.tags
                 ends.append(run.info.end_time)
-                if tags.get(record.ROLE) == "study":
+                if tags.get(schema.ROLE) == "study":
                     self._study_run = run.info.run_id
-                elif record.TRIAL_ID in tags:
-                    self._runs[tags[record.TRIAL_ID]] = run.info.run_id
+                elif schema.TRIAL_ID in tags:
+                    self._run_ids[tags[schema.TRIAL_ID]] = run.info.run_id
             if self._study_run is None:
                 self._study_run = self._make_study_run()
                 self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is told again
@@ -230,19 +236,22 @@ class Tracker:
 
         client, space = self._client, self.space
         tags = {
-            record.ROLE: "study",
-            record.STUDY_ID: self.folder.study,
-            record.METHOD: space.method,
-            record.METRIC: space.metric.name,
-            record.MODE: space.metric.mode,
-            record.FOLDER: self.folder.uri,
-            record.SEARCHED: ",".join(space.params),
-            record.NOTE: study_note(space, self.folder),
+            schema.ROLE: "study",
+            schema.STUDY_ID: self.folder.study,
+            schema.METHOD: space.method,
+            schema.METRIC: space.metric.name,
+            schema.MODE: space.metric.mode,
+            schema.FOLDER: self.folder.uri,
+            schema.SEARCHED: ",".join(space.params),
+            schema.NOTE: study_note(space, self.folder),
         }
         began = int(self.folder.space.stat().st_mtime * 1000)
         run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
         run_id: str = run.info.run_id
-        params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(space.resolved()).items()]
+        resolved = space.resolved()
+        if space.plugins:  # their text is in the space file
+            resolved["plugins"] = [plugin.file for plugin in space.plugins]
+        params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(resolved).items()]
         for i in range(0, len(params), 100):  # MLflow takes 100 at once
             client.log_batch(run_id, params=params[i : i + 100])
         for path in (self.folder.space, self.folder.environment):
@@ -252,29 +261,29 @@ class Tracker:
             client.set_experiment_tag(self.experiment_id, tag, value)
         return run_id
 
-    def _run_of(self, event: Event) -> str:
+    def _run_id_of(self, event: Event) -> str:
         """MLflow's run of a trial, made when it is not there."""
         trial_id = event["id"]
-        if trial_id not in self._runs:
+        if trial_id not in self._run_ids:
             tags = {
-                record.ROLE: "trial",
-                record.STUDY_ID: self.folder.study,
-                record.TRIAL_ID: trial_id,
-                record.POINT_ID: event["point_id"],
-                record.SEED: str(event["seed"]),
-                record.STAGE: event["stage"],
-                record.OPTUNA_NUMBER: str(event["number"]),
-                record.METHOD: self.space.method,
-                record.FOLDER: f"trials/{trial_id}",
-                record.PARENT: self._study_run,
-                record.NOTE: trial_note(event, self.space, self.folder),
+                schema.ROLE: "trial",
+                schema.STUDY_ID: self.folder.study,
+                schema.TRIAL_ID: trial_id,
+                schema.POINT_ID: event["point_id"],
+                schema.SEED: str(event["seed"]),
+                schema.STAGE: event["stage"],
+                schema.OPTUNA_NUMBER: str(event["number"]),
+                schema.METHOD: self.space.method,
+                schema.FOLDER: f"trials/{trial_id}",
+                schema.PARENT: self._study_run,
+                schema.NOTE: trial_note(event, self.space, self.folder),
             }
             if event["baseline"]:
-                tags[record.BASELINE] = event["baseline"]
-            name = run_name(trial_id, event["point"])
+                tags[schema.BASELINE] = event["baseline"]
+            name = trial_name(trial_id, event["point"])
             run = self._client.create_run(self.experiment_id, start_time=event["t"], run_name=name, tags=tags)
-            self._runs[trial_id] = run.info.run_id
-        return self._runs[trial_id]
+            self._run_ids[trial_id] = run.info.run_id
+        return self._run_ids[trial_id]
 
     def _search(self, text: str) -> list[Any]:
         found, token = [], None
@@ -286,7 +295,7 @@ class Tracker:
                 return found
 
 
-def run_name(trial_id: str, point: Mapping[str, Any]) -> str:
+def trial_name(trial_id: str, point: Mapping[str, Any]) -> str:
     """`t07 lr=3e-5`: the id and the first searched parameter, short enough for MLflow's table."""
     if not point:
         return trial_id

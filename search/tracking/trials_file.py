@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from search import record
+from search import schema
+from trainables.contract.whole_files import whole_file
 
 MANY = 250  # ended trials not yet in the file that make it worth renewing while the search runs
 SOME = 100  # ... when it has ended
@@ -37,7 +37,7 @@ class TrialsFile:
         """Go on with the file of an earlier life, if it is of this study run; `ends`: of all its trials."""
         self.until = 0
         for row in self._rows():
-            if row["tags"].get(record.PARENT) != study_run:  # of another store
+            if row["tags"].get(schema.PARENT) != study_run:  # of another store
                 self.until = 0
                 break
             self.until = max(self.until, row["end"])
@@ -59,7 +59,7 @@ class TrialsFile:
         """
         from mlflow.entities import ViewType
 
-        news = f"tags.`{record.PARENT}` = '{study_run}' and attributes.end_time > {self.until}"
+        news = f"tags.`{schema.PARENT}` = '{study_run}' and attributes.end_time > {self.until}"
         rows, token = [], None
         while True:  # deleted runs too, lest they be missed once restored
             page = client.search_runs([experiment_id], news, ViewType.ALL, max_results=1000, page_token=token)
@@ -69,14 +69,13 @@ class TrialsFile:
                 break
         if rows:
             text = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-            draft = self._path.with_suffix(".tmp")
-            draft.write_bytes((self._path.read_bytes() if self._path.exists() else b"") + gzip.compress(text.encode()))
-            os.replace(draft, self._path)
+            with whole_file(self._path) as file:
+                file.write((self._path.read_bytes() if self._path.exists() else b"") + gzip.compress(text.encode()))
             self.until = max(self.until, *(row["end"] for row in rows))
         self.waiting = 0
         if self._path.exists():
             client.log_artifact(study_run, str(self._path))
-            client.set_tag(study_run, record.TRIALS_TAG, self._path.name)
+            client.set_tag(study_run, schema.TRIALS_TAG, self._path.name)
 
     def _rows(self) -> list[dict[str, Any]]:
         try:
@@ -86,7 +85,7 @@ class TrialsFile:
 
 
 def _row(run: Any) -> dict[str, Any]:
-    """Fields of `analysis.store.Run`, but for the experiment's name."""
+    """Fields of `analysis.reading.runs.StoredRun`, but for the experiment's name."""
     info, data = run.info, run.data
     return {
         "run_id": info.run_id, "experiment_id": info.experiment_id, "name": info.run_name or "",

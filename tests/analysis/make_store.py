@@ -10,7 +10,7 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Param, RunTag
 
-from search import record
+from search import schema
 
 EVALUATIONS = 16
 STEP = 8000  # training examples between two evaluations
@@ -28,12 +28,12 @@ def make_store(path: Path, trials: int, seed: int = 0, pairs: int = 1500) -> str
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("large", artifact_location=(path.parent / "artifacts").as_uri())
     tags = {
-        record.ROLE: "study", record.STUDY_ID: "large-1", record.METHOD: "simcse", record.METRIC: "stsb_dev",
-        record.MODE: "max", record.SEARCHED: "learning_rate,batch_size,dropout,temperature",
+        schema.ROLE: "study", schema.STUDY_ID: "large-1", schema.METHOD: "simcse", schema.METRIC: "stsb_dev",
+        schema.MODE: "max", schema.SEARCHED: "learning_rate,batch_size,dropout,temperature",
     }  # fmt: skip
     study = client.create_run(experiment, tags=tags, run_name="large-1").info.run_id
     client.log_batch(
-        study, params=[Param("search.trials", str(trials))], tags=[RunTag(record.FOLDER, str(path.parent))]
+        study, params=[Param("search.trials", str(trials))], tags=[RunTag(schema.FOLDER, str(path.parent))]
     )
     client.set_terminated(study)
 
@@ -86,17 +86,17 @@ def make_store(path: Path, trials: int, seed: int = 0, pairs: int = 1500) -> str
     for i in {0, *np.argsort(-level)[:10].tolist()}:
         artifacts[ids[i]].mkdir(parents=True)
         cosines = (gold + 0.8 * rng.normal(size=pairs)).astype(np.float32)
-        np.savez(artifacts[ids[i]] / record.SIMILARITIES, stsb_dev=cosines, stsb_gold=gold)
+        np.savez(artifacts[ids[i]] / schema.SIMILARITIES, stsb_dev=cosines, stsb_gold=gold)
     return uri
 
 
 def _tags(i: int, run: str, study: str) -> dict[str, str]:
     tags = {
-        record.ROLE: "trial", record.STUDY_ID: "large-1", record.TRIAL_ID: f"t{i:04}", record.POINT_ID: run[:12],
-        record.SEED: "0", record.STAGE: "search", record.STOP: "completed", record.OPTUNA_NUMBER: str(i),
-        record.METHOD: "simcse", record.FOLDER: f"trials/t{i:04}", record.PARENT: study, "mlflow.runName": f"t{i:04}",
+        schema.ROLE: "trial", schema.STUDY_ID: "large-1", schema.TRIAL_ID: f"t{i:04}", schema.POINT_ID: run[:12],
+        schema.SEED: "0", schema.STAGE: "search", schema.STOP: "completed", schema.OPTUNA_NUMBER: str(i),
+        schema.METHOD: "simcse", schema.FOLDER: f"trials/t{i:04}", schema.PARENT: study, "mlflow.runName": f"t{i:04}",
     }  # fmt: skip
-    return tags | ({record.BASELINE: "paper"} if i == 0 else {})
+    return tags | ({schema.BASELINE: "paper"} if i == 0 else {})
 
 
 def _params(rng: np.random.Generator) -> dict[str, str]:
@@ -113,8 +113,8 @@ def _metrics(level: float, rng: np.random.Generator) -> list[tuple[str, int, flo
     curves |= {name: rng.normal(size=EVALUATIONS) for name in OTHERS}
     best = int(curves[SETS[0]].argmax())
     ends = {
-        **{record.best_key(name): float(curves[name][best]) for name in SETS},
-        record.BEST_AT_EXAMPLES: float(steps[best]), record.TRAIN_SECONDS: 300.0, record.EXAMPLES_PER_SECOND: 420.0,
+        **{schema.best_key(name): float(curves[name][best]) for name in SETS},
+        schema.BEST_AT_EXAMPLES: float(steps[best]), schema.TRAIN_SECONDS: 300.0, schema.EXAMPLES_PER_SECOND: 420.0,
     }  # fmt: skip
     logged = [
         (name, step, float(value)) for name, curve in curves.items() for step, value in zip(steps, curve, strict=True)

@@ -8,40 +8,40 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.rank import Metric
-from analysis.store import Row, Run
-from analysis.study import Study
-from analysis.tables import PARAM
+from analysis.reading.runs import MetricRow, StoredRun
+from analysis.tables.metric import Metric
+from analysis.tables.study import Study
+from analysis.tables.trials import PARAM
 
 METRIC = Metric("stsb_dev", ("stsb_dev",))
 
 
 class MemoryStore:
-    """Artifacts of the study's run and metric rows, as `analysis.store.Store` gives them."""
+    """Artifacts of the study's run and metric rows, as `analysis.reading.store.Store` gives them."""
 
     uri = "memory"
 
-    def __init__(self, space: Mapping[str, Any], rows: Sequence[Row] = ()) -> None:
+    def __init__(self, space: Mapping[str, Any], rows: Sequence[MetricRow] = ()) -> None:
         self._space, self._rows = yaml.safe_dump(dict(space)).encode(), rows
 
-    def studies(self) -> list[Run]:
+    def studies(self) -> list[StoredRun]:
         return []
 
-    def trials(self, study: Run) -> list[Run]:  # noqa: ARG002  # the interface's
+    def trials(self, study: StoredRun) -> list[StoredRun]:  # noqa: ARG002  # the interface's
         return []
 
-    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[Row]:
+    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[MetricRow]:
         return [row for row in self._rows if row[0] in run_ids and row[1] in metrics]
 
-    def artifact(self, run: Run, path: str) -> bytes | None:  # noqa: ARG002  # the interface's
+    def artifact(self, run: StoredRun, path: str) -> bytes | None:  # noqa: ARG002  # the interface's
         return self._space if path == "space.yaml" else None
 
     def count_runs(self) -> int:
         return 1
 
 
-def run(run_id: str = "study", metrics: Mapping[str, float] | None = None, **tags: str) -> Run:
-    return Run(
+def run(run_id: str = "study", metrics: Mapping[str, float] | None = None, **tags: str) -> StoredRun:
+    return StoredRun(
         run_id=run_id, experiment_id="1", experiment="memory", name=run_id, status="FINISHED", start=0, end=1000,
         artifact_uri="", tags=tags, params={}, metrics=dict(metrics or {}),
     )  # fmt: skip

@@ -14,7 +14,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from search import record
+from search import schema
 
 RUNGS = (500, 1000, 2000, 4000)
 SPACE: dict[str, Any] = {
@@ -56,13 +56,13 @@ class SmallStore:
         searched = [k for k, v in space["params"].items() if isinstance(v, dict)]
         searched += [k for k in space.get("points", [{}])[0] if k not in searched]
         tags = {
-            record.ROLE: "study",
-            record.STUDY_ID: study_id,
-            record.METHOD: space["method"],
-            record.METRIC: space["metric"]["name"],
-            record.MODE: space["metric"]["mode"],
-            record.FOLDER: str(self.folder / study_id),
-            record.SEARCHED: ",".join(searched),
+            schema.ROLE: "study",
+            schema.STUDY_ID: study_id,
+            schema.METHOD: space["method"],
+            schema.METRIC: space["metric"]["name"],
+            schema.MODE: space["metric"]["mode"],
+            schema.FOLDER: str(self.folder / study_id),
+            schema.SEARCHED: ",".join(searched),
         }
         run = self.client.create_run(
             self._experiments[name], start_time=self._tick(), tags=tags, run_name=study_id
@@ -95,23 +95,23 @@ class SmallStore:
         """A trial's run; its id. curve: the metric at RUNGS, as far as the trial came."""
         point = str(sorted(params.items()))
         tags = {
-            record.ROLE: "trial",
-            record.STUDY_ID: study_id,
-            record.TRIAL_ID: trial_id,
-            record.POINT_ID: hashlib.sha256(point.encode()).hexdigest()[:12],
-            record.SEED: str(seed),
-            record.STAGE: stage,
-            record.OPTUNA_NUMBER: trial_id[1:5].lstrip("0") or "0",
-            record.METHOD: "edacse",
-            record.FOLDER: f"trials/{trial_id}",
-            record.PARENT: study_run,
+            schema.ROLE: "trial",
+            schema.STUDY_ID: study_id,
+            schema.TRIAL_ID: trial_id,
+            schema.POINT_ID: hashlib.sha256(point.encode()).hexdigest()[:12],
+            schema.SEED: str(seed),
+            schema.STAGE: stage,
+            schema.OPTUNA_NUMBER: trial_id[1:5].lstrip("0") or "0",
+            schema.METHOD: "edacse",
+            schema.FOLDER: f"trials/{trial_id}",
+            schema.PARENT: study_run,
         }
         if stop:
-            tags[record.STOP] = stop
+            tags[schema.STOP] = stop
         if stop.startswith("failed"):
-            tags[record.REASON] = "the loss is nan after 500 training examples"
+            tags[schema.REASON] = "the loss is nan after 500 training examples"
         if baseline:
-            tags[record.BASELINE] = "paper"
+            tags[schema.BASELINE] = "paper"
         experiment = self.client.get_run(study_run).info.experiment_id
         run = self.client.create_run(experiment, start_time=self._tick(), tags=tags, run_name=trial_id).info.run_id
         at = self._tick()
@@ -128,19 +128,19 @@ class SmallStore:
         if curve:
             best = int(np.argmax(curve))
             end = {
-                record.best_key(metric): max(curve),
-                record.BEST_AT_EXAMPLES: RUNGS[best],
-                record.TRAIN_SECONDS: seconds * len(curve),
-                record.EXAMPLES_PER_SECOND: RUNGS[0] / seconds,
+                schema.best_key(metric): max(curve),
+                schema.BEST_AT_EXAMPLES: RUNGS[best],
+                schema.TRAIN_SECONDS: seconds * len(curve),
+                schema.EXAMPLES_PER_SECOND: RUNGS[0] / seconds,
             }
             metrics += [Metric(name, float(v), at + 9000, RUNGS[len(curve) - 1]) for name, v in end.items()]
         written = [Param(k, str(v)) for k, v in params.items()]
         self.client.log_batch(run, metrics=metrics, params=written, tags=[RunTag("x", "y")])
         if similarities is not None:
             with TemporaryDirectory() as scratch:
-                file = Path(scratch) / record.SIMILARITIES
+                file = Path(scratch) / schema.SIMILARITIES
                 set_name = metric.removesuffix("_dev")
-                np.savez(file, **{metric: similarities, f"{set_name}{record.GOLD_SUFFIX}": gold})  # type: ignore[arg-type]
+                np.savez(file, **{metric: similarities, f"{set_name}{schema.GOLD_SUFFIX}": gold})  # type: ignore[arg-type]
                 self.client.log_artifact(run, str(file))
         self.client.set_terminated(run, "FAILED" if stop.startswith("failed") else "FINISHED", end_time=at + 60_000)
         return str(run)

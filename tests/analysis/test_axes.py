@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from memory_study import memory_study
 
-from analysis.axes import label, study_axes
+from analysis.tables.axes import label, study_axes
 
 
 def test_axes_of_a_space_file() -> None:

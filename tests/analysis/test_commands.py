@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from small_store import SmallStore, fill
 from trained_trials import trial_folder
 
-from analysis.cli import main
+from analysis.commands.main import main
+
+pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")

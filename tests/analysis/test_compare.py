@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,16 @@ import pytest
 import yaml
 from memory_study import memory_study
 
-from analysis.compare import compare
 from analysis.errors import InputError
-from analysis.published import LINKS, notes, paper_table, published, tables
-from trainables.configs import CONFIGS
-from trainables.knobs import knobs
+from analysis.papers.compare import compare
+from analysis.papers.links import LINKS
+from analysis.papers.published import notes, paper_table, published, tables
+from analysis.writing.comparison_text import comparison_text
+from trainables.contract.knobs import knobs
+from trainables.contract.registry import declared
 
-SPACES = Path(__file__).parents[2] / "spaces" / "papers"
+ROOT = Path(__file__).parents[2]
+SPACES = ROOT / "spaces" / "papers"
 
 
 def method_of(space: str) -> str:
@@ -29,15 +34,15 @@ def test_every_row_is_printed_and_runs(space: str) -> None:
     from search.space import load_space
 
     table = paper_table(space)
-    assert table.rows
-    loaded = load_space(str(SPACES / f"{space}.yaml"))
-    known = knobs(CONFIGS[method_of(space)])
+    assert any(row.params is not None for row in table.rows)
+    loaded = load_space(str(SPACES / f"{table.space}.yaml"))
+    known = knobs(declared(method_of(table.space)).config)
     printed = {c for row in published()[table.source][table.table]["rows"] for c in row if isinstance(c, (int, float))}
     for row in table.rows:
         assert row.cells
         for value in row.cells.values():
             assert value in printed or round(value / 100, 4) in printed  # the post prints in [0, 1]
-        for name, value in row.params.items():
+        for name, value in (row.params or {}).items():
             assert name in known
             param = loaded.params.get(name)
             allowed = param.values if param is not None else (loaded.base[name],)
@@ -50,13 +55,17 @@ def test_every_row_is_printed_and_runs(space: str) -> None:
 
 def test_rows_of_one_table_are_told_apart() -> None:
     for space in LINKS:
-        rows = [sorted((k, str(v)) for k, v in row.params.items()) for row in paper_table(space).rows]
+        rows = [
+            [row.untrained, *sorted((k, str(v)) for k, v in row.params.items())]
+            for row in paper_table(space).rows
+            if row.params is not None
+        ]
         assert len({str(r) for r in rows}) == len(rows), space
 
 
 def test_a_misprint_is_translated_and_noted() -> None:
     table = paper_table("edacse_table05_bert")
-    assert {row.label: row.params["sample_size"] for row in table.rows}["17544"] == 175460
+    assert {row.label: (row.params or {})["sample_size"] for row in table.rows}["17544"] == 175460
     assert any(note.startswith("D14") for note in table.notes)
     assert any(note.startswith("D17") for note in table.notes)
     assert any(note.startswith("D18") for note in paper_table("edacse_table12_bert").notes)
@@ -64,17 +73,17 @@ def test_a_misprint_is_translated_and_noted() -> None:
 
 
 def test_tables_by_the_beginning_of_their_name() -> None:
-    assert [t.space for t in tables("edacse_table15")] == [
+    assert [t.name for t in tables("edacse_table15")] == [
         "edacse_table15_bert", "edacse_table15_roberta", "edacse_table15_roberta_large",
     ]  # fmt: skip
-    assert [t.space for t in tables("edacse_table15_bert")] == ["edacse_table15_bert"]
+    assert [t.name for t in tables("edacse_table15_bert")] == ["edacse_table15_bert"]
     with pytest.raises(InputError, match="unknown table 'edacse_tabel15_bert'; did you mean 'edacse_table15_bert'"):
         tables("edacse_tabel15_bert")
 
 
 def cells_of(space: str, study: Any) -> dict[tuple[str, str], dict[str, Any]]:
     rows = compare(paper_table(space), [study]).to_dict("records")
-    return {(row["row"], row["metric"]): row for row in rows}
+    return {(row["row"], row["metric"]): row for row in rows if not row["departs"]}
 
 
 def test_cells_beside_ours() -> None:
@@ -107,5 +116,132 @@ def test_gclsr_ablations_average_four_sets() -> None:
 
 def test_without_runs_the_published_numbers_stand_alone() -> None:
     cells = compare(paper_table("selfccl_bert"), [])
-    assert cells["published"].tolist()[-1] == 81.8
+    own = cells[(cells["row"] == "SelfCCL-BERTbase") & (cells["metric"] == "avg_test")]
+    assert own["published"].tolist() == [81.8]
+    assert own["from"].tolist() == ["run"]
     assert cells["ours"].isna().all()
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_no_printed_row_is_hidden(name: str) -> None:
+    """Every number of the metrics' columns stands in the comparison as often as it was printed there."""
+    table = paper_table(name)
+    cells = compare(table, [])
+    entry = published()[table.source][table.table]
+    shown = len({row for row in cells["row"] if not row.endswith("(delta 0.3)")})  # a row that is run twice (D26)
+    across = len(entry["columns"]) - 1 if table.parameter == "lambda" else 1
+    assert shown == len(entry["rows"]) * across
+    assert set(cells["from"]) <= {"printed", "run", *LINKS}
+
+
+def test_rows_that_another_space_runs_say_which() -> None:
+    cells = compare(paper_table("selfccl_bert"), [])
+    source = dict(zip(cells["row"], cells["from"], strict=True))
+    assert len(source) == 30
+    assert source["SelfCCL-BERTbase"] == "run"
+    assert source["SelfCCL-SBERTbase"] == "selfccl_sbert"
+    assert source["SimCSEsup-BERTbase"] == "simcse_headline_sup_bert"
+    assert source["Glove embeddings (avg.)"] == "printed"
+    assert {"SG-BERTbase", "SG-BERTbase (2)"} <= set(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "metric", "published_value"),
+    [
+        ("selfccl_table05_bert", "SelfCCL-BERTbase", "transfer_mrpc_test", 76.17),
+        ("sda_table05_roberta", "PI", "transfer_sst2_test", 87.81),
+        ("gclsr_table03", "GCLSR-base", "transfer_avg_test", 81.77),
+        ("simcse_headline_bert", "SimCSE-BERT-base", "avg_test", 76.25),
+        ("simcse_headline_roberta", "SimCSE-RoBERTa-base", "avg_test", 76.57),
+        ("simcse_headline_sup_bert", "SimCSEsup-BERTbase", "avg_test", 81.57),
+    ],
+)
+def test_transfer_and_headline_rows_are_linked(name: str, row: str, metric: str, published_value: float) -> None:
+    cells = compare(paper_table(name), [])
+    cell = cells[(cells["row"] == row) & (cells["metric"] == metric)].iloc[0]
+    assert (cell["from"], cell["published"]) == ("run", published_value)
+
+
+def test_every_published_table_is_linked_or_said_why_not() -> None:
+    linked = {(link.source, link.table) for link in LINKS.values()}
+    said = set(re.findall(r"^\| `(\w+)\.(\w+)` \|", (ROOT / "docs" / "methods.md").read_text("utf-8"), flags=re.M))
+    tables_of = {
+        (source, table)
+        for source, entries in published().items()
+        if source not in ("mean_checks", "cross_checks")
+        for table, entry in entries.items()
+        if isinstance(entry, dict)
+    }
+    assert tables_of == linked | said
+    assert not linked & said
+
+
+SETTING = {"max_marks": 3, "batch_size": 32, "max_length": 64, "learning_rate": 3e-5}
+
+
+def _trials(study_params: dict[str, str], *points: dict[str, Any]) -> Any:
+    points = tuple({**SETTING, **p} for p in points)
+    metrics = [{"avg_test": 0.37 + 0.01 * i} for i in range(len(points))]
+    study = memory_study(points, [0.5] * len(points), {"max_marks": {"grid": [1, 2, 3]}}, metrics=metrics)
+    return replace(study, stored=replace(study.stored, params=study_params))
+
+
+PAPER = {"encoder": "google-bert/bert-base-chinese@1a2b3c", "data.train": "edacse-zh"}
+
+
+@pytest.mark.parametrize(
+    ("study_params", "point", "departs"),
+    [
+        (PAPER | {"encoder": "builtin:tiny", "data.train": "builtin"}, {}, "encoder builtin:tiny, trained on builtin"),
+        (PAPER | {"encoder": "hfl/chinese-roberta-wwm-ext"}, {}, "encoder hfl/chinese-roberta-wwm-ext"),
+        (PAPER | {"data.train": "mine.txt"}, {}, "trained on mine.txt"),
+        (PAPER, {"max_length": 32}, "max_length 32"),
+        (PAPER, {"batch_size": 64, "max_length": 32}, "batch_size 64, max_length 32"),
+    ],
+)
+def test_other_settings_stand_beside_and_are_never_averaged(
+    study_params: dict[str, str], point: dict[str, Any], departs: str
+) -> None:
+    true = _trials(PAPER, {}, {})
+    other = _trials(study_params, point)
+    cells = compare(paper_table("edacse_table09_bert"), [true, other])
+    mine = cells[(cells["row"] == "3") & (cells["metric"] == "avg_test")]
+    assert dict(zip(mine["departs"], mine["n"], strict=True)) == {"": 2, departs: 1}
+    assert mine["ours"].tolist() == pytest.approx([37.5, 37.0])
+
+
+def test_rule_sets_are_not_mixed() -> None:
+    points = [{"augmentation": "pi", "rule_set": r, "delta": 0.5} for r in ("official", "fixed")]
+    study = memory_study(
+        points, [0.5, 0.6], {"augmentation": {"grid": ["pi"]}}, metrics=[{"avg_test": 0.7}, {"avg_test": 0.8}]
+    )
+    cells = compare(paper_table("sda_table04_bert"), [study])
+    mine = cells[(cells["row"] == "BERT PI") & (cells["metric"] == "avg_test")]
+    assert dict(zip(mine["departs"], mine["ours"], strict=True)) == pytest.approx({"": 70.0, "rule_set fixed": 80.0})
+
+
+def test_the_comparison_for_people() -> None:
+    text = comparison_text(
+        compare(paper_table("edacse_table09_bert"), [_trials(PAPER, {}, {}), _trials(PAPER, {"max_length": 32})])
+    )
+    lines = text.splitlines()
+    place = next(i for i, line in enumerate(lines) if line.strip().startswith("3 "))
+    assert lines[place + 1].split("ours, n 2")[1].split()[:2] == ["37.50", "±0.71"]
+    assert "37.54*" in lines[place]
+    assert lines[place + 3].strip().startswith("ours, n 1")
+    assert lines[place + 3].endswith("  max_length 32")
+
+
+def test_an_untrained_row_takes_its_own_scores_once() -> None:
+    """Seeds start from one encoder: its score counts once, and the trained network's stays out."""
+    metrics = [{"stsb_test": 0.71, "untrained_stsb_test": 0.6825}] * 2
+    points = [{"augmentation": "pi", "delta": 0.5, "augmentation_share": 1.0}] * 2
+    study = memory_study(points, [0.5, 0.5], {"augmentation": {"grid": ["pi"]}}, metrics=metrics)
+    cells = compare(paper_table("sda_table07_zh"), [study])
+    row = cells[(cells["row"] == "Roberta-base (last CLS)") & (cells["metric"] == "stsb_test")].iloc[0]
+    assert (row["published"], row["ours"], row["n"], row["difference"]) == (
+        68.25,
+        pytest.approx(68.25),
+        1,
+        pytest.approx(0),
+    )

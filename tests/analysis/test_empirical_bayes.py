@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.shrink import Posterior, posterior
+from analysis.statistics.empirical_bayes import Posterior, posterior
+
+
+def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
+    """With the best as the picked one, and one in n unlike the others."""
+    picked = int(np.where(pruned, -np.inf, values).argmax())
+    return posterior(values, sds, pruned, picked, 1 / len(values))
+
 
 NONE = np.zeros(60, dtype=bool)  # pruned
 
@@ -13,14 +20,14 @@ NONE = np.zeros(60, dtype=bool)  # pruned
 def test_equal_points_shrink_to_their_mean() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, 60)
-    best = posterior(values, np.ones(60), NONE).mean[values.argmax()]
+    best = post(values, np.ones(60), NONE).mean[values.argmax()]
     assert best - values.mean() < 0.4 * (values.max() - values.mean())
 
 
 def test_a_plateau_shrinks_although_the_rest_is_far_below() -> None:
     rng = np.random.default_rng(1)
     values = np.append(rng.normal(0, 1, 20), rng.normal(-30, 10, 40))
-    best = posterior(values, np.ones(60), NONE).mean[values[:20].argmax()]
+    best = post(values, np.ones(60), NONE).mean[values[:20].argmax()]
     assert best < 0.6 * values.max()
     # James and Stein's common shrinkage would leave it where it is: the spread of all points is far above the noise.
     assert 1 / values.var() < 0.01
@@ -30,11 +37,12 @@ def test_an_outlier_measured_well_stays() -> None:
     rng = np.random.default_rng(2)
     values, sds = rng.normal(0, 0.5, 30), np.full(30, 0.5)
     values[7], sds[7] = 3.0, 0.2
-    assert posterior(values, sds, NONE[:30]).mean[7] == pytest.approx(3.0, abs=0.1)
+    assert post(values, sds, NONE[:30]).mean[7] == pytest.approx(3.0, abs=0.1)
 
 
 def test_one_point_is_its_own_prior() -> None:
-    assert posterior(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.7])
+    # All prior is even, from the value itself to two sds above: (phi(0) - phi(2)) / (Phi(2) - 1/2) sds above it.
+    assert post(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.77228], abs=1e-3)
 
 
 def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
@@ -45,12 +53,12 @@ def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
     for _ in range(30):
         values = np.sort(rng.normal(0, 1, 60))
         stopped = np.where(pruned, values - 5, values)
-        whole.append(posterior(values, np.ones(60), NONE).mean[-1])
-        censored.append(posterior(stopped, np.ones(60), pruned).mean[-1])
-        reached.append(posterior(stopped, np.ones(60), NONE).mean[-1])
+        whole.append(post(values, np.ones(60), NONE).mean[-1])
+        censored.append(post(stopped, np.ones(60), pruned).mean[-1])
+        reached.append(post(stopped, np.ones(60), NONE).mean[-1])
     assert np.mean(censored) == pytest.approx(np.mean(whole), abs=0.2)
     assert np.mean(reached) > np.mean(whole) + 0.4  # taken at what they had reached
-    deeper = posterior(np.where(pruned, values - 100, values), np.ones(60), pruned).mean[-1]
+    deeper = post(np.where(pruned, values - 100, values), np.ones(60), pruned).mean[-1]
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 

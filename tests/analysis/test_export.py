@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from trained_trials import TINY_GCLSR, trial_folder
 
+from analysis.checkpoints.export import export
+from analysis.checkpoints.trained import Trained, load_trained
 from analysis.errors import InputError
-from analysis.export import export
-from analysis.trained import Trained, load_trained
+
+pytestmark = pytest.mark.costly
 
 SENTENCES = {
     "en": ["A man is playing a guitar.", "", "Two dogs run across the field, barking!", "word " * 60, "It's café-time"],
@@ -66,8 +68,8 @@ def test_their_sts_evaluator_runs(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-    from trainables.data import load_pairs
-    from trainables.metrics import cosines, spearman
+    from trainables.data.sets import load_pairs
+    from trainables.evaluation.metrics import cosines, spearman
 
     trained, folder = exported(tmp_path, "selfccl", "en", {})
     pairs = load_pairs("builtin", "dev", "en")

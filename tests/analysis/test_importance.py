@@ -9,8 +9,10 @@ import pytest
 from memory_study import memory_study
 
 from analysis.errors import AnalysisError
-from analysis.importance import Importance, importance
-from analysis.study import Study
+from analysis.statistics.importance import Importance, importance, seed_share
+from analysis.tables.study import Study
+
+pytestmark = pytest.mark.costly
 
 TWO: dict[str, Any] = {"a": {"float": [0.0, 1.0]}, "b": {"choice": ["x", "y", "z"]}}
 
@@ -111,10 +113,15 @@ def test_share_of_the_seed() -> None:
             values.append(level + 0.5 * rng.normal())
             seeds.append(seed)
     study = memory_study(points, values, {"a": {"float": [0, 1]}}, seeds=seeds)
-    found = measured(study, draws=20).seed
+    found = seed_share(study, np.random.default_rng(0), draws=20)
     assert found is not None
     assert found.value == pytest.approx(0.2, abs=0.05)  # its standard error is about 0.02
     assert found.low < found.value < found.high
+    few = memory_study(points[:40], values[:40], {"a": {"float": [0, 1]}}, seeds=seeds[:40])
+    whole, alone = measured(few).seed, seed_share(few, np.random.default_rng(0), draws=3)
+    assert whole is not None
+    assert alone is not None
+    assert whole.value == alone.value
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:

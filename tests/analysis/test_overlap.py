@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.overlap import Overlap, overlaps
-from trainables.data import Pairs, load_pairs
+from analysis.checkpoints.overlap import Overlap, overlaps
+from trainables.data.sets import Pairs, load_pairs
 
 DATA = Path(os.environ.get("SEARCH_DATA_DIR") or Path(__file__).parents[2].parent / "shared" / "data")
 

@@ -14,11 +14,15 @@ import pytest
 from memory_study import memory_study
 from small_store import SmallStore, fill
 
-from analysis.facts import commands, cost, failures, hours
 from analysis.plots.page import page
-from analysis.report import report
-from analysis.store import find_study, open_store
-from analysis.study import Study, read_study
+from analysis.reading.store import find_study, open_store
+from analysis.tables.cost import cost, hours
+from analysis.tables.reproduction import commands
+from analysis.tables.study import Study, read_study
+from analysis.tables.trials import failures
+from analysis.writing.report import report
+
+pytestmark = pytest.mark.costly
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -79,8 +83,8 @@ def test_names_cannot_inject_markup() -> None:
     assert "<script>alert" not in report(study, np.random.default_rng(0), NOW)
 
 
-def test_facts(study: Study) -> None:
-    assert failures(study).to_dict("records") == [
+def test_failures_cost_and_commands(study: Study) -> None:
+    assert failures(study.trials).to_dict("records") == [
         {"trial": "t0005", "kind": "nan", "reason": "the loss is nan after 500 training examples"}
     ]
     spent = cost(study)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from analysis.stats import expected_best, expected_best_interval, paired_bootstrap, spearman, spearman_influence
+from analysis.statistics.correlation import (
+    expected_best,
+    expected_best_interval,
+    paired_bootstrap,
+    spearman_influence,
+)
+from trainables.evaluation.metrics import spearman
 
 
 @pytest.fixture
@@ -78,6 +84,6 @@ def test_expected_best_interval_covers(rng: np.random.Generator) -> None:
     truth = 1.5388  # expected maximum of 10 standard normal values
     hits = 0
     for _ in range(60):
-        low, high = expected_best_interval(rng.normal(size=80), [10], rng, draws=200)
+        low, high = expected_best_interval(rng.normal(size=80), [10])
         hits += low[0] <= truth <= high[0]
     assert hits >= 50  # 95 % nominal: fewer than 50 of 60 has odds below 1 in 10,000

@@ -12,11 +12,14 @@ from mlflow_server import mlflow_server
 from small_store import SmallStore, fill
 
 from analysis.errors import AnalysisError, InputError
-from analysis.store import Run, Store, find_study, open_store, studies, tracking_uri
-from analysis.store_client import ClientStore
-from analysis.store_rest import RestStore
-from analysis.store_sqlite import SqliteStore
-from search import record
+from analysis.reading.client import ClientStore
+from analysis.reading.rest import RestStore
+from analysis.reading.runs import Store, StoredRun
+from analysis.reading.sqlite import SqliteStore
+from analysis.reading.store import find_study, open_store, studies
+from search import schema
+
+pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
     fill(store, "small-2", trials=6, confirm=False)
     run = store.client.create_run("0", tags={"mlflow.user": "somebody else"}).info.run_id  # another program's
     store.client.log_metric(run, "accuracy", 1.0)
-    broken = store.client.search_runs(["1"], f"tags.{record.TRIAL_ID} = 't0001'")[0].info.run_id
+    broken = store.client.search_runs(["1"], f"tags.{schema.TRIAL_ID} = 't0001'")[0].info.run_id
     for step, value in ((4001, float("nan")), (4002, float("inf")), (4002, 0.5)):
         store.client.log_metric(broken, "loss", value, step=step)
     gone = store.study("deleted-1")
@@ -40,7 +43,7 @@ def server(small: SmallStore) -> Iterator[str]:
         yield address
 
 
-def comparable(run: Run) -> dict[str, object]:
+def comparable(run: StoredRun) -> dict[str, object]:
     """NaN is not equal to itself: compare texts."""
     return {k: str(sorted(v.items())) if isinstance(v, dict) else v for k, v in dataclasses.asdict(run).items()}
 
@@ -53,7 +56,7 @@ def contents(store: Store) -> dict[str, object]:
         "studies": [comparable(s) for s in found],
         "trials": [comparable(t) for t in trials],
         "history": [(*row[:3], str(row[3])) for row in history],
-        "artifact": store.artifact(trials[0], record.SIMILARITIES),
+        "artifact": store.artifact(trials[0], schema.SIMILARITIES),
         "no artifact": store.artifact(trials[0], "nothing.npz"),
         "some": store.count_runs() > 0,
     }
@@ -78,9 +81,9 @@ def test_rest_reads_what_sqlite_reads(small: SmallStore, server: str) -> None:
 
 def test_rest_pages_and_splits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = contents(open_store(server))
-    monkeypatch.setattr("analysis.store_rest.PAGE", 5)
-    monkeypatch.setattr("analysis.store_rest.HISTORY_RUNS", 4)
-    monkeypatch.setattr("analysis.store_rest.HISTORY_ROWS", 6)
+    monkeypatch.setattr("analysis.reading.rest.PAGE", 5)
+    monkeypatch.setattr("analysis.reading.rest.HISTORY_RUNS", 4)
+    monkeypatch.setattr("analysis.reading.rest.HISTORY_ROWS", 6)
     assert contents(open_store(server)) == whole
 
 
@@ -124,22 +127,8 @@ def test_server_that_is_not_there_or_not_mlflow(server: str) -> None:
         studies(open_store(f"{server}/elsewhere"))
 
 
-@pytest.mark.parametrize(
-    ("option", "storage", "environ", "uri"),
-    [
-        (None, None, {}, "sqlite:///runs/mlflow.db"),
-        (None, "/data/runs", {}, "sqlite:////data/runs/mlflow.db"),
-        (None, "s3://bucket/runs", {}, "sqlite:///runs/mlflow.db"),
-        (None, "/data/runs", {"MLFLOW_TRACKING_URI": "http://host:5000"}, "http://host:5000"),
-        ("here.db", None, {"MLFLOW_TRACKING_URI": "http://host:5000"}, "sqlite:///here.db"),
-    ],
-)
-def test_tracking_uri(option: str | None, storage: str | None, environ: dict[str, str], uri: str) -> None:
-    assert tracking_uri(option, storage, environ) == uri
-
-
 def test_credentials_as_mlflow_takes_them() -> None:
-    from analysis.store_rest import _authorization
+    from analysis.reading.rest import _authorization
 
     assert _authorization({"MLFLOW_TRACKING_TOKEN": "t"}) == {"Authorization": "Bearer t"}
     basic = _authorization({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})

@@ -8,25 +8,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from memory_study import memory_study
 
 from analysis.errors import InputError
-from analysis.rank import Metric, parse_metric, rank_points, rank_trials
-from analysis.store import Run
-from analysis.tables import add_values, parameter, points_table, trials_table, values_at_best
-from search import record
+from analysis.reading.runs import StoredRun
+from analysis.tables.metric import Metric, parse_metric
+from analysis.tables.points import points_table
+from analysis.tables.ranking import rank_points, rank_trials
+from analysis.tables.trials import add_values, parameter, trials_table, values_at_best
+from search import schema
 
 
-def run(trial: str, value: float | None = None, **extra: Any) -> Run:
+def run(trial: str, value: float | None = None, **extra: Any) -> StoredRun:
     tags = {
-        record.TRIAL_ID: trial, record.POINT_ID: extra.get("point", trial), record.SEED: str(extra.get("seed", 0)),
-        record.STAGE: extra.get("stage", "search"), record.OPTUNA_NUMBER: "3",
+        schema.TRIAL_ID: trial, schema.POINT_ID: extra.get("point", trial), schema.SEED: str(extra.get("seed", 0)),
+        schema.STAGE: extra.get("stage", "search"), schema.OPTUNA_NUMBER: "3",
     }  # fmt: skip
     if "stop" not in extra or extra["stop"]:
-        tags[record.STOP] = extra.get("stop", "completed")
+        tags[schema.STOP] = extra.get("stop", "completed")
     if extra.get("baseline"):
-        tags[record.BASELINE] = "paper"
-    metrics = {"best_a_dev": value, record.BEST_AT_EXAMPLES: 200.0} if value is not None else {}
-    return Run(
+        tags[schema.BASELINE] = "paper"
+    metrics = {"best_a_dev": value, schema.BEST_AT_EXAMPLES: 200.0} if value is not None else {}
+    return StoredRun(
         run_id=f"r-{trial}", experiment_id="1", experiment="e", name=trial, status=extra.get("status", "FINISHED"),
         start=1_760_000_000_000, end=None, artifact_uri="", tags=tags, params=extra.get("params", {}), metrics=metrics,
     )  # fmt: skip
@@ -117,3 +120,14 @@ def test_parse_metric() -> None:
     for bad in ("a_dev,b_dev", "mean(", "mean()", "", "-x"):
         with pytest.raises(InputError, match=r"expected a metric such as|mean\("):
             parse_metric(bad)
+
+
+def test_a_pruned_point_has_no_gain_over_a_whole_baseline() -> None:
+    study = memory_study(
+        [{"a": v} for v in (0.1, 0.2, 0.3)], [0.4, 0.5, 0.45], {"a": {"float": [0, 1]}},
+        stops=["completed", "completed", "pruned"],
+    )  # fmt: skip
+    ranked = rank_points(study.points, study.metric)
+    assert ranked["trial"].tolist() == ["t0001", "t0000", "t0002"]
+    assert ranked["gain"].tolist()[:2] == pytest.approx([0.1, 0.0])
+    assert pd.isna(ranked["gain"].iloc[2])

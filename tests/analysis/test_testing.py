@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from memory_study import run
 from small_store import SmallStore, fill
-from trained_trials import trial_folder
+from trained_trials import TINY_GCLSR, trial_folder
 
-from analysis.errors import AnalysisError, InputError
-from analysis.facts import openings
-from analysis.store import find_study, open_store
-from analysis.study import Study, read_study
-from analysis.testing import (
+from analysis.checkpoints.testing import (
+    TestResult,
     averages,
+    baseline_trials,
     chosen_trials,
     default_sets,
+    gains,
+    kept,
     open_tests,
     score,
     seen_sets,
@@ -26,9 +28,16 @@ from analysis.testing import (
     transfer_scores,
     with_checkpoint,
 )
-from analysis.trained import load_trained
-from trainables.data import load_pairs
-from trainables.metrics import cosines, spearman
+from analysis.checkpoints.trained import load_trained
+from analysis.errors import AnalysisError, InputError
+from analysis.reading.store import find_study, open_store
+from analysis.tables.study import Study, read_study
+from analysis.tables.test_scores import openings, scores_by_configuration
+from analysis.writing.gain_text import gain_text
+from trainables.data.sets import load_pairs
+from trainables.evaluation.metrics import cosines, spearman
+
+pytestmark = pytest.mark.costly
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -83,38 +92,38 @@ def test_scores_are_spearman_on_the_test_set_with_an_interval(tmp_path: Path) ->
 
 def test_the_confirmed_best_is_chosen_and_seeds_without_weights_are_named(store: SmallStore) -> None:
     s = study(store)
-    chosen = chosen_trials(s, [], np.random.default_rng(0))
+    chosen = chosen_trials(s, [])
     assert list(chosen["trial"]) == ["c0000.0", "c0000.1", "c0000.2"]
     there, missing = with_checkpoint(s, chosen)
     assert list(there["trial"]) == ["c0000.0", "c0000.2"]
     assert missing == ["c0000.1"]
     with pytest.raises(AnalysisError, match=r"of t0001; there are weights of: c0000\.0, c0000\.2"):
-        with_checkpoint(s, chosen_trials(s, ["t0001"], np.random.default_rng(0)))
+        with_checkpoint(s, chosen_trials(s, ["t0001"]))
     with pytest.raises(InputError, match="unknown trial 't001'; did you mean"):
-        chosen_trials(s, ["t001"], np.random.default_rng(0))
+        chosen_trials(s, ["t001"])
 
 
 def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) -> None:
     s = study(store)
-    there, _ = with_checkpoint(s, chosen_trials(s, [], np.random.default_rng(0)))
+    there, _ = with_checkpoint(s, chosen_trials(s, []))
     first = open_tests(s, there, "for the paper", now=NOW)
     assert first.earlier == ()
     assert [r.seed for r in first.results] == [100, 102]
 
     s = study(store)
-    assert openings(s.run) == ["2026-03-01T12:00:00+00:00: c0000.0, c0000.2 on builtin: for the paper"]
-    run = next(run for run in s.runs if run.tags["trial_id"] == "c0000.2")
+    assert openings(s.stored) == ["2026-03-01T12:00:00+00:00: c0000.0, c0000.2 on builtin: for the paper"]
+    run = next(run for run in s.stored_trials if run.tags["trial_id"] == "c0000.2")
     assert run.tags["test_opening.1"] == "2026-03-01T12:00:00+00:00"
     assert run.metrics["builtin_test"] == pytest.approx(first.results[1].metrics["builtin_test"])
     assert run.metrics["builtin_test_low"] < run.metrics["builtin_test"] < run.metrics["builtin_test_high"]
     assert s.store.artifact(run, "test_similarities.npz") is not None
-    assert s.run.tags["metric"] == "builtin_dev"  # nothing ranks by test
+    assert s.stored.tags["metric"] == "builtin_dev"  # nothing ranks by test
 
     second = open_tests(s, there.iloc[:1], "curious", now=NOW)
-    assert second.earlier == tuple(openings(s.run))
-    assert len(openings(study(store).run)) == 2
+    assert second.earlier == tuple(openings(s.stored))
+    assert len(openings(study(store).stored)) == 2
 
-    table = summary(first.results)
+    table = summary(first.results).set_index("metric")
     values = [r.metrics["builtin_test"] for r in first.results]
     assert table.loc["builtin_test", "mean"] == pytest.approx(np.mean(values))
     assert table.loc["builtin_test", "sd"] == pytest.approx(np.std(values, ddof=1))
@@ -122,7 +131,7 @@ def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) 
 
 def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> None:
     s = study(store)
-    before = len(openings(s.run))
+    before = len(openings(s.stored))
     one = s.trials[s.trials["trial"] == "c0000.0"]
     with pytest.raises(InputError, match="reason"):
         open_tests(s, one, "  ")
@@ -130,7 +139,7 @@ def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> 
         open_tests(s, one, "why", sets=["nosuchset"])
     with pytest.raises(AnalysisError, match="no checkpoint"):
         open_tests(s, s.trials[s.trials["trial"] == "t0001"], "why")
-    assert len(openings(study(store).run)) == before
+    assert len(openings(study(store).stored)) == before
 
 
 def test_which_sets_selected_and_which_test() -> None:
@@ -168,9 +177,70 @@ def test_transfer_of_the_tasks_that_are_there(tmp_path: Path) -> None:
         transfer_scores(trained, tmp_path / "t")
 
 
-def test_summary_of_one_trial_has_no_spread() -> None:
-    from analysis.testing import TestResult
+def result(trial: str, point: str, seed: int, value: float, baseline: bool = False) -> TestResult:
+    return TestResult(trial, trial, seed, point, baseline, {}, {"stsb_test": value}, {})
 
-    table = summary([TestResult("t0", "r0", 0, {}, {"stsb_test": 0.7})])
-    assert table.loc["stsb_test", "n"] == 1
-    assert pd.isna(table.loc["stsb_test", "sd"])
+
+def test_two_configurations_are_never_one_mean() -> None:
+    table = summary([result("a.0", "a", 0, 0.7), result("b.0", "b", 0, 0.5, True), result("a.1", "a", 1, 0.8)])
+    assert table["trials"].tolist() == ["a.0, a.1", "b.0"]
+    assert table["mean"].tolist() == pytest.approx([0.75, 0.5])
+    assert table["baseline"].tolist() == [False, True]
+    assert pd.isna(table["sd"].iloc[1])  # one trial has no spread
+    runs = [run(i, {"stsb_test": v}, point_id=p, trial_id=i) for i, p, v in (("a.0", "a", 0.7), ("b.0", "b", 0.5))]
+    assert scores_by_configuration(runs)["mean"].tolist() == [0.7, 0.5]
+
+
+def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path) -> None:
+    made = SmallStore(tmp_path)
+    fill(made)
+    for trial, seed in (("c0000.0", 3), ("c0000.1", 4), ("c0000.2", 5), ("c0001.0", 6), ("c0001.2", 7)):
+        trial_folder(made.folder / "small-1" / "trials" / trial, seed=seed)
+    s = study(made)
+    best = chosen_trials(s, [])
+    baseline = baseline_trials(s, best)
+    assert list(baseline["trial"]) == ["c0001.0", "c0001.1", "c0001.2"]
+    assert kept(s, baseline) == [True, False, True]
+    assert baseline_trials(s, baseline).empty  # the baseline itself is tested
+    opened = open_tests(s, pd.concat([best, baseline[kept(s, baseline)]]), "for the paper", now=NOW)
+    (gain,) = gains(opened.results, np.random.default_rng(0))
+    value = {r.trial: r.metrics["builtin_test"] for r in opened.results}
+    by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]  # seeds 100 and 102 have both
+    assert gain.seeds == 2
+    assert gain.gain == pytest.approx(np.mean(by_hand), abs=1e-6)
+    assert gain.low <= gain.pairs_low <= gain.gain <= gain.pairs_high <= gain.high
+    assert gains(opened.results[:3], np.random.default_rng(0)) == []  # no baseline among them
+    text = gain_text([gain], "the paper's setting")
+    assert "the 2 seeds that both have" in text
+    assert f"{100 * gain.gain:+.2f}" in text
+    assert "unknown" in gain_text([], "the paper's setting")
+
+
+def test_the_encoder_before_training_is_scored_apart(tmp_path: Path) -> None:
+    made = SmallStore(tmp_path / "store")
+    fill(made)
+    for trial in ("c0000.0", "c0000.2"):
+        trial_folder(made.folder / "small-1" / "trials" / trial, "edacse", "zh", seed=int(trial[-1]))
+    one = study(made)
+    trials, _ = with_checkpoint(one, one.trials[one.trials["trial"].isin(["c0000.0", "c0000.2"])])
+    opened = open_tests(one, trials, "a printed row", ["builtin"], now=NOW, untrained=True)
+    (one_result,) = opened.results
+    folder = str(made.folder / "small-1" / "trials" / "c0000.0")
+    pairs = load_pairs("builtin", "test", "zh")
+    before, after = (score(load_trained(folder, untrained=u), [pairs])[1]["builtin_test"] for u in (True, False))
+    assert one_result.metrics == {"untrained_builtin_test": pytest.approx(before)}
+    assert abs(before - after) > 1e-4
+    found = next(r for r in study(made).stored_trials if r.run_id == one_result.run_id)
+    assert found.metrics["untrained_builtin_test"] == pytest.approx(before)
+    assert scores_by_configuration([found]).empty  # no score of the trained network
+    assert "the start of c0000.0" in openings(study(made).stored)[-1]
+
+
+def test_word_vectors_before_training_are_their_mean(tmp_path: Path) -> None:
+    trained = load_trained(str(trial_folder(tmp_path / "g", "gclsr", params=TINY_GCLSR)), untrained=True)
+    texts = load_pairs("builtin", "test", "en").first[:3]
+    words = dict(zip(trained.source.words, trained.source.matrix, strict=True))
+    for text, vector in zip(texts, trained.embed([*texts, "qqq"]), strict=False):
+        known = [words[w] for w in re.sub("[^a-z]", " ", text.lower().replace("'", "")).split() if w in words]
+        np.testing.assert_allclose(vector, np.mean(known, axis=0), atol=1e-6)
+    assert not trained.embed(["qqq"]).any()

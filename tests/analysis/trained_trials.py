@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.checkpoint import TrialFiles
-from trainables.encoder import load_encoder
-from trainables.knobs import build
-from trainables.methods import METHODS
-from trainables.spec import TrialSpec
-from trainables.word_vectors import load_vectors
+from trainables.contract.knobs import build
+from trainables.contract.registry import declared
+from trainables.contract.spec import TrialSpec
+from trainables.encoders.source import load_source
+from trainables.methods.method import load_method
+from trainables.training.checkpoint import TrialFiles
 
 TINY_GCLSR = {"region_sizes": [1, 2, 3], "filters": 8, "max_words": 16}
 
@@ -22,7 +22,8 @@ def trial_folder(
     folder: Path, method: str = "simcse", language: str = "en", params: dict[str, Any] | None = None, seed: int = 3
 ) -> Path:
     """A finished trial's folder: the method's network on the builtin encoder, moved away from its start."""
-    encoder = "builtin:vectors" if method == "gclsr" else "builtin:tiny"
+    family = declared(method).encoders
+    encoder = family.builtin
     spec = TrialSpec(
         method=method,
         encoder=encoder,
@@ -32,9 +33,9 @@ def trial_folder(
         seed=seed,
         folder=str(folder),
     )
-    config = build(METHODS[method].config, spec.params)
-    source: Any = load_vectors(encoder, language) if method == "gclsr" else load_encoder(encoder, language=language)
-    network: Any = METHODS[method].network(config, source, seed)
+    config = build(declared(method).config, spec.params)
+    source = load_source(family, encoder, language)
+    network: Any = load_method(method).network(config, source, seed)
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: w + (0.02 * torch.rand(w.shape, generator=generator) if w.is_floating_point() else 0)

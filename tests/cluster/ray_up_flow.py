@@ -25,8 +25,8 @@ import fsspec
 import yaml
 from minicloud import LAPTOP, call
 
-from search.tunnel import DASHBOARD, find_head, tunnel
-from search.ui import experiments_of
+from search.remote.servers import experiments_of
+from search.remote.tunnel import DASHBOARD, find_head, tunnel
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
 TOKEN = Path("~/.ray/auth_token")

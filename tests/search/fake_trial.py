@@ -1,4 +1,4 @@
-"""A class trainable with the protocol of `trainables.ray_job.TrialJob` and no training: a learning curve by formula.
+"""A class trainable with the protocol of `on_ray.trainable.TrialJob` and no training: a learning curve by formula.
 
 The trial's folder holds `last/state.json` to go on from and `best/similarities.npz` at the end. Faults come from
 `data.columns` of the space: {"fault": kind, "share": of the points, by their learning rate}.
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from ray import tune
 
-from trainables.spec import TrialSpec
+from trainables.contract.spec import TrialSpec
 
 EVALUATIONS = 6
 RUNG = 100
@@ -32,11 +32,11 @@ def curve(spec: TrialSpec, evaluation: int) -> float:
 
 class FakeTrial(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
-        self._begin(TrialSpec.from_dict(config["spec"]))
+        self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._end()
-        self._begin(TrialSpec.from_dict(new_config["spec"]))
+        self._begin(new_config)
         return True
 
     def cleanup(self) -> None:
@@ -52,6 +52,9 @@ class FakeTrial(tune.Trainable):
         spec = self.spec
         if self.k:
             self._save()  # only now: the driver has seen the evaluation
+            if self.pauses and (self.folder / "PAUSE").exists():
+                self.running = False
+                return self._outcome("paused")
         time.sleep(float((spec.data.get("columns") or {}).get("sleep", 0)))
         if self.k == EVALUATIONS:
             self._finish()
@@ -90,6 +93,9 @@ class FakeTrial(tune.Trainable):
                 raise RuntimeError("a bug in the trial")
             case "kill":
                 os._exit(1)
+            case "kill_while":
+                if Path(faults["marker"]).exists():
+                    os._exit(1)
             case "kill_once":
                 marker = self.folder / "killed"
                 if not marker.exists():
@@ -110,8 +116,9 @@ class FakeTrial(tune.Trainable):
             "done": True,
         }
 
-    def _begin(self, spec: TrialSpec) -> None:
-        self.spec, self.folder = spec, Path(spec.folder)
+    def _begin(self, config: dict[str, Any]) -> None:
+        spec = TrialSpec.from_dict(config["spec"])
+        self.spec, self.folder, self.pauses = spec, Path(spec.folder), config["pauses"]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.k, self.best, self.best_at, self.resumed_from, self.running = 0, -math.inf, 0, 0, True
         last = self.folder / "last" / "state.json"

@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from trainables.methods import METHODS
-from trainables.ray_job import TrialJob
-from trainables.spec import TrialSpec
+from trainables.contract.spec import TrialSpec
+from trainables.methods.simcse import method as simcse
+from trainables.on_ray.trainable import TrialJob
 
 OK, RAISE, OOM, KILL, NAN, DISK = 1e-3, 2e-3, 3e-3, 4e-3, 0.5, 5e-3  # learning rates
-PLAIN = METHODS["simcse"]
+PLAIN = simcse.UNSUPERVISED
 DISK_SIZE = "128k"  # a checkpoint of builtin:tiny takes more
 
 
 class FaultyJob(TrialJob):
     """Faults come in the third step: after the first evaluation and, with checkpoint_seconds 0, a checkpoint."""
 
-    def _begin(self, spec: TrialSpec) -> None:
+    def _begin(self, spec: TrialSpec, config: dict[str, Any]) -> None:
         rate, steps = spec.params["learning_rate"], 0
 
         def loss(z: Any, config: Any) -> torch.Tensor:
@@ -34,10 +34,10 @@ class FaultyJob(TrialJob):
             value: torch.Tensor = PLAIN.loss(z, config)
             return value * float("nan") if rate == NAN and steps == 3 else value
 
-        METHODS["simcse"] = dataclasses.replace(PLAIN, loss=loss)
+        simcse.UNSUPERVISED = dataclasses.replace(PLAIN, loss=loss)
         if rate == DISK:
             mount(Path(spec.folder))
-        super()._begin(spec)
+        super()._begin(spec, config)
 
 
 def fault(rate: float, folder: Path) -> None:

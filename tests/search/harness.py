@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from search.confirm import ConfirmPlan
-from search.driver import Driver
-from search.journal import Journal, Ledger, Run
-from search.layout import StudyFolder
-from search.optuna_log import UnsyncedBackend
 from search.space import Space, space_from
-from search.study import SearchPlan
-from trainables.spec import Evaluation, Outcome
+from search.store.journal import Journal
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial
+from search.study.confirm_plan import ConfirmPlan
+from search.study.driver import Driver
+from search.study.optuna_storage import UnsyncedBackend
+from search.study.search_plan import SearchPlan
+from trainables.contract.spec import Evaluation, Outcome
 
 RUNG, EVALUATIONS = 100, 6
 
@@ -45,15 +46,17 @@ def make_space(search: dict[str, Any] | None = None, **changes: Any) -> Space:
     return space_from(plain | changes)
 
 
-def curve(run: Run, k: int) -> float:
+def curve(trial: Trial, k: int) -> float:
     """Value of evaluation k = 1..EVALUATIONS: best at a learning rate of 3e-5; noise from point and seed."""
-    rate = run.params["learning_rate"]
+    rate = trial.params["learning_rate"]
     quality = 1.0 / (1.0 + (math.log(rate / 3e-5) / 2) ** 2)
-    noise = np.random.default_rng([run.seed, int(rate * 1e9), run.params["batch_size"]]).normal(0, 0.003, EVALUATIONS)
+    noise = np.random.default_rng([trial.seed, int(rate * 1e9), trial.params["batch_size"]]).normal(
+        0, 0.003, EVALUATIONS
+    )
     return float(0.3 + 0.5 * quality * (1 - math.exp(-k / 2)) + noise[k - 1])
 
 
-def no_fault(run: Run, k: int) -> str | None:  # noqa: ARG001  # the signature of a fault
+def no_fault(trial: Trial, k: int) -> str | None:  # noqa: ARG001  # the signature of a fault
     return None
 
 
@@ -64,8 +67,8 @@ class World:
     space: Space
     root: Path
     study: str = "fake-1"
-    value: Callable[[Run, int], float] = curve
-    fault: Callable[[Run, int], str | None] = no_fault
+    value: Callable[[Trial, int], float] = curve
+    fault: Callable[[Trial, int], str | None] = no_fault
     last: dict[str, int] = field(default_factory=dict)
     evaluations: int = 0
     now: float = 1_000_000.0
@@ -74,7 +77,7 @@ class World:
     def folder(self) -> StudyFolder:
         return StudyFolder(str(self.root), self.study)
 
-    def live(
+    def life(
         self,
         concurrency: int = 2,
         seed: int = 0,
@@ -97,7 +100,10 @@ class World:
                 plan = ConfirmPlan(self.space, journal.ledger, top=confirm[0], seeds=confirm[1])
             else:
                 plan = SearchPlan(
-                    self.space, folder, journal.ledger, lambda **point: journal.append("point", self._tick(), **point)
+                    self.space,
+                    folder,
+                    journal.ledger,
+                    lambda kind, **fields: journal.append(kind, self._tick(), **fields),
                 )
             driver = Driver(
                 self.space,
@@ -116,26 +122,26 @@ class World:
         return driver
 
     def _work(self, driver: Driver, rng: random.Random, interrupt_at: int | None) -> None:
-        active: list[Run] = []
+        active: list[Trial] = []
         while True:
-            while (run := driver.next_run()) is not None:
-                active.append(run)
+            while (trial := driver.next_trial()) is not None:
+                active.append(trial)
             if not active:
                 assert driver.finished(), "nothing runs, nothing is started, and the study is not finished"
                 return
-            run = rng.choice(active)
-            k = self.last.get(run.id, 0) + 1
-            value = self.value(run, k) if k <= EVALUATIONS else 0.0
-            values = [self.value(run, i) for i in range(1, min(k, EVALUATIONS) + 1)]
+            trial = rng.choice(active)
+            k = self.last.get(trial.id, 0) + 1
+            value = self.value(trial, k) if k <= EVALUATIONS else 0.0
+            values = [self.value(trial, i) for i in range(1, min(k, EVALUATIONS) + 1)]
             best = max(values)
             at = (values.index(best) + 1) * RUNG
-            if (kind := self.fault(run, k)) is not None:
-                driver.ended(run.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened"))
-                active.remove(run)
+            if (kind := self.fault(trial, k)) is not None:
+                driver.ended(trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened"))
+                active.remove(trial)
                 continue
             if k > EVALUATIONS:
-                driver.ended(run.id, Outcome("completed", best, at, EVALUATIONS * RUNG, 0.1 * EVALUATIONS))
-                active.remove(run)
+                driver.ended(trial.id, Outcome("completed", best, at, EVALUATIONS * RUNG, 0.1 * EVALUATIONS))
+                active.remove(trial)
                 continue
             self.evaluations += 1
             evaluation = Evaluation(
@@ -148,12 +154,12 @@ class World:
                 seconds=0.1 * k,
                 planned=EVALUATIONS * RUNG,
             )
-            verdict = driver.evaluated(run.id, evaluation)
+            verdict = driver.evaluated(trial.id, evaluation)
             if verdict in ("go", "pause"):
-                self.last[run.id] = k
+                self.last[trial.id] = k
             if verdict != "go":
-                driver.stopped(run.id)
-                active.remove(run)
+                driver.stopped(trial.id)
+                active.remove(trial)
             if interrupt_at is not None and self.evaluations >= interrupt_at:
                 driver.interrupt("SIGINT")
 

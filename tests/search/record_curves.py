@@ -31,8 +31,8 @@ def record(values: tuple[Any, ...]) -> list[float]:
     """The dev value at each evaluation of one trial."""
     import torch
 
-    from trainables.spec import Evaluation, TrialSpec, Verdict
-    from trainables.trial import run_trial
+    from trainables.contract.spec import Evaluation, TrialSpec, Verdict
+    from trainables.training.trial import run_trial
 
     torch.set_num_threads(1)
     curve: list[float] = []

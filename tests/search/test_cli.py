@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.costly
+
 SEARCH = str(Path(sys.executable).with_name("search"))
 ROOT = Path(__file__).parents[2]
 

@@ -14,14 +14,12 @@ from fake_trial import EVALUATIONS, RUNG, FakeTrial
 from harness import make_space
 from rich.console import Console
 
-from search.cluster import fitting
-from search.journal import read
-from search.layout import StudyFolder
-from search.runner import Options, run_study
+from search.running.ray_session import fitting
+from search.running.runner import Options, run_study
 from search.space import Resources
-from search.tuner import QUIET  # sets Ray's environment before ray is imported
+from search.store.journal import read
+from search.store.layout import StudyFolder
 
-assert QUIET
 HERE = Path(__file__).parent
 DATA = {"train": "builtin", "dev": ["stsb"], "language": "en"}
 SMALL = {"gpus": 0, "cpus": 1, "workers": 1}
@@ -67,7 +65,7 @@ def test_a_trial_whose_node_dies_goes_on_elsewhere_from_its_checkpoint(two_nodes
     assert len(resumed) == 1
     assert RUNG <= resumed.pop() < EVALUATIONS * RUNG
     # nothing is lost and nothing is written twice
-    for run in result.ledger.runs:
+    for run in result.ledger.trials:
         mine = [e for e in events if e.get("id") == run]
         assert [e["examples"] for e in mine if e["e"] == "eval"] == [RUNG * k for k in range(1, EVALUATIONS + 1)]
         assert [e["stop"] for e in mine if e["e"] == "end"] == ["completed"]

@@ -8,23 +8,25 @@ import numpy as np
 import pytest
 from harness import EVALUATIONS, World, curve, make_space
 
-from search.confirm import ConfirmPlan, worse
-from search.journal import Ledger
+from search.store.ledger import Ledger
+from search.study.confirm_plan import ConfirmPlan, worse
 
 
 def confirmed(world: World, top: int, seeds: int, concurrency: int = 1) -> dict[int, list[int]]:
     """number -> seeds of the confirming runs."""
-    ledger = world.live(confirm=(top, seeds), concurrency=concurrency).ledger
+    ledger = world.life(confirm=(top, seeds), concurrency=concurrency).ledger
     found: dict[int, list[int]] = {}
-    for state in ledger.runs.values():
-        if state.run.stage == "confirm":
-            found.setdefault(state.run.number, []).append(state.run.seed)
+    for record in ledger.trials.values():
+        if record.trial.stage == "confirm":
+            found.setdefault(record.trial.number, []).append(record.trial.seed)
     return found
 
 
 def test_the_best_points_and_the_baseline_get_fresh_common_seeds(tmp_path: Path) -> None:
-    world = World(make_space({"trials": 10, "repeats": 2}), tmp_path, value=lambda run, k: 0.5 + curve(run, k) / 100)
-    ledger = world.live().ledger
+    world = World(
+        make_space({"trials": 10, "repeats": 2}), tmp_path, value=lambda trial, k: 0.5 + curve(trial, k) / 100
+    )
+    ledger = world.life().ledger
     found = confirmed(world, top=2, seeds=2)
     ranked = sorted(ledger.points, key=lambda n: -ledger.points[n]["value"])
     assert found.keys() == {*ranked[:2], 0}
@@ -34,12 +36,12 @@ def test_the_best_points_and_the_baseline_get_fresh_common_seeds(tmp_path: Path)
 def test_hopeless_points_stop_early_and_the_baseline_never(tmp_path: Path) -> None:
     """Points 0.01 apart with seeds of sd 0.001: three seeds show it. The baseline, the worst, gets all eight."""
 
-    def value(run: object, k: int) -> float:
-        number, seed = run.number, run.seed  # type: ignore[attr-defined]
+    def value(trial: object, k: int) -> float:
+        number, seed = trial.number, trial.seed  # type: ignore[attr-defined]
         return 0.5 + 0.01 * number + float(np.random.default_rng([number, seed]).normal(0, 0.001)) + 0.001 * k
 
     world = World(make_space({"trials": 5}), tmp_path, value=value)
-    world.live()
+    world.life()
     found = confirmed(world, top=3, seeds=8)
     assert found.keys() == {0, 2, 3, 4}
     assert len(found[4]) == len(found[0]) == 8
@@ -49,8 +51,8 @@ def test_hopeless_points_stop_early_and_the_baseline_never(tmp_path: Path) -> No
 
 def test_a_resumed_confirmation_starts_only_what_is_missing(tmp_path: Path) -> None:
     world = World(make_space({"trials": 4}), tmp_path)
-    world.live()
-    world.live(confirm=(2, 3), interrupt_at=world.evaluations + 9)
+    world.life()
+    world.life(confirm=(2, 3), interrupt_at=world.evaluations + 9)
     found = confirmed(world, top=2, seeds=3, concurrency=2)
     assert all(len(seeds) == len(set(seeds)) for seeds in found.values())
     before = world.evaluations
@@ -60,8 +62,10 @@ def test_a_resumed_confirmation_starts_only_what_is_missing(tmp_path: Path) -> N
 
 def test_points_of_an_interrupted_search_can_be_confirmed(tmp_path: Path) -> None:
     """Every point has had its first seed and none is settled: that is how a search with repeats runs out of time."""
-    world = World(make_space({"trials": 6, "repeats": 3}), tmp_path, value=lambda run, k: 0.001 * run.number + 0.1 * k)
-    ledger = world.live(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
+    world = World(
+        make_space({"trials": 6, "repeats": 3}), tmp_path, value=lambda trial, k: 0.001 * trial.number + 0.1 * k
+    )
+    ledger = world.life(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
     assert not ledger.points
     assert confirmed(world, top=2, seeds=2).keys() == {0, 4, 5}  # the baseline and the two best
 

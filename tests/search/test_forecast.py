@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search.forecast import extremes, forecast_lines, pruned_share, trials
+from search.running.forecast import extremes, forecast_lines, pruned_share, trials
 from search.space import load_space
 
 
@@ -60,8 +60,8 @@ def test_measures_and_adds_up(tmp_path):
 
 
 def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
-    from trainables import trial
-    from trainables.spec import Outcome
+    from trainables.contract.spec import Outcome
+    from trainables.training import trial
 
     monkeypatch.setattr(trial, "run_trial", lambda *_: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))
     assert "WARNING: the largest configuration does not fit into memory: no memory left" in forecast_lines(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from harness import World, make_space
 
-from search.journal import Journal, Ledger, cut_torn_line, finite, read, read_with_ends
+from search.store.journal import Journal, cut_torn_line, finite, read, read_with_ends
+from search.store.ledger import Ledger
 
 
 def test_a_torn_last_line_is_cut_and_the_rest_kept(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_offsets_lead_to_the_next_event(tmp_path: Path) -> None:
 def test_replaying_gives_the_ledger_that_lived(tmp_path: Path) -> None:
     """Live and replayed states are equal, event for event."""
     world = World(make_space({"trials": 7}, pruner={"kind": "median"}), tmp_path)
-    lived = world.live().ledger
+    lived = world.life().ledger
     replayed = Ledger()
     for event in read(world.folder.journal):
         replayed.apply(json.loads(json.dumps(event)))

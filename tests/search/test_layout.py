@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import fsspec
 import pytest
 from harness import Death, World, make_space
 
-from search.errors import UserError
-from search.layout import Mirror, StudyFolder, absolute, find_study, new_study, studies
-from search.lock import alive, exclusive
+from search.store.errors import UserError
+from search.store.layout import StudyFolder, absolute, find_study, new_study, studies
+from search.store.lock import alive, exclusive
+from search.store.mirror import Mirror
 
 
 def test_storage_is_absolute_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -33,7 +35,7 @@ def test_new_studies_are_numbered_and_found(tmp_path: Path) -> None:
     assert [f.study for f in studies(storage)] == ["a-1", "a-2"]
     assert find_study(storage, None).study == "a-2"
     assert find_study(storage, "a-1").study == "a-1"
-    with pytest.raises(UserError, match="expected a name without '/', got 'x/y'"):
+    with pytest.raises(UserError, match=r"at most 100.*got 'x/y'"):
         new_study(storage, "a", "x/y")
 
 
@@ -47,11 +49,26 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
     assert not alive(folder)
 
 
+def test_a_disk_without_locks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A lock that outlives its holder would be worse: the study could never be resumed."""
+    fcntl = pytest.importorskip("fcntl")
+    folder = new_study(str(tmp_path), "a")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match="lock: cannot be locked: Function not implemented"), exclusive(folder):
+        pass
+    with pytest.raises(UserError, match="cannot be locked"):
+        alive(folder)
+
+
 def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver dies, its machine with its working copy is gone; what was sent is enough to go on."""
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
-    monkeypatch.setattr("search.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "one" / name))
+    monkeypatch.setattr("search.store.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "one" / name))
 
     class Remote(World):
         @property
@@ -60,16 +77,16 @@ def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.
 
     world = Remote(make_space({"trials": 8}), tmp_path)
     with pytest.raises(Death):
-        world.live(die_at=120)
+        world.life(die_at=120)
     Mirror(world.folder).push()
     ended = world.folder.journal.read_text().count('"e":"end"')
     assert ended > 0
-    monkeypatch.setattr("search.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "two" / name))
+    monkeypatch.setattr("search.store.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "two" / name))
     assert not world.folder.journal.exists()
     found = find_study("memory://runs", None)
     assert found.study == "fake-1"
     found.pull()
-    driver = world.live()
+    driver = world.life()
     assert driver.ledger.stops == {"completed": 8}
     assert world.folder.journal.read_text().count('"e":"start"') == 8
     filesystem.store.clear()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from harness import World, make_space
 
-from search.journal import Ledger, read
-from search.layout import StudyFolder
-from search.notes import study_note, trial_note
+from search.store.journal import read
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger
+from search.tracking.notes import study_note, trial_note
 
 
 def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path) -> None:
@@ -16,10 +17,10 @@ def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path
     world = World(space, tmp_path)
     before = study_note(space, world.folder)
     assert "So far" not in before
-    driver = world.live()
+    driver = world.life()
     note = study_note(space, world.folder, driver.ledger)
     assert driver.ledger.best is not None
-    assert f"best stsb_dev {driver.ledger.best.best:.4f} ({driver.ledger.best.run.id})" in note
+    assert f"best stsb_dev {driver.ledger.best.best:.4f} ({driver.ledger.best.trial.id})" in note
     assert "6 of 6 points" in note
     assert "| `learning_rate` | `{'float': [1e-06, 0.001], 'log': True}` |" in note
     assert "Sampler `random`" in note
@@ -34,10 +35,10 @@ def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path
 def test_a_trials_note_names_its_point_and_its_files(tmp_path: Path) -> None:
     space = make_space({"trials": 2})
     world = World(space, tmp_path)
-    world.live()
+    world.life()
     start = next(e for e in read(world.folder.journal) if e["e"] == "start")
     note = trial_note(start, space, StudyFolder("s3://bucket/x", "fake-1"))
     assert "point 0, seed 3" in note
     assert "| `batch_size` |" in note
     assert "`s3://bucket/x/fake-1/trials/t0000`" in note
-    assert "Confirming run" in trial_note({**start, "stage": "confirm"}, space, world.folder)
+    assert "Confirming trial" in trial_note({**start, "stage": "confirm"}, space, world.folder)

@@ -11,11 +11,14 @@ import harness
 import optuna
 import pytest
 import record_curves
-from harness import World, make_space
+from harness import World, curve, make_space
 
-from search.journal import Ledger, Run
-from search.pruners import earliest, first_rung, make_pruner, warmup_examples
 from search.space import Pruner
+from search.space.sections import PRUNERS
+from search.store.ledger import Ledger, Trial
+from search.study.pruners import earliest, first_rung, make_pruner, warmup_examples
+
+pytestmark = pytest.mark.costly
 
 CURVES: dict[tuple[Any, ...], list[float]] = {
     tuple(values): curve for *values, curve in json.loads(record_curves.FILE.read_text(encoding="utf-8"))
@@ -35,13 +38,13 @@ def searches(sampler: str, pruner: str, stride: int, tmp_path: Path, **search: A
             params={name: {"choice": values} for name, values in record_curves.CHOICES.items()},
             pruner={"kind": pruner},
         )
-        world = World(space, tmp_path / f"{pruner}{seed}", value=lambda run, k: recorded(run)[k * stride - 1])
-        found.append((world, world.live(seed=seed).ledger))
+        world = World(space, tmp_path / f"{pruner}{seed}", value=lambda trial, k: recorded(trial)[k * stride - 1])
+        found.append((world, world.life(seed=seed).ledger))
     return found
 
 
-def recorded(run: Run) -> list[float]:
-    return CURVES[tuple(run.params[name] for name in record_curves.CHOICES)]
+def recorded(trial: Trial) -> list[float]:
+    return CURVES[tuple(trial.params[name] for name in record_curves.CHOICES)]
 
 
 def best_of(ledger: Ledger) -> float:
@@ -60,7 +63,7 @@ def test_hyperband_spends_at_most_45_percent_and_keeps_the_best(
     monkeypatch.setattr(harness, "EVALUATIONS", evaluations)
     shares, losses = [], []
     for world, ledger in searches("random", "hyperband", stride, tmp_path, trials=40):
-        full = max(max(recorded(s.run)[stride - 1 :: stride]) for s in ledger.runs.values())
+        full = max(max(recorded(s.trial)[stride - 1 :: stride]) for s in ledger.trials.values())
         shares.append(world.evaluations / (40 * evaluations))
         losses.append(full - best_of(ledger))
     assert statistics.median(shares) <= 0.45
@@ -83,6 +86,32 @@ def test_tpe_with_pruned_trials_is_not_worse_on_the_same_budget(
         return statistics.median(best_of(ledger) for _, ledger in found)
 
     assert median_best(pruner) >= median_best("none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 4, 16, 64])
+@pytest.mark.parametrize("kind", PRUNERS)
+def test_the_baseline_is_never_stopped(kind: str, workers: int, tmp_path: Path) -> None:
+    """64 studies of each pruner and number of workers, the published setting the worst of all points."""
+    assert all(baseline_seeds(kind, workers, seed, tmp_path / str(seed)) == 2 for seed in range(64))
+
+
+@pytest.mark.parametrize("kind", PRUNERS)
+def test_the_baseline_runs_all_its_seeds(kind: str, tmp_path: Path) -> None:
+    assert baseline_seeds(kind, 4, 0, tmp_path) == 2
+
+
+def baseline_seeds(kind: str, workers: int, seed: int, folder: Path) -> int:
+    """Completed trials of the published setting in a study of two seeds a point where it is hopeless."""
+    space = make_space(
+        {"trials": max(10, workers), "repeats": 2, "seed": seed}, pruner={"kind": kind, "lower": 0.5, "reduction": 2}
+    )
+
+    def value(trial: Trial, k: int) -> float:
+        return 0.1 - k / 1000 if trial.baseline else curve(trial, k)
+
+    ledger = World(space, folder, value=value).life(concurrency=workers, seed=seed).ledger
+    return sum(s.state == "completed" for s in ledger.trials.values() if s.trial.baseline)
 
 
 @pytest.mark.parametrize(
@@ -141,21 +170,21 @@ def test_a_threshold_bounds_what_is_bad(tmp_path: Path) -> None:
             {"trials": 8}, metric={"name": "stsb_dev", "mode": mode}, pruner={"kind": "threshold", "lower": 0.5}
         )
 
-        def value(run: Run, k: int) -> float:  # noqa: ARG001
-            return 0.4 if run.number % 2 else 0.6
+        def value(trial: Trial, k: int) -> float:  # noqa: ARG001
+            return 0.4 if trial.number % 2 else 0.6
 
-        ledger = World(space, tmp_path / mode, value=value).live().ledger
-        pruned = {s.run.number % 2 for s in ledger.runs.values() if s.state == "pruned"}
+        ledger = World(space, tmp_path / mode, value=value).life().ledger
+        pruned = {s.trial.number % 2 for s in ledger.trials.values() if s.state == "pruned"}
         assert pruned == {1 if mode == "max" else 0}
 
 
 def test_a_patient_pruner_ends_what_gets_worse(tmp_path: Path) -> None:
     space = make_space({"trials": 2}, pruner={"kind": "patient", "patience": 2})
 
-    def value(run: Run, k: int) -> float:
-        return 0.5 + k / 100 if run.number == 0 else 0.5 - k / 100
+    def value(trial: Trial, k: int) -> float:
+        return 0.5 + k / 100 if trial.number == 0 else 0.5 - k / 100
 
-    ledger = World(space, tmp_path, value=value).live().ledger
-    assert ledger.runs["t0000"].state == "completed"
-    assert ledger.runs["t0001"].state == "pruned"
-    assert ledger.runs["t0001"].examples < 600
+    ledger = World(space, tmp_path, value=value).life().ledger
+    assert ledger.trials["t0000"].state == "completed"
+    assert ledger.trials["t0001"].state == "pruned"
+    assert ledger.trials["t0001"].examples < 600

@@ -13,15 +13,16 @@ import click
 import pytest
 from harness import make_space
 
-from search import bundle, remote, tunnel
-from search.backup import out_of_reach
-from search.bundle import bundled_name, make_bundle
-from search.commands_cluster import typed_arguments
-from search.errors import UserError
-from search.layout import CLUSTER_FILE, absolute, storage_option
-from search.remote import mismatches, own_output
+from search.cli.cluster import typed_arguments
+from search.remote import bundle, tunnel
+from search.remote import jobs as remote
+from search.remote.backup import out_of_reach
+from search.remote.bundle import bundled_name, make_bundle
+from search.remote.jobs import mismatches, own_output
+from search.remote.tunnel import DASHBOARD, Head, read_cluster
 from search.space import Space, load_space
-from search.tunnel import DASHBOARD, Head, read_cluster
+from search.store.errors import UserError
+from search.store.layout import CLUSTER_FILE, absolute, storage_option
 
 HEAD = Head(Path("c.yaml"), "search", "203.0.113.5", "ubuntu", "~/key.pem")
 
@@ -43,7 +44,7 @@ def test_a_bundle_runs_by_itself(user_folder: Path) -> None:
     target.mkdir()
     assert make_bundle(target, make_space()) == {}
     done = subprocess.run(
-        [sys.executable, "-m", "search.cli", "check", "space.yaml"],
+        [sys.executable, "-m", "search", "check", "space.yaml"],
         cwd=target,
         capture_output=True,
         text=True,

@@ -14,30 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_trial import EVALUATIONS, FakeTrial
+from fake_trial import EVALUATIONS, RUNG, FakeTrial
 from faulty_job import DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount, unmount
 from harness import make_space
 from rich.console import Console
 
-from search import record
-from search.errors import UserError
-from search.journal import Ledger, read
-from search.layout import StudyFolder
-from search.live import closing_lines
-from search.lock import exclusive
-from search.runner import Options, StudyResult, confirm_study, resume_study, run_study
+from search import schema
+from search.running import tuner
+from search.running.result import StudyResult, closing_lines
+from search.running.runner import Options, confirm_study, resume_study, run_study
 from search.space import Space
-from search.tuner import QUIET  # sets Ray's environment before ray is imported
+from search.store.errors import UserError
+from search.store.journal import read
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger
+from search.store.lock import exclusive
 
 pytestmark = pytest.mark.ray
-assert QUIET
 HERE = Path(__file__).parent
 CHILD = """
 import sys
 sys.path.insert(0, {here!r})
 from fake_trial import FakeTrial
 from rich.console import Console
-from search.runner import Options, resume_study, run_study
+from search.running.runner import Options, resume_study, run_study
 from search.space import load_space
 options = Options(trainable=FakeTrial, console=Console(quiet=True))
 if sys.argv[1] == "run":
@@ -107,7 +107,7 @@ def mlflow_runs(result: StudyResult) -> dict[str, Any]:
     client = MlflowClient(result.tracking_uri)
     experiment = client.get_experiment_by_name("fake")
     found = client.search_runs([experiment.experiment_id], f"tags.study_id = '{result.folder.study}'")
-    by_id = {run.data.tags.get(record.TRIAL_ID, "study"): run for run in found}
+    by_id = {run.data.tags.get(schema.TRIAL_ID, "study"): run for run in found}
     assert len(by_id) == len(found), "a trial has two runs"
     return by_id
 
@@ -115,16 +115,16 @@ def mlflow_runs(result: StudyResult) -> dict[str, Any]:
 def check_agreement(result: StudyResult) -> None:
     """MLflow tells of every trial what the journal tells."""
     runs = mlflow_runs(result)
-    assert runs.keys() - {"study"} == result.ledger.runs.keys()
-    for trial_id, state in result.ledger.runs.items():
+    assert runs.keys() - {"study"} == result.ledger.trials.keys()
+    for trial_id, record in result.ledger.trials.items():
         run = runs[trial_id]
-        assert run.data.tags[record.STOP] == state.state
-        assert run.data.tags[record.PARENT] == runs["study"].info.run_id
-        assert run.data.tags[record.SEED] == str(state.run.seed)
-        assert run.data.params["learning_rate"] == str(state.run.params["learning_rate"])
-        assert run.info.status == ("FAILED" if state.failed else "FINISHED")
-        if state.best is not None:
-            assert run.data.metrics[f"best_{result.space.metric.name}"] == pytest.approx(state.best)
+        assert run.data.tags[schema.STOP] == record.state
+        assert run.data.tags[schema.PARENT] == runs["study"].info.run_id
+        assert run.data.tags[schema.SEED] == str(record.trial.seed)
+        assert run.data.params["learning_rate"] == str(record.trial.params["learning_rate"])
+        assert run.info.status == ("FAILED" if record.failed else "FINISHED")
+        if record.best is not None:
+            assert run.data.metrics[f"best_{result.space.metric.name}"] == pytest.approx(record.best)
 
 
 def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
     check_agreement(result)
     runs = mlflow_runs(result)
     assert runs["study"].info.status == "FINISHED"
-    assert runs["t0000"].data.tags[record.BASELINE] == "paper"
+    assert runs["t0000"].data.tags[schema.BASELINE] == "paper"
     from mlflow import MlflowClient
 
     client = MlflowClient(result.tracking_uri)
@@ -162,14 +162,14 @@ def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
     ledger = Ledger()
     for event in read(folder.journal):
         ledger.apply(event)
-    assert ledger.live
+    assert ledger.open_trials
     result = resume_study(str(tmp_path / "runs"), options=options())
     assert result.status == "finished"
-    assert sorted(result.ledger.runs) == [f"t{n:04d}" for n in range(10)]
+    assert sorted(result.ledger.trials) == [f"t{n:04d}" for n in range(10)]
     assert result.ledger.stops == {"completed": 10}
     undisturbed = run_study(make_space({"trials": 10}), str(tmp_path / "runs"), options=options())
-    assert {i: (s.run.point, s.run.seed, s.best) for i, s in result.ledger.runs.items()} == {
-        i: (s.run.point, s.run.seed, s.best) for i, s in undisturbed.ledger.runs.items()
+    assert {i: (s.trial.point, s.trial.seed, s.best) for i, s in result.ledger.trials.items()} == {
+        i: (s.trial.point, s.trial.seed, s.best) for i, s in undisturbed.ledger.trials.items()
     }
     evaluations = [(e["id"], e["examples"]) for e in read(folder.journal) if e["e"] == "eval"]
     assert len(evaluations) == len(set(evaluations)) == 10 * EVALUATIONS
@@ -204,13 +204,13 @@ def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
 def test_a_faulty_trial_fails_alone(fault: str, kind: str, tmp_path: Path) -> None:
     result = run_study(faulty(fault, {"max_retries": 1}), str(tmp_path / "runs"), options=options())
     assert result.status == "finished"
-    failed = [s for s in result.ledger.runs.values() if s.failed]
+    failed = [s for s in result.ledger.trials.values() if s.failed]
     assert failed
     assert {s.state for s in failed} == {f"failed:{kind}"}
-    assert all((s.run.params["learning_rate"] >= 1e-4) == s.failed for s in result.ledger.runs.values())
+    assert all((s.trial.params["learning_rate"] >= 1e-4) == s.failed for s in result.ledger.trials.values())
     check_agreement(result)
     runs = mlflow_runs(result)
-    assert all(runs[s.run.id].data.tags[record.REASON] == s.reason for s in failed)
+    assert all(runs[s.trial.id].data.tags[schema.REASON] == s.reason for s in failed)
     if fault == "raise":
         assert failed[0].reason == "RuntimeError: a bug in the trial"
     if fault == "kill":
@@ -220,11 +220,11 @@ def test_a_faulty_trial_fails_alone(fault: str, kind: str, tmp_path: Path) -> No
 def test_a_killed_trial_process_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     result = run_study(faulty("kill_once"), str(tmp_path / "runs"), options=options())
     assert result.ledger.stops == {"completed": 8}
-    killed = [s for s in result.ledger.runs.values() if s.run.params["learning_rate"] >= 1e-4]
+    killed = [s for s in result.ledger.trials.values() if s.trial.params["learning_rate"] >= 1e-4]
     assert killed
     assert all(s.retries == 1 for s in killed)
     events = [e for e in read(result.folder.journal) if e["e"] == "eval"]
-    assert {e["resumed_from"] for e in events if e["id"] == killed[0].run.id} == {0, 100}
+    assert {e["resumed_from"] for e in events if e["id"] == killed[0].trial.id} == {0, 100}
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
     plain = Options(trainable=FaultyJob, console=Console(quiet=True), handle_signals=False)
     result = run_study(space, str(tmp_path / "runs"), options=plain)
     assert (result.status, result.exit_code) == ("finished", 0)
-    ended = {s.run.params["learning_rate"]: s for s in result.ledger.runs.values()}
+    ended = {s.trial.params["learning_rate"]: s for s in result.ledger.trials.values()}
     assert {rate: s.state for rate, s in ended.items()} == {
         OK: "completed",
         RAISE: "failed:error",
@@ -262,7 +262,7 @@ def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
     assert ended[RAISE].reason == "KeyError: 'a bug in the trial'"
     assert "can't allocate memory" in ended[OOM].reason
     assert (ended[KILL].retries, ended[KILL].examples) == (1, 96)
-    evaluations = [e for e in read(result.folder.journal) if e["e"] == "eval" and e["id"] == ended[KILL].run.id]
+    evaluations = [e for e in read(result.folder.journal) if e["e"] == "eval" and e["id"] == ended[KILL].trial.id]
     assert [e["resumed_from"] for e in evaluations] == [0, 32, 32]
     check_agreement(result)
     notes = "".join(closing_lines(result))
@@ -270,7 +270,7 @@ def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
     if small_disk:
         assert "No space left on device" in ended[DISK].reason
         assert "1 disk" in notes
-        left = [p for p in Path(result.folder.trial(ended[DISK].run.id)).rglob("*") if p.is_file()]
+        left = [p for p in Path(result.folder.trial(ended[DISK].trial.id)).rglob("*") if p.is_file()]
         assert left == []  # no half file fills what is left of the disk
 
 
@@ -278,15 +278,15 @@ def test_confirm_runs_the_best_and_the_baseline_on_fresh_seeds(tmp_path: Path) -
     storage = str(tmp_path / "runs")
     searched = run_study(make_space({"trials": 8, "seed": 3}), storage, options=options())
     result = confirm_study(storage, top=2, seeds=2, options=options())
-    confirmed = {i: s for i, s in result.ledger.runs.items() if s.run.stage == "confirm"}
+    confirmed = {i: s for i, s in result.ledger.trials.items() if s.trial.stage == "confirm"}
     ranked = sorted(searched.ledger.points.values(), key=lambda p: -p["value"])
     numbers = {p["number"] for p in ranked[:2]} | {0}
     assert confirmed.keys() == {f"c{n:04d}.{s}" for n in numbers for s in range(2)}
-    assert {s.run.seed for s in confirmed.values()} == {4, 5}  # the search's own seed was 3
+    assert {s.trial.seed for s in confirmed.values()} == {4, 5}  # the search's own seed was 3
     check_agreement(result)
-    assert mlflow_runs(result)["c0000.0"].data.tags[record.STAGE] == "confirm"
+    assert mlflow_runs(result)["c0000.0"].data.tags[schema.STAGE] == "confirm"
     again = confirm_study(storage, top=2, seeds=2, options=options())
-    assert again.ledger.runs.keys() == result.ledger.runs.keys()
+    assert again.ledger.trials.keys() == result.ledger.trials.keys()
 
 
 def test_resume_refuses_to_change_what_is_searched(tmp_path: Path) -> None:
@@ -315,4 +315,36 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
 def test_the_journal_is_json_lines(tmp_path: Path) -> None:
     result = run_study(make_space({"trials": 1}), str(tmp_path / "runs"), options=options())
     kinds = [json.loads(line)["e"] for line in result.folder.journal.read_text().splitlines()]
-    assert kinds == ["life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
+    assert kinds == ["space", "life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
+
+
+def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards the order inside Tune's controller: the scheduler judges a result that is still whole, the callbacks cut
+    it down, then Tune keeps statistics of every number that is left."""
+    kept: dict[str, set[str]] = {}
+
+    class Spy(tuner.NoProgress):
+        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:  # noqa: ARG002
+            for trial in trials:
+                kept.setdefault(trial.trial_id, set()).update(trial.metric_analysis)
+
+    monkeypatch.setattr(tuner, "NoProgress", Spy)
+    space = make_space({"trials": 12, "concurrent": 1}, pruner={"kind": "median"})
+    result = run_study(space, str(tmp_path / "runs"), options=options())
+    names = set().union(*kept.values())
+    assert "training_iteration" in names, "Tune keeps no statistics any more: the trimmer can go"
+    assert names <= tuner.KEPT_FIELDS
+    events: dict[str, list[dict[str, Any]]] = {}
+    for event in read(result.folder.journal):
+        if "id" in event:
+            events.setdefault(event["id"], []).append(event)
+    assert all(
+        e["metrics"].keys() == {"stsb_dev", "loss"} for seen in events.values() for e in seen if e["e"] == "eval"
+    )
+    pruned = [seen for seen in events.values() if seen[-1]["stop"] == "pruned"]
+    assert pruned
+    for seen in pruned:  # stopped at the evaluation that was judged: none after it, and its process went no further
+        assert [e["e"] for e in seen[-2:]] == ["eval", "end"]
+        assert seen[-2]["examples"] == seen[-1]["examples"] < EVALUATIONS * RUNG

@@ -23,12 +23,12 @@ import torch
 from harness import make_space
 from moto.server import ThreadedMotoServer
 
-from search import backup
-from search.layout import Mirror, StudyFolder, find_study, new_study, studies
-from search.replayer import Replayer
-from trainables.checkpoint import TrialFiles
-from trainables.ray_job import pausing
-from trainables.spec import TrialSpec
+from search.remote import backup
+from search.store.layout import StudyFolder, find_study, new_study, studies
+from search.store.mirror import Mirror
+from trainables.contract.spec import TrialSpec
+from trainables.on_ray.host import pausing
+from trainables.training.checkpoint import TrialFiles
 
 STORAGE = "s3://bucket/search"
 
@@ -143,19 +143,22 @@ def test_mlflows_database_comes_back_on_a_new_head(
     assert (new.parent / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
 
 
-def test_the_journal_reaches_the_bucket_while_the_tracker_is_down(bucket: Any) -> None:
-    class Down:
-        progress = 0
-
-        def catch_up(self, final: bool) -> None:  # noqa: ARG002  # Tracker's interface
-            raise OSError("MLflow does not answer")
-
+def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the tracker is: nothing of it is asked."""
+    monkeypatch.setattr("search.store.mirror.EVERY_S", 0.05)
     folder = new_study(STORAGE, "mine")
+    mirror = Mirror(folder)
+    mirror.start()
+    for size in (1, 2, 3):
+        folder.journal.write_text('{"e":"life"}\n' * size)
+        until = time.monotonic() + 20
+        key = f"search/{folder.study}/tracking.jsonl"
+        while bucket.list_objects(Bucket="bucket", Prefix=key).get("Contents", [{"Size": 0}])[0]["Size"] != 13 * size:
+            assert time.monotonic() < until, "the journal does not get there"
+            time.sleep(0.05)
     folder.journal.write_text('{"e":"life"}\n')
-    replayer = Replayer(Down(), also=Mirror(folder).push)  # type: ignore[arg-type]  # all that Replayer uses
-    replayer.start()
-    assert not replayer.finish(0.5)
-    assert replayer.trouble == "MLflow does not answer"
+    mirror.finish(5.0)
+    assert mirror.trouble == ""
     there = bucket.get_object(Bucket="bucket", Key=f"search/{folder.study}/tracking.jsonl")
     assert there["Body"].read() == b'{"e":"life"}\n'
 
@@ -204,7 +207,7 @@ def environment(root: Path, home: str) -> dict[str, str]:
 
 
 def command(root: Path, home: str, *words: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "search.cli", *words]
+    line = [sys.executable, "-m", "search", *words]
     return subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
 
 

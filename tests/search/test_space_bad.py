@@ -103,8 +103,8 @@ search: {trials: 8}
         (
             ["search.repeats=0", "pruner.kind=fast"],
             [
-                "--set pruner.kind: expected one of none, median, percentile, successive_halving, hyperband, patient, "
-                "threshold, wilcoxon, got 'fast'",
+                "--set pruner.kind: expected one of none, median, percentile, successive_halving, asha, hyperband, "
+                "patient, threshold, wilcoxon, got 'fast'",
                 "--set search.repeats: expected a whole number >= 1 and <= 1000, got 0",
             ],
         ),

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_point, smoke, space_from
-from trainables.configs import CONFIGS
-from trainables.knobs import build
+from trainables.contract.knobs import build
+from trainables.contract.registry import declared, method_names
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "spaces").rglob("*.yaml"))
 PRACTICAL = [path for path in FILES if path.parent.name == "spaces"]
-PUBLISHED = yaml.safe_load((ROOT / "analysis" / "published.yaml").read_text(encoding="utf-8"))
+PUBLISHED = yaml.safe_load((ROOT / "analysis" / "papers" / "published.yaml").read_text(encoding="utf-8"))
 
 
 def name(path: Path) -> str:
@@ -41,7 +41,7 @@ def test_all_shipped_files_are_right_and_checked_in_time() -> None:
     problems = [line for checked in check_spaces(FILES) for line in checked.problems]
     assert problems == []
     assert time.perf_counter() - start < 5
-    assert {load_space(path).method for path in PRACTICAL} == set(CONFIGS)
+    assert {load_space(path).method for path in PRACTICAL} == set(method_names())
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -50,7 +50,7 @@ def test_every_trial_of_a_shipped_space_can_be_built(path: Path) -> None:
     assert space.name == path.stem
     assert space_from(space.resolved()).fingerprint == space.fingerprint
     for checked in (space, smoke(space)):
-        config = CONFIGS[checked.method]
+        config = declared(checked.method).config
         build(config, checked.values(paper_point(checked)))
         if checked.is_grid:
             points = list(checked.points())
@@ -135,13 +135,17 @@ def test_sda_settings_of_table_3() -> None:
 def test_sda_table_4(stem: str, label: str) -> None:
     names = [row[0] for row in rows("sda", "table_4")]
     own = [n.removeprefix(label) for n in names if n.startswith(label) and "+-" not in n]
-    assert column(stem, "augmentation") == [edit.lower() for edit in own]
-    assert [paper(stem).values(p)["delta"] for p in paper(stem).points()] == [0.5, 0.5, 0.3, 0.5]  # D26
+    values = [paper(stem).values(p) for p in paper(stem).points()]
+    assert list(dict.fromkeys(v["augmentation"] for v in values)) == [edit.lower() for edit in own]
+    assert [v["delta"] for v in values] == [0.5, 0.5, 0.5, 0.3, 0.5]  # D26: DN with both
+    assert {v["rule_set"] for v in values} == {"official"}
+    as_printed = paper(f"{stem}_paper")
+    assert [as_printed.values(p) for p in as_printed.points()] == [{**v, "rule_set": "paper"} for v in values]
 
 
 def test_sda_tables_6_to_9() -> None:
     assert paper("sda_table06_roberta").cardinality() == len(rows("sda", "table_6"))
-    assert paper("sda_table07_zh").cardinality() == len(rows("sda", "table_7")) - 1  # without the untrained encoder
+    assert paper("sda_table07_zh").cardinality() == len(rows("sda", "table_7"))  # no untrained encoder, DN twice
     assert paper("sda_table08_bert").cardinality() == len(rows("sda", "table_8"))
     assert paper("sda_table09_roberta").cardinality() == len(rows("sda", "table_9"))
 
@@ -204,15 +208,20 @@ def test_simcse_tables() -> None:
         assert space.cardinality() == 3 * 4
         assert paper_point(space) == {"learning_rate": row[3], "batch_size": row[2]}
     dropouts = [row[0] for row in rows("simcse_paper_reference", "table_3_dropout") if isinstance(row[0], float)]
-    assert column("simcse_table03_dropout", "dropout") == dropouts
+    grid = paper("simcse_table03_dropout")
+    values = [grid.values(p) for p in grid.points()]
+    assert [v["dropout"] for v in values if not v["same_mask"]] == dropouts
+    assert [v["dropout"] for v in values if v["same_mask"]] == [0.1]
     for kind in ("unsup", "sup"):
         poolings = rows("simcse_paper_reference", "table_6_pooling")
         assert paper(f"simcse_table06_pooling_{kind}").cardinality() == len(poolings)
     alphas = [
         row[0] for row in rows("simcse_paper_reference", "table_7_hard_negative_weight") if isinstance(row[0], float)
     ]
-    weights = column("simcse_table07_hard_negative", "hard_negative_weight")
-    assert [math.exp(w) for w in weights] == pytest.approx(alphas)
+    grid = paper("simcse_table07_hard_negative")
+    values = [grid.values(p) for p in grid.points()]
+    assert [v["loss_form"] for v in values] == ["in_batch", "hard", "hard", "hard"]
+    assert [math.exp(v["hard_negative_weight"]) for v in values[1:]] == pytest.approx(alphas)
     taus = [row[0] for row in rows("simcse_paper_reference", "table_d1_temperature")[1:]]
     assert column("simcse_table_d1_temperature", "temperature") == taus
     weights = [0 if row[0] == "none" else row[0] for row in rows("simcse_paper_reference", "table_d2_mlm")]

@@ -11,6 +11,8 @@ import pytest
 
 from search.space import check_spaces, smoke, space_from
 
+pytestmark = pytest.mark.costly
+
 SPACES = Path(__file__).parents[2] / "spaces"
 FILES = sorted(path.relative_to(SPACES) for path in SPACES.rglob("*.yaml"))
 ROUNDS = 2100

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,12 @@ from gpu_trial import GpuTrial
 from harness import make_space
 from rich.console import Console
 
-from search.journal import read
-from search.layout import StudyFolder
-from search.runner import Options, run_study
-from search.tuner import QUIET  # sets Ray's environment before ray is imported
+from search.running.ray_session import ENVIRONMENT, ray_session
+from search.running.runner import Options, run_study
+from search.space import Resources
+from search.store.journal import read
+from search.store.layout import StudyFolder
 
-assert QUIET
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -38,6 +40,45 @@ def _no_other_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def options(**given: Any) -> Options:
     return Options(console=Console(quiet=True), handle_signals=False, **given)
+
+
+def test_a_private_ray_lies_in_a_folder_of_its_own_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards `ray.init(_temp_dir=)`: all of a private Ray's files are below it, none where other Rays put theirs."""
+    made: list[Path] = []
+    plain = tempfile.mkdtemp
+
+    def mkdtemp(**given: str) -> str:
+        made.append(Path(plain(**given)))
+        return str(made[-1])
+
+    monkeypatch.setattr("search.running.private_ray.tempfile.mkdtemp", mkdtemp)
+    before = dict(os.environ)
+    with ray_session(None, Resources(), None) as (capacity, resources):
+        assert capacity() >= 1
+        assert resources.gpus is not None
+        (session,) = [path for path in (made[0] / "ray").glob("session_2*") if not path.is_symlink()]
+        assert (session / "logs" / "raylet.out").exists()
+        assert not (Path("/tmp/ray") / session.name).exists()
+        assert all(os.environ[name] == before.get(name, value) for name, value in ENVIRONMENT.items())
+    assert not made[0].exists()
+    assert {name: os.environ.get(name) for name in ENVIRONMENT} == {name: before.get(name) for name in ENVIRONMENT}
+
+
+def test_a_private_ray_and_others_follow_each_other_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A notebook's own Ray before and after: each has its token, and a process remembers the first it met (guards
+    `AuthenticationTokenLoader`)."""
+    import ray
+
+    monkeypatch.setenv("HOME", str(tmp_path))  # nobody's token
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    for _ in range(2):
+        ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
+        ray.shutdown()
+        with ray_session(None, Resources(), None) as (capacity, _):
+            assert capacity() >= 1
+        assert "RAY_AUTH_TOKEN" not in os.environ
 
 
 def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:

@@ -12,40 +12,31 @@ import yaml
 from harness import EVALUATIONS, Death, World, make_space
 from rich.console import Console
 
-from search.journal import Ledger, Run, RunState
-from search.layout import StudyFolder
-from search.live import (
-    LiveTable,
-    PlainLines,
-    best_runs,
-    closing_lines,
-    display_for,
-    duration,
-    headline,
-    seconds_left,
-    trial_line,
-)
-from search.lock import exclusive
-from search.runner import StudyResult
-from search.status import listing, print_status, print_studies, study_status
-from search.sweep import Sweeper
+from search.console.display import LiveTable, PlainLines, display_for
+from search.console.status import listing, print_status, print_studies, study_status
+from search.running.result import StudyResult, closing_lines
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial, TrialRecord
+from search.store.lock import exclusive
+from search.store.retention import CheckpointRetention
+from search.wording import best_trials, duration, headline, seconds_left, trial_line
 
 
-def nan_for_two(run: Run, k: int) -> str | None:
-    return "nan" if run.number == 2 and k == 2 else None
+def nan_for_two(trial: Trial, k: int) -> str | None:
+    return "nan" if trial.number == 2 and k == 2 else None
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("search.status.bring_up_to_date", lambda *_: "")  # the tracker has tests of its own
+    monkeypatch.setattr("search.console.status.bring_up_to_date", lambda *_: "")  # the tracker has tests of its own
     return World(make_space({"trials": 6}), tmp_path, fault=nan_for_two)
 
 
 def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.live()
+    world.life()
     status, _, ledger = study_status(world.folder)
     assert (status.state, status.points, status.of, status.failed) == ("finished", 6, 6, {"nan": 1})
-    assert status.best == max(s.best or 0 for s in ledger.runs.values() if s.state == "completed")
+    assert status.best == max(s.best or 0 for s in ledger.trials.values() if s.state == "completed")
     assert (status.running, status.paused, status.left_s) == (0, 0, None)
     print_status(str(world.root), None, "table")
     shown = capsys.readouterr().out
@@ -57,22 +48,22 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Death):
-        world.live(die_at=80)
+        world.life(die_at=80)
     status, _, ledger = study_status(world.folder)
     assert status.state == "died"
-    assert status.paused == len(ledger.live) > 0
+    assert status.paused == len(ledger.open_trials) > 0
     print_status(str(world.root), "fake-1", "table")
     assert "go on: search resume fake-1" in capsys.readouterr().out
 
 
 def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     with pytest.raises(Death):
-        world.live(die_at=120)
+        world.life(die_at=120)
     world.folder.lock.touch()
     with exclusive(world.folder):
         status, space, ledger = study_status(world.folder, now=world.now)
     assert status.state == "running"
-    assert status.running == len(ledger.live)
+    assert status.running == len(ledger.open_trials)
     assert 0 < status.points < 6
     assert status.per_hour == pytest.approx(status.points / status.elapsed_s * 3600, rel=0.1)
     expected = status.elapsed_s / status.points * (6 - status.points)
@@ -82,8 +73,8 @@ def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
 def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
     """All six points have been seen, none is settled: it is the seeds to come that take time."""
     space = make_space({"trials": 6, "repeats": 3})
-    world = World(space, tmp_path, value=lambda run, k: 0.1 * k)  # noqa: ARG005  # equal points: none is hopeless
-    ledger = world.live(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
+    world = World(space, tmp_path, value=lambda trial, k: 0.1 * k)  # noqa: ARG005  # equal points: none is hopeless
+    ledger = world.life(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
     assert not ledger.points
     assert headline(space, ledger, 0).startswith("fake: 6 of 6 points")
     ended = ledger.ended()
@@ -92,7 +83,7 @@ def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
 
 
 def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.live()
+    world.life()
     status = study_status(world.folder)[0]
     as_json, as_yaml = json.loads(listing([status], "json")), yaml.safe_load(listing([status], "yaml"))
     assert as_json == as_yaml
@@ -107,7 +98,7 @@ def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_lines_for_a_log_file(world: World) -> None:
-    ledger = world.live().ledger
+    ledger = world.life().ledger
     out = io.StringIO()
     display = display_for(Console(file=out, width=300), world.space, ledger)
     assert isinstance(display, PlainLines)
@@ -123,7 +114,7 @@ def test_lines_for_a_log_file(world: World) -> None:
 
 def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     with pytest.raises(Death):
-        world.live(die_at=120)
+        world.life(die_at=120)
     ledger = study_status(world.folder)[2]
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=True, color_system=None)
@@ -132,14 +123,14 @@ def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     display.note("tracker: down")
     console.print(display._draw())
     shown = out.getvalue()
-    for state in [*ledger.live.values(), *best_runs(ledger, 3)]:
-        assert state.run.id in shown
+    for record in [*ledger.open_trials.values(), *best_trials(ledger, 3)]:
+        assert record.trial.id in shown
     assert "tracker: down" in shown
     assert "best stsb_dev 0.7" in shown
 
 
 def test_the_last_lines_say_how_to_go_on(world: World) -> None:
-    driver = world.live(interrupt_at=9)
+    driver = world.life(interrupt_at=9)
     result = StudyResult(
         space=world.space,
         folder=world.folder,
@@ -160,13 +151,13 @@ def test_the_last_lines_say_how_to_go_on(world: World) -> None:
     assert "the tracker is behind (locked)" in text
 
 
-def test_best_runs_are_completed_ones_first(world: World) -> None:
-    ledger = world.live().ledger
-    shown = best_runs(ledger, 10)
+def test_best_trials_are_completed_ones_first(world: World) -> None:
+    ledger = world.life().ledger
+    shown = best_trials(ledger, 10)
     values = [s.best for s in shown if s.state == "completed"]
     assert values == sorted((v for v in values if v is not None), reverse=True)
     assert shown[-1].failed
-    assert trial_line(shown[0], world.space).startswith(shown[0].run.id)
+    assert trial_line(shown[0], world.space).startswith(shown[0].trial.id)
     assert headline(world.space, ledger, 0).startswith("fake: 6 of 6 points, best stsb_dev 0.")
 
 
@@ -177,31 +168,31 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     world = World(make_space({"trials": 5}), tmp_path, fault=nan_for_two)
-    ledger = world.live().ledger
+    ledger = world.life().ledger
     folder = world.folder
 
-    def write(state: RunState, late: bool = False) -> None:
-        trial = Path(folder.trial(state.run.id))
+    def write(record: TrialRecord, late: bool = False) -> None:
+        trial = Path(folder.trial(record.trial.id))
         (trial / "best").mkdir(parents=True, exist_ok=True)
         (trial / "best" / "weights.safetensors").write_text("w")
         (trial / "best" / "similarities.npz").write_text("s")
         if not late:
             (trial / "last").mkdir()
 
-    *early, late = ledger.runs.values()
-    for state in early:
-        write(state)
-    sweeper = Sweeper(folder, ledger, keep=2)
-    sweeper.sweep()
+    *early, late = ledger.trials.values()
+    for record in early:
+        write(record)
+    retention = CheckpointRetention(folder, ledger, keep=2)
+    retention.apply()
     write(late, late=True)  # a pruned trial writes when its process gets the next one
-    sweeper.sweep(final=True)
+    retention.apply(final=True)
     root = Path(folder.uri) / "trials"
-    assert {p.parents[1].name for p in root.glob("*/best/weights.safetensors")} == set(sweeper.kept())
-    assert len(sweeper.kept()) == 2
+    assert {p.parents[1].name for p in root.glob("*/best/weights.safetensors")} == set(retention.kept())
+    assert len(retention.kept()) == 2
     assert len(list(root.glob("*/best/similarities.npz"))) == 5
     assert not list(root.glob("*/last"))
-    ranked = sorted((s for s in ledger.runs.values() if not s.failed), key=lambda s: -(s.best or 0))
-    assert sweeper.kept() == [s.run.id for s in ranked[:2]]
+    ranked = sorted((s for s in ledger.trials.values() if not s.failed), key=lambda s: -(s.best or 0))
+    assert retention.kept() == [s.trial.id for s in ranked[:2]]
 
 
 def test_an_empty_ledger_has_a_headline() -> None:

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from harness import EVALUATIONS, Death, World, make_space
 
-from search import record
-from search.replayer import Replayer, replay
-from search.store import make_store, tracking_uri
-from search.tracking import Tracker, run_name
-from search.views import saved_views, unpacked
+from search import schema
+from search.tracking.mlflow_store import make_store
+from search.tracking.replayer import Replayer, replay
+from search.tracking.saved_views import saved_views, unpacked
+from search.tracking.tracker import Tracker, trial_name
+
+pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def runs(world: World) -> dict[str, Any]:
 
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
     found = client.search_runs([client.get_experiment_by_name("fake").experiment_id])
-    by_id = {run.data.tags.get(record.TRIAL_ID, "study"): run for run in found}
+    by_id = {run.data.tags.get(schema.TRIAL_ID, "study"): run for run in found}
     assert len(by_id) == len(found)
     return by_id
 
@@ -62,7 +64,9 @@ def history(world: World, run_id: str, name: str) -> list[tuple[int, float]]:
 def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
     store = tmp_path / "runs" / "mlflow.db"
     uri = f"sqlite:///{store}"
-    process = subprocess.Popen([sys.executable, "-c", f"from search.store import make_store; make_store({uri!r})"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from search.tracking.mlflow_store import make_store; make_store({uri!r})"]
+    )
     until = time.monotonic() + 60
     while not any(path.stat().st_size for path in tmp_path.glob("runs/.mlflow-*/mlflow.db")):
         assert time.monotonic() < until
@@ -81,7 +85,7 @@ def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path
 
 
 def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
-    ledger = world.live().ledger
+    ledger = world.life().ledger
     best = Path(world.folder.trial("t0000")) / "best"
     best.mkdir(parents=True)
     np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
@@ -89,23 +93,23 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
     world.folder.tracked.unlink()  # the note of how far it came is lost: all is told again
     tracker(world).catch_up(final=True)
     found = runs(world)
-    assert found.keys() == {"study", *ledger.runs}
-    for trial_id, state in ledger.runs.items():
+    assert found.keys() == {"study", *ledger.trials}
+    for trial_id, record in ledger.trials.items():
         run = found[trial_id]
-        assert run.data.tags[record.STOP] == state.state
-        assert run.info.status == ("FAILED" if state.failed else "FINISHED")
-        assert run.info.end_time == state.ended
+        assert run.data.tags[schema.STOP] == record.state
+        assert run.info.status == ("FAILED" if record.failed else "FINISHED")
+        assert run.info.end_time == record.ended
         told = history(world, run.info.run_id, "stsb_dev")
-        assert told == [(100 * k, world.value(state.run, k)) for k in range(1, len(told) + 1)]
-        assert len(told) * 100 == state.examples or state.failed
-        assert run.data.metrics["best_at_examples"] == state.best_at
+        assert told == [(100 * k, world.value(record.trial, k)) for k in range(1, len(told) + 1)]
+        assert len(told) * 100 == record.examples or record.failed
+        assert run.data.metrics["best_at_examples"] == record.best_at
     assert len(history(world, found["t0000"].info.run_id, "loss")) == EVALUATIONS
-    assert found["t0002"].data.tags[record.REASON] == "nan happened"
+    assert found["t0002"].data.tags[schema.REASON] == "nan happened"
     assert found["t0000"].info.run_name == "t0000 lr=3e-05"
     study = found["study"]
     assert study.info.status == "FINISHED"
     assert study.data.params["search.trials"] == "6"
-    assert study.data.tags[record.SEARCHED] == "learning_rate,batch_size"
+    assert study.data.tags[schema.SEARCHED] == "learning_rate,batch_size"
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
@@ -114,14 +118,14 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
 
 def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
     with pytest.raises(Death):
-        world.live(die_at=60)
+        world.life(die_at=60)
     tracker(world).catch_up()
     assert {run.info.status for run in runs(world).values()} >= {"RUNNING"}
     assert replay(tracker(world)) == ""
     left = {trial_id: run.info.status for trial_id, run in runs(world).items()}
     assert "RUNNING" not in left.values()
     assert left["study"] == "KILLED"
-    world.live()
+    world.life()
     tracker(world).catch_up(final=True)
     done = runs(world)
     assert {run.info.status for trial_id, run in done.items() if trial_id != "t0002"} == {"FINISHED"}
@@ -129,7 +133,7 @@ def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> No
 
 
 def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
-    world.live()
+    world.life()
     tracker(world).catch_up(final=True)
     shutil.copy(empty_store, world.root / "mlflow.db")
     tracker(world).catch_up(final=True)
@@ -142,7 +146,7 @@ def test_a_locked_store_is_waited_for(world: World) -> None:
     blocker.execute("BEGIN EXCLUSIVE")
     replayer = Replayer(tracker(world))
     replayer.start()
-    world.live()  # not held up
+    world.life()  # not held up
     blocker.rollback()
     assert replayer.finish(patience_s=60)
     assert len(runs(world)) == 7
@@ -153,7 +157,7 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
     down = Tracker("http://127.0.0.1:9", world.folder, world.space)
     replayer = Replayer(down)
     replayer.start()
-    world.live()
+    world.life()
     began = time.monotonic()
     assert not replayer.finish(patience_s=2)
     assert time.monotonic() - began < 15
@@ -166,7 +170,7 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
 def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     from mlflow import MlflowClient
 
-    world.live()
+    world.life()
     tracker(world).catch_up(final=True)
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
     tags = client.get_experiment_by_name("fake").tags
@@ -184,12 +188,27 @@ def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     assert values == sorted(values, reverse=True)
 
 
-def test_names_fit_mlflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert run_name("t0007", {"learning_rate": 3.14159e-5, "batch_size": 32}) == "t0007 lr=3.1e-05"
-    assert run_name("t0007", {}) == "t0007"
-    assert record.stored("mean(a_dev,b_dev)") == "mean_a_dev_b_dev"
-    assert record.best_key("mean(a_dev,b_dev)") == "best_mean_a_dev_b_dev"
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert tracking_uri(str(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:5000")
-    assert tracking_uri(str(tmp_path)) == "http://elsewhere:5000"
+def test_names_fit_mlflow() -> None:
+    assert trial_name("t0007", {"learning_rate": 3.14159e-5, "batch_size": 32}) == "t0007 lr=3.1e-05"
+    assert trial_name("t0007", {}) == "t0007"
+    assert schema.stored("mean(a_dev,b_dev)") == "mean_a_dev_b_dev"
+    assert schema.best_key("mean(a_dev,b_dev)") == "best_mean_a_dev_b_dev"
+
+
+@pytest.mark.parametrize(
+    ("option", "storage", "environ", "uri"),
+    [
+        (None, None, {}, "sqlite:///{here}/runs/mlflow.db"),
+        (None, "other", {}, "sqlite:///{here}/other/mlflow.db"),
+        (None, "/data/runs", {}, "sqlite:////data/runs/mlflow.db"),
+        (None, "file:///data/runs", {}, "sqlite:////data/runs/mlflow.db"),
+        (None, "s3://bucket/runs", {}, "sqlite:///{here}/runs/mlflow.db"),
+        (None, "/data/runs", {"MLFLOW_TRACKING_URI": "http://host:5000"}, "http://host:5000"),
+        (None, "/data/runs", {"MLFLOW_TRACKING_URI": "kept.db"}, "sqlite:///kept.db"),
+        ("here.db", None, {"MLFLOW_TRACKING_URI": "http://host:5000"}, "sqlite:///here.db"),
+    ],
+)
+def test_search_and_analysis_agree_where_the_store_is(
+    option: str | None, storage: str | None, environ: dict[str, str], uri: str
+) -> None:
+    assert schema.tracking_uri(option, storage, environ) == uri.format(here=Path.cwd())

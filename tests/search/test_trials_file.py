@@ -13,12 +13,15 @@ from harness import Death, World, make_space
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 
-from analysis.store import Run, find_study, open_store
-from analysis.store_rest import RestStore
-from analysis.study import read_study
-from search import record
-from search.replayer import replay
-from search.tracking import Tracker
+from analysis.reading.rest import RestStore
+from analysis.reading.runs import StoredRun
+from analysis.reading.store import find_study, open_store
+from analysis.tables.study import read_study
+from search import schema
+from search.tracking.replayer import replay
+from search.tracking.tracker import Tracker
+
+pytestmark = pytest.mark.costly
 
 
 class Served:
@@ -35,7 +38,7 @@ class Served:
         tracker.catch_up(final)
         return tracker
 
-    def check(self) -> list[Run]:
+    def check(self) -> list[StoredRun]:
         """Read over HTTP; the same as the database itself, run for run."""
         plain = open_store(f"sqlite:///{self.world.root / 'mlflow.db'}")
         served = open_store(self.address)
@@ -55,8 +58,8 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr("search.trials_file.MANY", 4)
-    monkeypatch.setattr("search.trials_file.SOME", 2)
+    monkeypatch.setattr("search.tracking.trials_file.MANY", 4)
+    monkeypatch.setattr("search.tracking.trials_file.SOME", 2)
     space = make_space({"trials": 12}, pruner={"kind": "median"})
     world = World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
     with mlflow_server(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts") as address:
@@ -69,9 +72,9 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     plain = RestStore._search
 
-    def search(self: RestStore, experiments: Sequence[str], condition: str, *view: str) -> list[Run]:
+    def search(self: RestStore, experiments: Sequence[str], condition: str, *view: str) -> list[StoredRun]:
         found = plain(self, experiments, condition, *view)
-        if record.PARENT in condition:
+        if schema.PARENT in condition:
             counts.append(len(found))
         return found
 
@@ -81,28 +84,28 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_every_state_of_a_study_reads_as_without_the_file(served: Served, listed: list[int]) -> None:
     with pytest.raises(Death):
-        served.world.live(die_at=110)
+        served.world.life(die_at=110)
     served.tell(final=False)
     assert {run.status for run in served.check()} >= {"RUNNING", "FINISHED"}
     assert 0 < sum(listed) < len(served.check())  # the file was there already and spared most
     replay(served.tell())
     assert "KILLED" in {run.status for run in served.check()}
-    served.world.live(interrupt_at=served.world.evaluations + 8)
+    served.world.life(interrupt_at=served.world.evaluations + 8)
     served.tell()
     served.check()
-    (served.world.folder.local / record.TRIALS_FILE).unlink()  # as on another machine
-    served.world.live()
+    (served.world.folder.local / schema.TRIALS_FILE).unlink()  # as on another machine
+    served.world.life()
     served.tell()
     listed.clear()
     assert len(served.check()) == 12
     assert sum(listed) == 0
-    served.world.live(confirm=(2, 3))
+    served.world.life(confirm=(2, 3))
     served.tell()
     assert len(served.check()) > 15
 
 
 def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int]) -> None:
-    served.world.live()
+    served.world.life()
     tracker = served.tell()
     trials = served.check()
     assert sum(listed) == 0
@@ -111,9 +114,9 @@ def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int])
     assert len(served.check()) == len(trials) - 1
     served.client.restore_run(trials[3].run_id)
     assert len(served.check()) == len(trials)
-    served.client.set_tag(study.run_id, f"{record.OPENING}1", "the reason")
+    served.client.set_tag(study.run_id, f"{schema.OPENING}1", "the reason")
     served.client.log_metric(trials[1].run_id, "stsb_test", 0.5)
-    served.client.set_tag(trials[1].run_id, f"{record.OPENING}1", "the time")
+    served.client.set_tag(trials[1].run_id, f"{schema.OPENING}1", "the time")
     assert served.check()[1].metrics["stsb_test"] == 0.5
     # A clock set back by an hour: the end is told as one that readers notice.
     journal = served.world.folder.journal
@@ -130,9 +133,9 @@ def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int])
 
 
 def test_a_damaged_file_is_not_needed(served: Served) -> None:
-    served.world.live()
+    served.world.life()
     served.tell()
-    file = next((served.world.root / "artifacts").rglob(record.TRIALS_FILE))
+    file = next((served.world.root / "artifacts").rglob(schema.TRIALS_FILE))
     file.write_bytes(file.read_bytes()[:-40])
     assert len(served.check()) == 12
     file.unlink()
@@ -140,7 +143,7 @@ def test_a_damaged_file_is_not_needed(served: Served) -> None:
 
 
 def test_a_store_that_was_emptied_gets_a_new_file(served: Served) -> None:
-    served.world.live()
+    served.world.life()
     served.tell()
     study = find_study(open_store(served.address))
     for run in (*served.check(), study):
@@ -148,25 +151,25 @@ def test_a_store_that_was_emptied_gets_a_new_file(served: Served) -> None:
     served.tell()
     again = served.check()
     assert len(again) == 12
-    assert again[0].tags[record.PARENT] != study.run_id
+    assert again[0].tags[schema.PARENT] != study.run_id
 
 
 def test_all_dev_metrics_of_the_best_evaluation_stand_in_the_run(served: Served) -> None:
     """Whether batches, or the lives of two trackers, come between an evaluation and the end."""
     with pytest.raises(Death):
-        served.world.live(die_at=60)
+        served.world.life(die_at=60)
     served.tell(final=False)
-    served.world.live()
+    served.world.life()
     served.tell()
     store = open_store(served.address)
     trials = served.check()
     history = store.history([t.run_id for t in trials], ["sickr_dev"])
-    ended = [t for t in trials if t.metrics.get(record.BEST_AT_EXAMPLES)]
+    ended = [t for t in trials if t.metrics.get(schema.BEST_AT_EXAMPLES)]
     assert sum("best_sickr_dev" in trial.metrics for trial in ended) >= 11
     for trial in ended:
         at_best = [v for run, _, step, v in history if (run, step) == (trial.run_id, trial.metrics["best_at_examples"])]
         assert [trial.metrics[name] for name in ("best_sickr_dev",) if name in trial.metrics] == at_best
     study = read_study(store, find_study(store), "mean(stsb_dev,sickr_dev)")
-    for value, run in zip(study.trials["value"], study.runs, strict=True):
+    for value, run in zip(study.trials["value"], study.stored_trials, strict=True):
         if "best_sickr_dev" in run.metrics:
             assert value == pytest.approx((run.metrics["best_stsb_dev"] + run.metrics["best_sickr_dev"]) / 2)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+import ray.exceptions
+from ray._private.dict import flatten_dict
 
-from search.cluster import fitting
+from search.running.ray_session import fitting
+from search.running.tuner import describe, evaluation_from
 from search.space import Resources
-from search.tuner import QUIET, describe, evaluation_from
-from trainables.spec import Evaluation
-
-assert QUIET  # sets Ray's environment before ray is imported
-import ray.exceptions  # noqa: E402
-from ray._private.dict import flatten_dict  # noqa: E402
+from trainables.contract.spec import Evaluation
 
 
 def test_a_flattened_result_is_the_evaluation_again() -> None:

@@ -18,10 +18,13 @@ import psutil
 import pytest
 from harness import make_space
 
-from search import backup, ui
-from search.errors import UserError
-from search.tunnel import free_port
-from search.views import saved_views, unpacked
+from search.remote import backup
+from search.remote import servers as ui
+from search.remote.tunnel import free_port
+from search.store.errors import UserError
+from search.tracking.saved_views import saved_views, unpacked
+
+pytestmark = pytest.mark.costly
 
 STUDY = "fake-1"
 
@@ -160,7 +163,7 @@ def test_optuna_dashboard_opens_a_study(tmp_path: Path) -> None:
     import optuna
     from optuna.storages.journal import JournalFileBackend, JournalStorage
 
-    from search.layout import StudyFolder
+    from search.store.layout import StudyFolder
 
     folder = StudyFolder(str(tmp_path), STUDY)
     assert ui.serve_optuna(folder, free_port()) is None  # no journal yet
@@ -180,7 +183,7 @@ def test_the_command_prints_links_and_ends_with_ctrl_c(storage: Path) -> None:
     import signal
 
     process = subprocess.Popen(
-        [sys.executable, "-c", "from search.commands_ui import ui; ui()", "--storage", str(storage), "--port", "0"],
+        [sys.executable, "-c", "from search.cli.ui import ui; ui()", "--storage", str(storage), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -11,9 +11,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from trainables import builtin
-from trainables.builtin.frames import Frame, contradict, draw, shorten, similarity
-from trainables.builtin.lexicon import concepts, of_kinds
+from trainables.data import builtin
+from trainables.data.builtin.frames import Frame, contradict, draw, shorten, similarity
+from trainables.data.builtin.lexicon import concepts, of_kinds
+from trainables.encoders.builtin_encoder import encoder_folder
+
+pytestmark = pytest.mark.costly
 
 LANGUAGES = ("en", "zh")
 SHA256 = {
@@ -226,8 +229,8 @@ def test_plain_word_averages_are_neither_useless_nor_perfect() -> None:
 def encoder(language: str, tmp_path_factory: pytest.TempPathFactory):
     transformers = pytest.importorskip("transformers")
     cache = tmp_path_factory.mktemp(f"cache-{language}")
-    folder = builtin.encoder_folder(language, cache)
-    assert builtin.encoder_folder(language, cache) == folder
+    folder = encoder_folder(language, cache)
+    assert encoder_folder(language, cache) == folder
     assert [p.name for p in cache.iterdir()] == [folder.name], "half-written folders stay behind"
     return (
         folder,
@@ -256,7 +259,7 @@ def test_encoder_loads_and_is_the_same_everywhere(language: str, encoder, tmp_pa
 
     folder, tokenizer, model = encoder
     assert (folder / "model.safetensors").is_file()
-    again = AutoModel.from_pretrained(builtin.encoder_folder(language, tmp_path / "new" / "cache"))
+    again = AutoModel.from_pretrained(encoder_folder(language, tmp_path / "new" / "cache"))
     for (name, ours), theirs in zip(model.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
     texts = builtin.sentences(language, 4)
@@ -273,5 +276,5 @@ def test_writing_leaves_the_random_state_alone(language: str, tmp_path) -> None:
 
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    builtin.encoder_folder(language, tmp_path)
+    encoder_folder(language, tmp_path)
     assert torch.equal(before, torch.get_rng_state())

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trainables.curriculum import (
+from trainables.methods.selfccl.curriculum import (
     class_shares,
     consecutive_batches,
     cosine_distances,

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from trainables import sources
-from trainables.data import DataError, check_data, load_corpus, load_pairs, set_name
+from trainables.contract.errors import DataError
+from trainables.data import catalogue as sources
+from trainables.data.sets import check_data, load_corpus, load_pairs, set_name
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("a b", "a c", "5"), ('said "so', "x", "0.5"), ("no gold", "y", ""), ("d", "e", "2")]
@@ -51,7 +52,10 @@ def test_subsets_and_sets_without_split_in_their_file_name(folder):
     header = ("sentence1", "sentence2", "score", "subset")
     table(folder / "en_sts12.tsv", [("a", "b", "1", "news"), ("c", "d", "2", "web")], header)
     assert load_pairs("sts12", "test", "en").subset == ["news", "web"]
-    with pytest.raises(DataError, match=r"'sts12' \(en\): no dev part"):
+    with pytest.raises(
+        DataError,
+        match=r"'sts12' has no dev part; put en_sts12_dev.tsv into the folder .*; looked for en_sts12_dev.tsv in ",
+    ):
         load_pairs("sts12", "dev", "en")
 
 
@@ -172,7 +176,7 @@ def test_check_needs_no_torch(folder):
     table(folder / "en_stsb_dev.tsv", ROWS)
     (folder / "en_wiki_sentences.txt").write_text("A.\n")
     code = (
-        "import sys; from trainables.data import check_data;"
+        "import sys; from trainables.data.sets import check_data;"
         "check_data({'method': 'sda', 'data': {'train': 'wiki', 'dev': ['stsb'], 'language': 'en'}});"
         "print([m for m in ('torch', 'ray', 'pandas', 'transformers') if m in sys.modules])"
     )
@@ -239,7 +243,7 @@ class FakeHub(BaseHTTPRequestHandler):
 
 def test_hub_file_is_loaded_at_its_pinned_revision_and_then_from_the_cache(tmp_path):
     code = (
-        "from trainables.data import check_data, load_pairs\n"
+        "from trainables.data.sets import check_data, load_pairs\n"
         "check_data({'method': 'simcse', 'data': {'train': 'builtin', 'dev': ['stsb'], 'language': 'en'}})\n"
         "p = load_pairs('stsb', 'dev', 'en'); print(p.first, p.gold.tolist(), p.revision)"
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import toy
 from torch import multiprocessing
 
-from trainables.configs import SimcseConfig
-from trainables.distributed import World
-from trainables.simcse import loss, views
+from trainables.methods.simcse.config import SimcseConfig
+from trainables.methods.simcse.method import loss, views
+from trainables.training.distributed import World
+
+pytestmark = pytest.mark.costly
 
 CONFIG = SimcseConfig(dropout=0.0)
 BATCH = np.arange(21)  # odd: the shares differ

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables import edacse
-from trainables.configs import EdacseConfig
-from trainables.insertion import ALPHABETS
-from trainables.losses import info_nce
-from trainables.method import Examples, TokenColumn
+from trainables.data.tokens import TokenColumn
+from trainables.methods.edacse import method as edacse
+from trainables.methods.edacse.config import EdacseConfig
+from trainables.methods.edacse.insertion import ALPHABETS
+from trainables.methods.losses import info_nce
+from trainables.methods.method import Examples
 
 TEXTS = ["今天天气很好", "我要买 iPhone13 手机", "", "两个", "他们在医院里"]
 CONFIG = EdacseConfig(batch_size=2, epochs=3, sample_size=None, max_marks=3)
 
 
 class Desk:
-    """A workshop whose tokens are code points; `glue` runs of letters are one token and marks glue to them."""
+    """Tools whose tokens are code points; `glue` runs of letters are one token and marks glue to them."""
 
     language = "zh"
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_of
-from transformers import BertConfig, BertForMaskedLM, DebertaV2Config, DebertaV2Model
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Config, DebertaV2Model
 
-from trainables import encoder
-from trainables.encoder import load_encoder, make_model, packing_note, padded_states
-from trainables.encoder_path import EncoderError
-from trainables.packing import pack
+from trainables.contract.errors import EncoderError
+from trainables.encoders import load as encoder
+from trainables.encoders.load import load_encoder, make_model, packing_note, padded_states
+from trainables.encoders.packing import pack
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -150,3 +152,52 @@ def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "packed and padded passes differ by" in packing_note(model, (2,), (3,))
     monkeypatch.setattr(encoder, "trunk_of", lambda m: type(original(m))(**{**vars(original(m)), "heads": 5}))
     assert "the packing check failed with RuntimeError: batches are padded" in packing_note(model, (2,), (3,))
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """The library makes one of five special tokens, and every word is unknown to it."""
+    model_of("bert").save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match=r"has no tokenizer; expected one of .*tokenizer\.json"):
+        load_encoder(str(tmp_path))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    save("bert", tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(40))]
+    BertTokenizer(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match="do not belong together: 45 tokens for 19 embeddings"):
+        load_encoder(str(tmp_path))
+
+
+def test_no_code_of_a_model_folder_runs_and_none_asks(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path)
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EncoderError, match="cannot be read") as caught:
+        load_encoder(str(folder))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_stray_broken_bin_beside_good_weights_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (save("bert", tmp_path) / "pytorch_model.bin").write_bytes(b"no pickle")
+    assert load_encoder(str(tmp_path)).mlm_head == {}
+    (line,) = [r.getMessage() for r in caplog.records if "pytorch_model.bin" in r.getMessage()]
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(("unknown", "said", "refused"), [(1, False, False), (3, True, False), (6, False, True)])
+def test_the_share_of_unknown_tokens(
+    unknown: int, said: bool, refused: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = load_encoder(str(save("bert", tmp_path)))
+    ids = np.full(10, 7, np.int32)
+    ids[:unknown] = loaded.tokenizer.unk_token_id
+    if refused:
+        with pytest.raises(EncoderError, match="60% of the tokens in the data are unknown"):
+            encoder.check_unknown(loaded, [ids])
+    else:
+        encoder.check_unknown(loaded, [ids[:4], ids[4:]])
+    assert ("30% of the tokens" in caplog.text) is said

@@ -9,10 +9,10 @@ import pytest
 import scipy.stats
 import torch
 
-from trainables import evaluate as ev
-from trainables.data import Pairs, load_pairs
-from trainables.method import TokenColumn
-from trainables.metrics import alignment, cosines, uniformity
+from trainables.data.sets import Pairs, load_pairs
+from trainables.data.tokens import TokenColumn
+from trainables.evaluation import sts as ev
+from trainables.evaluation.metrics import alignment, cosines, uniformity
 
 VECTORS = torch.randn(128, 12, generator=torch.Generator().manual_seed(0))
 

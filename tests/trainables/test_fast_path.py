@@ -7,6 +7,7 @@ padded batches through the library's forward pass and torch's ordinary loop over
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +18,22 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from trainables.checkpoint import TrialFiles
-from trainables.configs import NEEDS
-from trainables.distributed import World
-from trainables.knobs import build
-from trainables.loop import in_bf16, train
-from trainables.method import Method
-from trainables.methods import METHODS
-from trainables.spec import TrialSpec
-from trainables.workbench import Bench, make_bench
+from trainables.contract.declaration import TRANSFORMER
+from trainables.contract.knobs import build
+from trainables.contract.registry import declared, method_names
+from trainables.contract.spec import TrialSpec
+from trainables.methods.method import Method, load_method
+from trainables.training.checkpoint import TrialFiles
+from trainables.training.distributed import World
+from trainables.training.inputs import TrialInputs, load_inputs
+from trainables.training.loop import train
+from trainables.training.precision import in_bf16
+from trainables.training.setup import TrainingSetup
+
+pytestmark = pytest.mark.costly
 
 STEPS, BATCH, SEEDS = 8, 8, 20
-ENCODER_METHODS = [name for name in METHODS if name != "gclsr"]
+ENCODER_METHODS = [name for name in method_names() if declared(name).encoders == TRANSFORMER]
 
 
 def spec_of(method: str) -> TrialSpec:
@@ -37,8 +42,8 @@ def spec_of(method: str) -> TrialSpec:
 
 
 @pytest.fixture(scope="module")
-def benches() -> dict[str, Bench]:
-    return {name: make_bench(spec_of(name), NEEDS[name], World().device) for name in ENCODER_METHODS}
+def inputs() -> dict[str, TrialInputs]:
+    return {name: load_inputs(spec_of(name), World().device) for name in ENCODER_METHODS}
 
 
 def plain_optimiser(method: Method) -> Any:
@@ -51,16 +56,16 @@ def plain_optimiser(method: Method) -> Any:
     return make
 
 
-def losses(name: str, bench: Bench, folder: Path, *, fast: bool, seed: int = 0, **params: Any) -> list[float]:
+def losses(name: str, own: TrialInputs, folder: Path, *, fast: bool, seed: int = 0, **params: Any) -> list[float]:
     """The loss of every step of a short run."""
-    method = METHODS[name]
+    method = load_method(name)
     shape = {"batch_size": BATCH, "max_examples": STEPS * BATCH, "eval_steps": 1, "precision": "fp32"}
     config = build(method.config, {**shape, "learning_rate": 1e-4, **params})
-    source: Any = bench.source
+    source: Any = own.source
     if not fast:
         source = replace(source, packing_note="for comparison")
         method = replace(method, optimiser=plain_optimiser(method))
-    examples = method.prepare(bench.corpus.columns, config, seed, bench.workshop)
+    examples = method.prepare(own.corpus.columns, config, seed, own.tools)
     network = method.network(config, source, seed)
     assert (network._trunk is not None) is fast
     seen: list[float] = []
@@ -74,14 +79,23 @@ def losses(name: str, bench: Bench, folder: Path, *, fast: bool, seed: int = 0, 
         return 0.5, {}, {}
 
     files = TrialFiles(str(folder))
-    train(method, config, network, examples, evaluate, report, seed=seed, files=files)
+    setup = TrainingSetup(
+        method=method,
+        config=config,
+        network=network,
+        examples=examples,
+        evaluate=evaluate,
+        seed=seed,
+        files=files,
+    )
+    train(setup, report)
     assert len(seen) == STEPS
     return seen
 
 
 @pytest.mark.parametrize("name", ENCODER_METHODS)
-def test_without_dropout_every_loss_is_the_same(name: str, benches: dict[str, Bench], tmp_path: Path) -> None:
-    fast, plain = (losses(name, benches[name], tmp_path, fast=fast, dropout=0.0) for fast in (True, False))
+def test_without_dropout_every_loss_is_the_same(name: str, inputs: dict[str, TrialInputs], tmp_path: Path) -> None:
+    fast, plain = (losses(name, inputs[name], tmp_path, fast=fast, dropout=0.0) for fast in (True, False))
     assert fast == pytest.approx(plain, abs=1e-5, rel=0)
     assert len(set(fast)) == STEPS
 
@@ -93,7 +107,7 @@ def paired(fast: Sequence[float], plain: Sequence[float]) -> tuple[float, float]
     return float(t), float(np.var(fast) / np.var(plain))
 
 
-def test_with_dropout_the_losses_have_the_same_distribution(benches: dict[str, Bench], tmp_path: Path) -> None:
+def test_with_dropout_the_losses_have_the_same_distribution(inputs: dict[str, TrialInputs], tmp_path: Path) -> None:
     """Over 20 seeds, each of which fixes weights and batches, so that pairs differ in dropout masks only.
 
     |t| < 5.5 at 19 degrees of freedom fails by chance once in 38,000 sets of seeds, a ratio of variances beyond 8 at
@@ -102,8 +116,7 @@ def test_with_dropout_the_losses_have_the_same_distribution(benches: dict[str, B
 
     def mean_losses(fast: bool, dropout: float) -> list[float]:
         runs = (
-            losses("simcse", benches["simcse"], tmp_path, fast=fast, seed=seed, dropout=dropout)
-            for seed in range(SEEDS)
+            losses("simcse", inputs["simcse"], tmp_path, fast=fast, seed=seed, dropout=dropout) for seed in range(SEEDS)
         )
         return [float(np.mean(run)) for run in runs]
 
@@ -121,8 +134,8 @@ def test_with_dropout_the_losses_have_the_same_distribution(benches: dict[str, B
 def test_bf16_is_chosen_by_the_device_and_the_width(
     monkeypatch: pytest.MonkeyPatch, amx: bool, avx: bool, pays_from: int | None
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)
+    assert {"amx_tile", "avx512_bf16"} <= torch.cpu.get_capabilities().keys() or platform.machine() != "x86_64"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": amx, "avx512_bf16": avx})
     cpu = torch.device("cpu")
     for width in (64, 128, 256, 384):
         network = torch.nn.Linear(512, width)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from trainables import gclsr
-from trainables.configs import GclsrConfig
-from trainables.losses import grouped_cosine
-from trainables.method import Examples, TokenColumn
-from trainables.word_vectors import WordVectors
+from trainables.data.tokens import TokenColumn
+from trainables.encoders.word_vectors import WordVectors
+from trainables.methods.gclsr import method as gclsr
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.losses import grouped_cosine
+from trainables.methods.method import Examples
 
 CONFIG = GclsrConfig(filters=4, region_sizes=(1, 2), max_words=8, batch_size=8, epochs=4, warmup_epochs=1)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainables.heads import MlmHead, make_head
+from trainables.encoders.heads import MlmHead, make_head
 
 
 def test_linear_tanh_is_its_formula() -> None:

@@ -13,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from trainables.insertion import (
+from trainables.data.tokens import TokenColumn
+from trainables.methods.edacse.insertion import (
     ALPHABETS,
     draw_insertions,
     insert_mark_ids,
@@ -22,7 +23,6 @@ from trainables.insertion import (
     unit_ends,
     unit_spans,
 )
-from trainables.method import TokenColumn
 
 SENTENCES = 800
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import shutil
+import threading
+import time
 
 import pytest
 import torch
 import toy
 
-from trainables.checkpoint import TrialFiles
-from trainables.configs import SimcseConfig
-from trainables.loop import Broken, cut, train
+from trainables.methods.simcse.config import SimcseConfig
+from trainables.training.checkpoint import TrialFiles
+from trainables.training.loop import Broken, cut, train
+from trainables.training.setup import TrainingSetup
 
 
-def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False):
+def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
     """One life of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
     config = config or SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=4, eval_examples=64)
     seen = []
@@ -22,19 +27,16 @@ def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, paus
         seen.append(evaluation)
         return (verdicts or {}).get(evaluation.rung, "go")
 
-    network = toy.ToyNetwork(config, seed)
-    outcome = train(
-        toy.METHOD,
-        config,
-        network,
-        toy.examples(),
-        evaluate,
-        report,
+    setup = TrainingSetup(
+        method=toy.METHOD,
+        config=config,
+        network=toy.ToyNetwork(config, seed),
+        examples=toy.examples(),
+        evaluate=evaluate,
         seed=seed,
-        files=TrialFiles(str(folder)),
-        pausing=pausing,
+        files=files(str(folder)),
     )
-    return outcome, seen
+    return train(setup, report, pausing=pausing), seen
 
 
 def test_evaluates_every_eval_examples_and_at_the_end(tmp_path):
@@ -96,8 +98,8 @@ def test_a_paused_trial_goes_on_as_if_nothing_had_happened(tmp_path):
 
 
 def test_a_pause_takes_effect_between_evaluations(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainables.loop.PAUSE_LOOK_S", 0.0)
-    monkeypatch.setattr("trainables.loop.PAUSE_LOOK_SHARE", 1e9)
+    monkeypatch.setattr("trainables.training.loop.PAUSE_LOOK_S", 0.0)
+    monkeypatch.setattr("trainables.training.loop.PAUSE_LOOK_SHARE", 1e9)
     _, straight = life(tmp_path / "whole")
     answers = iter([False, False, True])  # asked after each step that is not followed by an evaluation
     first, before = life(tmp_path / "cut", pausing=lambda: next(answers))
@@ -141,3 +143,62 @@ def test_collapsed_vectors_are_broken(tmp_path):
 def test_no_batch_is_an_error():
     with pytest.raises(ValueError, match="at least 2 training examples"):
         cut(iter(()), None)
+
+
+def test_training_goes_on_while_its_state_is_written(tmp_path):
+    """The state is that of the moment of the save: a trial that goes on from it ends as one that never stopped."""
+    config = SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=8, eval_examples=64, checkpoint_seconds=1e-9)
+    whole, plain = life(tmp_path / "whole", config)
+    further, kept = threading.Event(), tmp_path / "kept" / "last"
+    kept.mkdir(parents=True)
+
+    class Slow(TrialFiles):
+        def save_last(self, state):
+            waited.append(further.wait(timeout=20))
+            super().save_last(state)
+            if not (kept / "state.pt").exists():
+                shutil.copy(tmp_path / "slow" / "last" / "state.pt", kept)
+
+    def evaluate(embed):
+        evaluations.append(1)
+        if len(evaluations) > 3:
+            further.set()
+        return toy.evaluate(embed)
+
+    waited, evaluations = [], []
+    outcome, seen = life(tmp_path / "slow", config, evaluate=evaluate, files=Slow)
+    assert waited[0], "training waited for the disk"
+    assert [e.value for e in seen] == [e.value for e in plain]
+    assert not (tmp_path / "slow" / "last").exists()
+    resumed, rest = life(tmp_path / "kept", config)
+    assert 0 < rest[0].resumed_from < whole.examples
+    assert [e.value for e in rest] == [e.value for e in plain if e.examples > rest[0].resumed_from]
+    assert (resumed.best, resumed.examples) == (outcome.best, outcome.examples) == (whole.best, whole.examples)
+
+
+def test_saves_take_a_small_share_of_the_time(tmp_path):
+    saves = []
+
+    class Slow(TrialFiles):
+        def save_last(self, _state):
+            saves.append(time.monotonic())
+            time.sleep(0.1)
+
+    def evaluate(embed):
+        time.sleep(0.02)
+        return toy.evaluate(embed)
+
+    config = SimcseConfig(batch_size=16, epochs=50, eval_examples=32, checkpoint_seconds=1e-3)
+    began = time.monotonic()
+    life(tmp_path, config, evaluate=evaluate, files=Slow)
+    assert 1 <= len(saves) <= 1 + (time.monotonic() - began) / (20 * 0.1)
+
+
+def test_a_state_that_could_not_be_written_fails_the_trial(tmp_path):
+    class Full(TrialFiles):
+        def save_last(self, _state):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    config = SimcseConfig(batch_size=16, epochs=4, eval_examples=64, checkpoint_seconds=1e-9)
+    with pytest.raises(OSError, match="No space left"):
+        life(tmp_path, config, files=Full)

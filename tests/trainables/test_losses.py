@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables import losses
+from trainables.contract.knobs import build
+from trainables.methods import losses
+from trainables.methods.simcse.config import SimcseSupConfig
+from trainables.methods.simcse.method import supervised_loss
 
 
 def cos(a: Tensor, b: Tensor) -> Tensor:
@@ -151,3 +154,18 @@ def test_half_precision_and_autocast_are_scored_in_float32() -> None:
 def test_bad_input_is_named(call: Callable[[Tensor], Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+
+
+def test_supervised_simcse_without_hard_negatives_is_plain_info_nce() -> None:
+    z = {r: torch.randn(5, 7, dtype=torch.float64) for r in ("anchor", "positive", "negative")}
+    config = build(SimcseSupConfig, {"loss_form": "in_batch", "temperature": 0.3})
+    a, p = ([[float(v) for v in row] for row in z[r]] for r in ("anchor", "positive"))
+
+    def cosine(x: list[float], y: list[float]) -> float:
+        return math.fsum(u * v for u, v in zip(x, y, strict=True)) / math.sqrt(
+            math.fsum(u * u for u in x) * math.fsum(v * v for v in y)
+        )
+
+    rows = [[math.exp(cosine(x, y) / 0.3) for y in p] for x in a]
+    expected = math.fsum(-math.log(row[i] / math.fsum(row)) for i, row in enumerate(rows)) / 5
+    assert supervised_loss(z, config).item() == pytest.approx(expected, abs=1e-12)

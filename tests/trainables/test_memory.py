@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainables import memory
+from trainables.training import memory
+
+pytestmark = pytest.mark.costly
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -27,7 +29,10 @@ def test_holes_in_the_heap_are_given_back() -> None:
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
-import trainables, torch
+from trainables.contract.spec import TrialSpec
+from trainables.on_ray.in_process import InProcess
+InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"))  # as Tune sets up a trial's process
+import torch
 kept = torch.ones(2**25)
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) / 1024)
 """
@@ -48,6 +53,13 @@ def test_large_tensors_lie_in_huge_pages_unless_told_otherwise() -> None:
     assert asked >= 2  # of 128: at least one, also where memory is in pieces
     if "[madvise]" in HUGE_PAGES.read_text():
         assert huge_mb(THP_MEM_ALLOC_ENABLE="0") < asked
+
+
+def test_importing_the_package_changes_no_environment() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "THP_MEM_ALLOC_ENABLE"}
+    code = "import os; before = dict(os.environ); import trainables.training.trial; print(before == dict(os.environ))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "True"
 
 
 def resident_mb() -> float:

@@ -8,8 +8,10 @@ import struct
 import pytest
 
 from search.space import SpaceError, load_space
-from trainables.data import DataError, check_data
-from trainables.encoder_path import check_encoder
+from trainables.contract.declaration import WORD_VECTORS
+from trainables.contract.errors import DataError
+from trainables.data.sets import check_data
+from trainables.encoders.locate import check_encoder
 
 SPACE = """
 name: wrong
@@ -59,12 +61,12 @@ def test_word_vectors_of_a_wrong_dimension(tmp_path):
     glove = tmp_path / "glove.txt"
     glove.write_text("the 0.1 0.2 0.3\ncat 0.1 0.2\n")
     with pytest.raises(DataError, match=r"glove.txt:2: expected a word and 3 numbers as before, got 2"):
-        check_encoder(str(glove), "gclsr")
+        check_encoder(str(glove), WORD_VECTORS)
     binary = tmp_path / "short.bin.gz"
     binary.write_bytes(
         gzip.compress(b"2 4\n" + b"the " + struct.pack("<3f", 1, 2, 3) + b"cat " + struct.pack("<3f", 1, 2, 3))
     )
     with pytest.raises(DataError, match=r"short\.bin\.gz"):
-        check_encoder(str(binary), "gclsr")
+        check_encoder(str(binary), WORD_VECTORS)
     with pytest.raises(DataError, match="no such file"):
-        check_encoder(str(tmp_path / "none.bin"), "gclsr")
+        check_encoder(str(tmp_path / "none.bin"), WORD_VECTORS)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.checkpoint import TrialFiles
-from trainables.configs import CONFIGS, NEEDS, PRESETS, preset_for
-from trainables.knobs import build, knobs
-from trainables.methods import METHODS
-from trainables.spec import TrialSpec
-from trainables.trial import Warm, run_trial
-from trainables.workbench import make_bench
+from trainables.contract.knobs import build, knobs
+from trainables.contract.registry import declared, method_names
+from trainables.contract.spec import TrialSpec
+from trainables.methods.method import load_method
+from trainables.training.checkpoint import TrialFiles
+from trainables.training.inputs import load_inputs
+from trainables.training.trial import ProcessCache, run_trial
+
+pytestmark = pytest.mark.costly
 
 SMALL = {"batch_size": 8, "max_examples": 16, "eval_examples": 8, "precision": "fp32"}
 SIZES = {"gclsr": {"filters": 4, "region_sizes": [1, 2], "max_words": 12}}
@@ -25,7 +27,7 @@ STEPS_OF = {"edacse": {"max_marks": 7}, "sda": {"augmentation": "ensemble"}}
 def spec_of(method: str, folder: Any = "unused", language: str = "en", seed: int = 0, **params: Any) -> TrialSpec:
     return TrialSpec(
         method=method,
-        encoder="builtin:vectors" if method == "gclsr" else "builtin:tiny",
+        encoder=declared(method).encoders.builtin,
         data={"train": "builtin", "dev": ["builtin"], "language": language, "parser": "builtin"},
         metric="builtin_dev",
         params={**SMALL, **SIZES.get(method, {}), **STEPS_OF.get(method, {}), **params},
@@ -35,9 +37,9 @@ def spec_of(method: str, folder: Any = "unused", language: str = "en", seed: int
 
 
 @pytest.fixture(scope="module")
-def warm() -> Warm:
+def warm() -> ProcessCache:
     """One warm process for all trials of this module, as in a study."""
-    return Warm()
+    return ProcessCache()
 
 
 def life(spec, warm, verdicts=()):
@@ -48,10 +50,10 @@ def life(spec, warm, verdicts=()):
         seen.append(evaluation)
         return next(given, "go")
 
-    return run_trial(spec, report, warm=warm), seen
+    return run_trial(spec, report, kept=warm), seen
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", method_names())
 def test_two_steps(name, warm, tmp_path):
     outcome, seen = life(spec_of(name, tmp_path), warm)
     assert outcome.stop == "completed", outcome.traceback
@@ -62,7 +64,7 @@ def test_two_steps(name, warm, tmp_path):
     assert "untrained_builtin_dev" in seen[0].metrics
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", method_names())
 def test_same_seed_same_bits_other_seed_other_batches(name, warm, tmp_path):
     weights = []
     for number, seed in enumerate((5, 5, 6)):
@@ -71,24 +73,24 @@ def test_same_seed_same_bits_other_seed_other_batches(name, warm, tmp_path):
     first, again, other = weights
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
-    method, plans = METHODS[name], []
-    bench = make_bench(spec_of(name), NEEDS[name], torch.device("cpu"))
+    method, plans = load_method(name), []
+    inputs = load_inputs(spec_of(name), torch.device("cpu"))
     config = build(method.config, spec_of(name).params)
     for seed in (5, 5, 6):
-        examples = method.prepare(bench.corpus.columns, config, seed, bench.workshop)
+        examples = method.prepare(inputs.corpus.columns, config, seed, inputs.tools)
         plans.append(next(iter(method.plan(examples, config, seed))).tolist())
     assert plans[0] == plans[1]
     if name != "selfccl":  # a curriculum: its order is the score's, whatever the seed
         assert plans[0] != plans[2]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", method_names())
 def test_gradient_reaches_every_trained_weight(name):
-    method, spec = METHODS[name], spec_of(name, dropout=0.1) if name != "gclsr" else spec_of(name)
+    method, spec = load_method(name), spec_of(name, dropout=0.1) if name != "gclsr" else spec_of(name)
     config = build(method.config, spec.params)
-    bench = make_bench(spec, NEEDS[name], torch.device("cpu"))
-    examples = method.prepare(bench.corpus.columns, config, 0, bench.workshop)
-    network: Any = method.network(config, bench.source, 0)
+    inputs = load_inputs(spec, torch.device("cpu"))
+    examples = method.prepare(inputs.corpus.columns, config, 0, inputs.tools)
+    network: Any = method.network(config, inputs.source, 0)
     network.train()
     batch = next(iter(method.plan(examples, config, 0)))
     views = method.views(examples, batch, config, np.random.default_rng(0))
@@ -99,7 +101,7 @@ def test_gradient_reaches_every_trained_weight(name):
     assert len(without) < len(list(network.parameters())) / 2
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", method_names())
 def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, tmp_path):
     life(spec_of(name, tmp_path / "whole"), warm)
     paused, _ = life(spec_of(name, tmp_path / "cut"), warm, ["pause"])
@@ -111,10 +113,10 @@ def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, tmp_path):
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", method_names())
 def test_prepare_reads_only_what_it_declares(name):
     """Trials that agree in `prepared_from` share their examples, so prepare must not look at anything else."""
-    method, read = METHODS[name], set()
+    method, read = load_method(name), set()
 
     class Watched:
         def __init__(self, config: object) -> None:
@@ -124,13 +126,13 @@ def test_prepare_reads_only_what_it_declares(name):
             read.add(field)
             return getattr(object.__getattribute__(self, "_config"), field)
 
-    bench = make_bench(spec_of(name), NEEDS[name], torch.device("cpu"))
+    inputs = load_inputs(spec_of(name), torch.device("cpu"))
     config = build(method.config, spec_of(name).params)
-    fresh = dataclasses.replace(bench.workshop)
-    object.__setattr__(fresh, "embed", lambda column, _: bench.workshop.embed(column, config))
+    fresh = dataclasses.replace(inputs.tools)
+    object.__setattr__(fresh, "embed", lambda column, _: inputs.tools.embed(column, config))
     if name == "selfccl":
         read |= {"pooling", "max_length"}  # what embedding reads of the configuration
-    method.prepare(bench.corpus.columns, Watched(config), 0, fresh)
+    method.prepare(inputs.corpus.columns, Watched(config), 0, fresh)
     assert read <= set(method.prepared_from), read - set(method.prepared_from)
 
 
@@ -161,15 +163,16 @@ def test_nan_is_an_outcome(warm, tmp_path):
 
 def test_missing_data_is_an_outcome(tmp_path):
     spec = dataclasses.replace(spec_of("simcse", tmp_path), encoder="/no/such/folder")
-    outcome, _ = life(spec, Warm())
+    outcome, _ = life(spec, ProcessCache())
     assert outcome.stop == "failed:data"
     assert "/no/such/folder" in outcome.reason
 
 
 def test_every_preset_builds():
-    for name, preset in PRESETS.items():
-        build(CONFIGS[preset.method], preset.values)
-        assert set(preset.values) <= set(knobs(CONFIGS[preset.method])), name
+    for method in map(declared, method_names()):
+        for name, preset in method.presets.items():
+            build(method.config, preset.values)
+            assert set(preset.values) <= set(knobs(method.config)), name
 
 
 @pytest.mark.parametrize(
@@ -187,4 +190,27 @@ def test_every_preset_builds():
     ],
 )
 def test_preset_of_an_encoder(method, encoder, preset):
-    assert preset_for(method, encoder) == preset
+    assert declared(method).preset_for(encoder) == preset
+
+
+def test_the_score_before_training_belongs_to_its_metric():
+    """Two searches on the same dev sets that select by different metrics do not share it."""
+    inputs, method = load_inputs(spec_of("simcse"), torch.device("cpu")), load_method("simcse")
+    config = build(method.config, {**SMALL, "max_length": 17})
+    first, again, other = (
+        inputs.untrained(method, config, 0, metric, lambda _, v=value: v)
+        for metric, value in (("a_dev", 0.1), ("a_dev", 0.2), ("mean(a_dev,b_dev)", 0.3))
+    )
+    assert (first, again, other) == (0.1, 0.1, 0.3)
+
+
+def test_simcse_under_one_dropout_mask_has_equal_views(warm, tmp_path):
+    """The loss is that of one encoding as anchor and as positive; with masks of their own the views differ."""
+    method = load_method("simcse")
+    z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one = build(method.config, {"same_mask": True, "temperature": 0.5})
+    two = build(method.config, {"temperature": 0.5})
+    assert method.loss({"anchor": z}, one).item() == method.loss({"anchor": z, "positive": z}, two).item()
+    outcome, seen = life(spec_of("simcse", tmp_path, same_mask=True, dropout=0.3), warm)
+    assert (outcome.stop, outcome.examples) == ("completed", 16), outcome.traceback
+    assert all(np.isfinite(list(e.metrics.values())).all() for e in seen)

@@ -10,11 +10,11 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.metrics import (
+from trainables.contract.metric_names import metric_parts, normal_metric
+from trainables.evaluation.metrics import (
     aggregate,
     alignment,
     cosines,
-    metric_parts,
     pearson,
     percent,
     ranks,
@@ -86,13 +86,14 @@ def test_uniformity_of_a_sample_is_near_and_repeatable():
 
 @pytest.mark.parametrize(
     ("metric", "parts"),
-    [("stsb_dev", ["stsb_dev"]), ("mean(a_dev,b-2_dev)", ["a_dev", "b-2_dev"]), (" mean( a , b ) ", ["a", "b"])],
+    [("stsb_dev", ["stsb_dev"]), ("mean(a_dev,b-2_dev)", ["a_dev", "b-2_dev"]), (" mean( a , b c ) ", ["a", "b c"])],
 )
 def test_metric_expressions(metric, parts):
     assert metric_parts(metric) == parts
+    assert metric_parts(normal_metric(metric)) == parts
 
 
-@pytest.mark.parametrize("metric", ["", "mean()", "mean(a", "max(a,b)", "a b"])
+@pytest.mark.parametrize("metric", ["", " ", "mean()", "mean(a", "max(a,b)", "a,b", "mean(a,)", "mean(mean(a))"])
 def test_malformed_metric_expressions(metric):
     with pytest.raises(ValueError, match="expected a name such as stsb_dev"):
         metric_parts(metric)

@@ -14,10 +14,11 @@ import torch
 from toy_encoders import FAMILIES, SHAPE, save, sentences, tokenizer_of
 from transformers import BertConfig, BertForMaskedLM
 
-from trainables.configs import POOLINGS, SimcseConfig
-from trainables.encoder import LoadedEncoder, load_encoder
-from trainables.encoder_path import EncoderError
-from trainables.network import SentenceNetwork, mask_tokens
+from trainables.contract.config import POOLINGS
+from trainables.contract.errors import EncoderError
+from trainables.encoders.load import LoadedEncoder, load_encoder
+from trainables.encoders.sentence_network import SentenceNetwork, mask_tokens
+from trainables.methods.simcse.config import SimcseConfig
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_embed_encodes_once_in_chunks_and_keeps_the_order(
         sizes.append(len(some))
         return original(some)
 
-    monkeypatch.setattr("trainables.network.TOKENS_AT_ONCE", {"cpu": 20})
+    monkeypatch.setattr("trainables.encoders.sentence_network.TOKENS_AT_ONCE", {"cpu": 20})
     monkeypatch.setattr(network, "_evaluated", counted)
     torch.testing.assert_close(network.embed(given), whole, rtol=0, atol=1e-5)
     assert sum(sizes) == len({s.tobytes() for s in given}) == len(given) - 2

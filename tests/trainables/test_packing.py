@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.attention import attend, attend_grouped, attend_padded, keep_noise
-from trainables.packing import Packed, pack
+from trainables.encoders.attention import attend, attend_grouped, attend_padded, keep_noise
+from trainables.encoders.packing import Packed, pack
 
 
 def sequences(*lengths: int) -> list[np.ndarray]:

@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 from annotated import annotated
 
-from trainables import parses as parses_module
-from trainables.parses import (
-    ParserError,
-    Parses,
-    builtin_parses,
-    hash_texts,
-    pack_texts,
-    parse_texts,
-    parsed,
-    parser_identity,
-    unpack_texts,
-)
+from trainables.data import spacy_parser
+from trainables.data.parsers import builtin_parses, parsed, parser_identity
+from trainables.data.parses import Parses, hash_texts, pack_texts, unpack_texts
+from trainables.data.spacy_parser import ParserError, parse_texts
+
+pytestmark = pytest.mark.costly
 
 spacy = pytest.importorskip("spacy")
 
@@ -87,12 +81,12 @@ def test_parsing_gives_a_tree_over_the_stripped_text(pipeline: str) -> None:
     assert len(parses) == 3
     for text, tokens in zip(texts, parses.sentences(), strict=True):
         doc = spacy.load(pipeline)(text.strip())
-        expected = [(t.text, t.lemma_, t.pos_, t.tag_, t.dep_, t.head.i) for t in doc]
+        expected = [(t.text, t.lemma_, t.pos_, t.tag_, t.dep_, t.head.i, bool(t.whitespace_)) for t in doc]
         assert [tuple(t) for t in tokens] == expected
 
 
 def test_processes_do_not_change_the_parses(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parses_module, "CHUNK", 10)
+    monkeypatch.setattr(spacy_parser, "CHUNK", 10)
     texts = [f"Sentence number {i} says {'very ' * (i % 4)}little." for i in range(21)]
     seen: list[tuple[int, int]] = []
     apart = parse_texts(texts, pipeline, "en", processes=2, progress=lambda done, total: seen.append((done, total)))
@@ -147,7 +141,7 @@ def test_unfit_pipelines(pipeline: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_builtin_sentences_have_parses(language: str) -> None:
-    from trainables.builtin import sentences
+    from trainables.data.builtin import sentences
 
     texts = tuple(sentences(language, 20))
     for text, tokens in zip(texts, builtin_parses(texts, language).sentences(), strict=True):

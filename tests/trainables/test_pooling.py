@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.configs import POOLINGS
-from trainables.packing import pack
-from trainables.pooling import average, wanted_states
+from trainables.contract.config import POOLINGS
+from trainables.encoders.packing import pack
+from trainables.encoders.pooling import average, wanted_states
 
 
 def test_states_of_every_pooling() -> None:

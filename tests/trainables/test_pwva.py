@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 from torch.testing import assert_close
 
-from trainables.pwva import OPERATIONS, augment, random_zero_spans, word_importance
+from trainables.methods.gclsr.pwva import OPERATIONS, augment, random_zero_spans, word_importance
 
 PROBABILITIES = {"gwn": 0.5, "ifft": 0.1, "rbn": 0.2, "rzs": 0.2}
 DIM = 300

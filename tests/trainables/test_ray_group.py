@@ -13,7 +13,7 @@ import pytest
 import ray
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.ray_group import IDLE_S, RESERVED
+from trainables.on_ray.worker_group import IDLE_S, RESERVED
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 WORKER = "RayTrainWorker"  # in the title of the processes of a group

@@ -13,8 +13,11 @@ import ray.train
 from ray import tune
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.checkpoint import TrialFiles
-from trainables.ray_job import PAUSE_FILE, InProcess, TrialJob, pausing, placement, study_folder
+from trainables.contract.trial_files import PAUSE_FILE, study_folder
+from trainables.on_ray.host import pausing
+from trainables.on_ray.in_process import InProcess
+from trainables.on_ray.trainable import TrialJob, placement
+from trainables.training.checkpoint import TrialFiles
 
 pytestmark = pytest.mark.ray
 
@@ -108,7 +111,7 @@ def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 def test_the_pause_marker_lies_in_the_study(tmp_path: Path) -> None:
     spec = spec_of(tmp_path / "study", "t0001.1")
-    assert study_folder(spec) == str(tmp_path / "study")
+    assert study_folder(spec.folder) == str(tmp_path / "study")
     assert not pausing(spec)
     ask_for_pause(tmp_path / "study")
     assert pausing(spec)

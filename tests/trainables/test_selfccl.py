@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from trainables import selfccl
-from trainables.configs import SelfcclConfig
-from trainables.losses import info_nce_hard
-from trainables.method import TokenColumn
+from trainables.data.tokens import TokenColumn
+from trainables.methods.losses import info_nce_hard
+from trainables.methods.selfccl import method as selfccl
+from trainables.methods.selfccl.config import SelfcclConfig
 
 N = 24
 CONFIG = SelfcclConfig(batch_size=4, epochs=4)
@@ -19,7 +19,7 @@ TEXTS = {role: [f"{role} {i}" for i in range(N)] for role in ("anchor", "positiv
 
 
 class Desk:
-    """A workshop where a text's only token is its number and role, and its vector lies on the unit circle."""
+    """Tools where a text's only token is its number and role, and its vector lies on the unit circle."""
 
     language = "en"
 

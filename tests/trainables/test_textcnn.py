@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from trainables.configs import GclsrConfig
-from trainables.pwva import MASKED_SCORE
-from trainables.textcnn import GclsrNetwork, Layout, TextCNN
-from trainables.word_vectors import WordVectors, unknown_id, unknown_vectors
+from trainables.encoders.word_vectors import WordVectors, unknown_id, unknown_vectors
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.pwva import MASKED_SCORE
+from trainables.methods.gclsr.textcnn import GclsrNetwork, Layout, TextCNN
 
 DIM, LONGEST = 7, 12
 CONFIG = GclsrConfig(filters=5, region_sizes=(1, 3, 12), max_words=LONGEST, batch_size=4)

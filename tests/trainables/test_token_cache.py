@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.method import TokenColumn
-from trainables.token_cache import (
+from trainables.data.token_cache import (
     MEMO_ENTRIES,
     DiskCache,
     TokenCache,
@@ -18,6 +17,7 @@ from trainables.token_cache import (
     tokenizer_encoder,
     tokenizer_fingerprint,
 )
+from trainables.data.tokens import TokenColumn
 
 TEXTS = ["a bc", "", "ccc a", "a bc"]
 

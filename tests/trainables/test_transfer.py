@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainables.data import DataError
-from trainables.transfer import TASKS, load_task, pair_features, transfer, transfer_average
+from trainables.contract.errors import DataError
+from trainables.evaluation.transfer import TASKS, load_task, pair_features, transfer, transfer_average
 
 GOOD, BAD = ("nice", "fine", "sweet"), ("awful", "dull", "sour")
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from toy_encoders import FAMILIES, model_of, sentences
 
-from trainables.encoder import padded_states
-from trainables.packing import Packed, pack
-from trainables.trunk import trunk_of
+from trainables.encoders.load import padded_states
+from trainables.encoders.packing import Packed, pack
+from trainables.encoders.trunk import trunk_of
 
 
 def weighted(states: dict[int, Tensor]) -> Tensor:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.sources import DataError
-from trainables.word_vectors import (
+from trainables.contract.errors import DataError
+from trainables.encoders.word_vectors import (
     BUILTIN,
     PLACEHOLDER,
     WordTokenizer,
@@ -124,7 +124,7 @@ def test_chinese_is_cut_by_the_longest_known_word() -> None:
 
 
 def test_builtin_vectors_cover_their_corpus() -> None:
-    from trainables.builtin import sentences
+    from trainables.data.builtin import sentences
 
     for language in ("en", "zh"):
         vectors = load_vectors(BUILTIN, language)

@@ -10,16 +10,22 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from trainables.configs import SimcseConfig
-from trainables.defaults import adamw, shuffled_epochs, tokenised_sentences
-from trainables.method import Encoded, Examples, Method, TokenColumn, Tokens, Views
-from trainables.simcse import loss, views
+from trainables.contract.declaration import Declaration
+from trainables.data.tokens import TokenColumn, Tokens
+from trainables.encoders.network import Network
+from trainables.encoders.views import Encoded, Views
+from trainables.methods.method import Examples, Method
+from trainables.methods.shared import adamw, shuffled_epochs, tokenised_sentences
+from trainables.methods.simcse.config import SimcseConfig
+from trainables.methods.simcse.method import loss, views
 
 WORDS = 50
 
 
-class ToyNetwork(nn.Module):
+class ToyNetwork(Network):
     """Mean of word vectors with dropout, a linear head in training."""
+
+    whole_batch = ("head",)
 
     def __init__(self, config: SimcseConfig, seed: int) -> None:
         super().__init__()
@@ -49,7 +55,15 @@ def network(config: SimcseConfig, _source: object, seed: int) -> ToyNetwork:
     return ToyNetwork(config, seed)
 
 
-METHOD = Method("toy", SimcseConfig, tokenised_sentences, shuffled_epochs, views, loss, network, adamw)
+METHOD = Method(
+    declaration=Declaration(name="toy", config=SimcseConfig),
+    prepare=tokenised_sentences,
+    plan=shuffled_epochs,
+    views=views,
+    loss=loss,
+    network=network,
+    optimiser=adamw,
+)
 
 
 def examples(n: int = 64, seed: int = 0) -> Examples:

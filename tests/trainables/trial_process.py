@@ -13,8 +13,9 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
 
 import ray
 
-from trainables.ray_job import PAUSE_FILE, TrialJob
-from trainables.spec import TrialSpec
+from trainables.contract.spec import TrialSpec
+from trainables.contract.trial_files import PAUSE_FILE
+from trainables.on_ray.trainable import TrialJob
 
 RUNG, RUNGS = 16, 3
 

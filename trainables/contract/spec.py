@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainables.contract.plugins import Plugin
+
 Verdict = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
 
 
@@ -15,15 +17,17 @@ class TrialSpec:
     """One trial: a configuration with a seed, and where its files go.
 
     Attributes:
-        method: name in `trainables.methods.METHODS`.
-        encoder: hub id (`id@revision`), local folder, `builtin:tiny`; gclsr: a word-vector file or `builtin:vectors`.
-        data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...}.
+        method: a name in `contract.registry`.
+        encoder: hub id (`id@revision`), local folder, `builtin:tiny`; or a word-vector file, `builtin:vectors`.
+        data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...,
+            "evaluations": {name: folder or None}}.
         metric: dev metric that selects: `stsb_dev`, or `mean(stsb_dev,atec_dev)`; Spearman in [-1, 1].
         params: YAML-named hyperparameters (searched, constant and preset values together).
         seed: drives initialisation, dropout, batches and augmentation.
         folder: absolute path or fsspec URI of the trial's own folder; holds `last/` while running, `best/` at the end.
         workers: 1 = in the (warm) trial process; more = data-parallel Ray Train workers.
         gpus, cpus: resources of each worker (fractions of a GPU allowed).
+        plugins: files that bring the method or evaluations; a fresh process knows none.
     """
 
     method: str
@@ -37,13 +41,15 @@ class TrialSpec:
     workers: int = 1
     gpus: float = 0.0
     cpus: float = 1.0
+    plugins: tuple[Plugin, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_dict(d: Mapping[str, Any]) -> TrialSpec:
-        return TrialSpec(**d)
+        """What `to_dict` gave, also of earlier versions, which knew no plugins."""
+        return TrialSpec(**{**d, "plugins": tuple(Plugin(**plugin) for plugin in d.get("plugins", ()))})
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Evaluation:
 class Outcome:
     """How a trial ended.
 
-    stop: "completed", "pruned", "paused", or "failed:<kind>" with kind nan, collapse, oom, disk, data or error.
+    stop: "completed", "pruned", "paused", or "failed:<kind>" with kind nan, collapse, oom, device, disk, data or error.
     reason: one line for people, empty unless failed; traceback: full text of an exception.
     """
 

@@ -1,34 +1,22 @@
-"""Where named data sets live and how their files are read: `SEARCH_DATA_DIR` first, then the Hugging Face hub.
-
-Files are UTF-8, optionally gzipped: `.tsv` (header line, no quoting), `.csv` (header line, quoted as usual), `.jsonl`,
-`.parquet`, or `.txt` (one sentence a line, no header). No torch, no pandas: a pre-flight check imports this.
-"""
+"""Where named data sets live: `SEARCH_DATA_DIR` first, then the Hugging Face hub. No torch: a pre-flight check asks."""
 
 from __future__ import annotations
 
-import csv
-import difflib
 import fnmatch
-import gzip
 import hashlib
-import io
-import json
 import os
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from trainables.contract.errors import DataError, close_to
+from trainables.data.files import SUFFIXES, kind_of
 
 DATA_DIR_VARIABLE = "SEARCH_DATA_DIR"
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
-SUFFIXES = (*TABLES, ".txt")
-UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
-
-
-class DataError(ValueError):
-    """Data is missing, unreachable or not in the promised form; the message is one line for people."""
+BUILTIN = "builtin"
+EDACSE = "edacse-zh"
+EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
 
 
 @dataclass(frozen=True)
@@ -93,12 +81,6 @@ def data_dir() -> Path | None:
     return folder
 
 
-def kind_of(path: Path) -> str | None:
-    """The suffix that says how a file is read (".tsv" for "x.tsv.gz"), or None."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    return suffix if suffix in SUFFIXES else None
-
-
 def is_path(name: str) -> bool:
     """Whether a `data:` entry means a file rather than a named set."""
     return kind_of(Path(name)) is not None or os.sep in name
@@ -128,6 +110,28 @@ def find_local(name: str, language: str, split: str) -> Source | None:
     return Source(found[0]) if found else None
 
 
+def unlisted(name: str, language: str, split: str) -> str | None:
+    """Why the catalogue has no such set or no such part of it, with what to do, in one line; None if it has."""
+    hub = HUB.get((language, name))
+    corpus = split == "train" and name == EDACSE
+    if name == BUILTIN or (hub and split in hub.files) or (corpus and language == "zh"):
+        return None
+    if hub:
+        return f"{name!r} has no {split} part; {_remedy(name, language, split)}"
+    if others := [other for other, known in HUB if known == name] or (["zh"] if corpus else []):
+        return f"{name!r} is known for language {', '.join(others)} only, not {language}"
+    names = [n for (lang, n), h in HUB.items() if lang == language and split in h.files]
+    names += [BUILTIN, *([EDACSE] if split == "train" and language == "zh" else [])]
+    unknown = f"unknown data set {name!r}"
+    if hint := close_to(name, names):
+        return unknown + hint
+    return f"{unknown}; known: {', '.join(sorted(names))}; or give a file, or {_remedy(name, language, split)}"
+
+
+def _remedy(name: str, language: str, split: str) -> str:
+    return f"put {language}_{name}_{split}.tsv into the folder that {DATA_DIR_VARIABLE} names"
+
+
 def find_named(name: str, language: str, split: str, *, download: bool = True) -> Source:
     """The file of a named set: `SEARCH_DATA_DIR`, then the hub's cache on this machine, then the hub.
 
@@ -137,23 +141,17 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
     """
     if (local := find_local(name, language, split)) is not None:
         return local
-    looked = f"{stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
-    remedy = f"put the file into the folder that {DATA_DIR_VARIABLE} names"
-    hub = HUB.get((language, name))
-    if hub is None:
-        raise DataError(f"data set {name!r} ({language}): {_unknown(name, language)}; looked for {looked}; {remedy}")
-    if split not in hub.files:
-        has = ", ".join(hub.files)
-        raise DataError(
-            f"data set {name!r} ({language}): no {split} part; looked for {looked}; {hub.repo} has: {has}; {remedy}"
-        )
+    looked = f"looked for {stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
+    if wrong := unlisted(name, language, split):
+        raise DataError(f"{wrong}; {looked}")
+    hub = HUB[language, name]
     try:
         return Source(_from_hub(hub, hub.files[split], download), hub)
     except Exception as error:  # hub, HTTP client and operating system errors have no common base class
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data set {name!r} ({language}): looked for {looked}, then {hub.files[split]} of {hub.repo}@"
-            f"{hub.revision[:12]} on the hub: {reason[:200]}; check the network or {remedy}"
+            f"data set {name!r} ({language}): {looked}, then {hub.files[split]} of {hub.repo}@"
+            f"{hub.revision[:12]} on the hub: {reason[:200]}; check the network or {_remedy(name, language, split)}"
         ) from error
 
 
@@ -176,15 +174,6 @@ def _from_hub(hub: Hub, pattern: str, download: bool) -> Path:
     return Path(hf_hub_download(filename=names[0], **where)) if download else Path(names[0])
 
 
-def _unknown(name: str, language: str) -> str:
-    known = sorted(n for lang, n in HUB if lang == language)
-    others = sorted(lang for lang, n in HUB if n == name)
-    if others:
-        return f"known for language {', '.join(others)} only"
-    close = difflib.get_close_matches(name, [*known, "builtin"], n=1)
-    return f"unknown; did you mean {close[0]!r}?" if close else f"unknown; known: builtin, {', '.join(known)}"
-
-
 def find_file(name: str, split: str) -> Source:
     """A data file by path; `{split}` in it stands for train, dev or test.
 
@@ -198,101 +187,3 @@ def find_file(name: str, split: str) -> Source:
             f"data file {str(path)!r}: expected one of {', '.join(SUFFIXES)} (or with .gz), got {path.name}"
         )
     return Source(path)
-
-
-Pick = Callable[[Sequence[str]], Mapping[str, str]]  # column names of a file -> role: column name
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without the empty one behind the last line end."""
-    lines = _text(path).replace("\r\n", "\n").split("\n")  # not splitlines(): U+0085 and the like belong to sentences
-    return lines[:-1] if lines and not lines[-1] else lines
-
-
-def read_table(path: Path, pick: Pick) -> dict[str, list[str]]:
-    """Columns of a table by role, all of the same length; missing values are empty texts.
-
-    Raises: DataError naming file and line where a row does not fit the header.
-    """
-    kind = kind_of(path)
-    if kind == ".parquet":
-        return _read_parquet(path, pick)
-    if kind == ".jsonl":
-        return _read_jsonl(path, pick)
-    rows: Iterable[list[str]]
-    if kind == ".tsv":
-        rows = (line.split("\t") for line in read_lines(path))
-    else:
-        rows = csv.reader(io.StringIO(_text(path), newline=""))
-    header, *body = list(rows) or [[]]
-    roles = pick(header)
-    for number, row in enumerate(body, start=2):
-        if len(row) != len(header):
-            raise DataError(f"{path}: row {number}: expected {len(header)} fields, got {len(row)}")
-    return {role: [row[i] for row in body] for role, i in ((r, header.index(c)) for r, c in roles.items())}
-
-
-def header_of(path: Path) -> list[str] | None:
-    """Column names of a table without reading its rows; None for a text file."""
-    kind = kind_of(path)
-    if kind == ".txt":
-        return None
-    if kind == ".parquet":
-        return list(_parquet().read_schema(path).names)
-    with _open(path) as file:
-        try:
-            line = file.readline().rstrip("\r\n")
-        except UNREADABLE as error:
-            raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    if kind == ".jsonl":
-        return list(_json_object(path, 1, line))
-    return line.split("\t") if kind == ".tsv" else next(csv.reader([line]), [])
-
-
-def _read_jsonl(path: Path, pick: Pick) -> dict[str, list[str]]:
-    objects = [_json_object(path, i, line) for i, line in enumerate(read_lines(path), start=1) if line.strip()]
-    roles = pick(list(objects[0]) if objects else [])
-    return {role: [_cell(o.get(column)) for o in objects] for role, column in roles.items()}
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: line {number}: not JSON: {error.msg}") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: line {number}: expected an object, got {type(value).__name__}")
-    return value
-
-
-def _read_parquet(path: Path, pick: Pick) -> dict[str, list[str]]:
-    parquet = _parquet()
-    roles = pick(list(parquet.read_schema(path).names))
-    table = parquet.read_table(path, columns=list(roles.values()))
-    return {role: [_cell(v) for v in table.column(column).to_pylist()] for role, column in roles.items()}
-
-
-def _parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError("Parquet files need pyarrow; install it with: pip install pyarrow") from error
-    return pyarrow.parquet
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _open(path: Path) -> io.TextIOBase:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")  # type: ignore[return-value]
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-def _text(path: Path) -> str:
-    try:
-        with _open(path) as file:
-            return file.read()
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error

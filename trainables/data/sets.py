@@ -19,33 +19,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.configs import NEEDS
-from trainables.metrics import metric_parts
-from trainables.sources import (
-    DataError,
-    Source,
-    find_file,
-    find_local,
-    find_named,
-    header_of,
-    is_path,
-    kind_of,
-    read_lines,
-    read_table,
-)
-
-__all__ = ["Corpus", "DataError", "Pairs", "check_data", "load_corpus", "load_pairs", "set_name"]
+from trainables.contract.errors import DataError
+from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
+from trainables.contract.registry import declared, evaluation_named
+from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_file, find_local, find_named, is_path
+from trainables.data.files import header_of, kind_of, read_lines, read_table
 
 log = logging.getLogger(__name__)
 
 Split = Literal["train", "dev", "test"]
 
-BUILTIN = "builtin"
 BUILTIN_SENTENCES = 6000
 BUILTIN_TRIPLETS = 6000
 BUILTIN_PAIRS = 500
-EDACSE = "edacse-zh"
-EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
 _PAIR, _TRIPLET = ("first", "second"), ("anchor", "positive", "negative")
@@ -120,7 +106,7 @@ def load_corpus(
         needs: "sentences", or "triplets" (anchor, positive, hard negative).
         columns: role -> column name where a table's header does not use the default names.
     Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank).
-    Raises: DataError; see `sources.find_named`.
+    Raises: DataError; see `catalogue.find_named`.
     """
     if needs not in ("sentences", "triplets"):
         raise ValueError(f"needs: expected sentences or triplets, got {needs!r}")
@@ -150,7 +136,7 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     if name_or_path == BUILTIN:
         if split == "train":
             raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
-        from trainables import builtin
+        from trainables.data import builtin
 
         rows = builtin.pairs(language, split, BUILTIN_PAIRS)
         gold = np.array([score for *_, score in rows], dtype=np.float64)
@@ -180,18 +166,24 @@ def check_data(spec: Mapping[str, Any]) -> None:
     """
     data = spec["data"]
     language, columns = data.get("language", "en"), data.get("columns")
-    needs = NEEDS[spec["method"]]
+    needs = declared(spec["method"]).columns
     parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
     checks = [partial(_check_corpus, part.strip(), language, needs, columns) for part in parts]
     checks += [partial(_check_pairs, name, language, columns) for name in data["dev"]]
     wrong = list(dict.fromkeys(filter(None, map(_message, checks))))
     names = [set_name(n) for n in data["dev"]]
     wrong += [f"data.dev: two sets are called {n!r}; rename a file" for n in dict.fromkeys(names) if names.count(n) > 1]
-    have = [f"{n}_dev" for n in names]
+    outside = data.get("evaluations") or {}
+    wrong += [
+        f"data.evaluations: {name}: no such file or folder: {folder}"
+        for name, folder in outside.items()
+        if folder is not None and not Path(folder).expanduser().exists()
+    ]
+    have = [n + DEV_SUFFIX for n in (*names, *(m for name in outside for m in evaluation_named(name).metrics))]
     wrong += [
         f"metric: {part!r} is not measured; dev sets give: {', '.join(have)}"
         for part in metric_parts(spec.get("metric", have[0]))
-        if part.endswith("_dev") and part not in have
+        if part.endswith(DEV_SUFFIX) and part not in have
     ]
     if wrong:
         raise DataError("\n".join(wrong))
@@ -326,7 +318,7 @@ def _edacse(language: str, needs: str) -> Corpus:
 
 
 def _builtin_corpus(language: str, needs: str) -> Corpus:
-    from trainables import builtin
+    from trainables.data import builtin
 
     if needs == "sentences":
         texts = {"sentence": builtin.sentences(language, BUILTIN_SENTENCES)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,8 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from trainables.method import TokenColumn
+from trainables.contract.whole_files import whole_file
+from trainables.data.tokens import TokenColumn
 
 CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"
 MAX_TOKENS = 512  # no method keeps more (knob max_length), so no more are stored
@@ -177,15 +177,8 @@ def _store(base: Path, value: object) -> None:
 
 
 def _write(base: Path, suffix: str, save: Callable[[Any], None]) -> None:
-    """Under another name first, so that no reader ever sees half a file."""
-    handle, temporary = tempfile.mkstemp(dir=base.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            save(file)
-        os.replace(temporary, base.with_name(base.name + suffix))
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(base.with_name(base.name + suffix)) as file:
+        save(file)
 
 
 def _load(base: Path) -> Any:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainables.packing import Packed
+from trainables.encoders.packing import Packed
 
 
 def attend(

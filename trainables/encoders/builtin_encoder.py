@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.builtin import chinese, english
-from trainables.builtin.lexicon import require_language
-from trainables.builtin.vectors import word_vectors
+from trainables.data.builtin import chinese, english
+from trainables.data.builtin.lexicon import require_language
+from trainables.data.builtin.vectors import word_vectors
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _HIDDEN = 64
@@ -69,9 +69,9 @@ def encoder_folder(language: str, cache_dir: str | Path) -> Path:
 @cache
 def _recipe_hash() -> str:
     """Hash of the data and the code that the weights and the vocabulary come from."""
-    package = files("trainables.builtin")
-    parts = ("lexicon.txt", "lexicon.py", "english.py", "chinese.py", "vectors.py", "encoder.py")
-    return hashlib.sha256(b"".join((package / part).read_bytes() for part in parts)).hexdigest()[:12]
+    package = files("trainables.data.builtin")
+    parts = [package / part for part in ("lexicon.txt", "lexicon.py", "english.py", "chinese.py", "vectors.py")]
+    return hashlib.sha256(b"".join(part.read_bytes() for part in (*parts, Path(__file__)))).hexdigest()[:12]
 
 
 def vocabulary(language: str) -> list[str]:

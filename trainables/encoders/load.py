@@ -16,13 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainables.encoder_path import BUILTIN_ENCODER, EncoderError, hub_folder, local_folder
-from trainables.packing import Packed, pack
-from trainables.token_cache import cache_dir as default_cache_dir
-from trainables.token_cache import tokenizer_fingerprint
-from trainables.trunk import trunk_of
+from trainables.contract.errors import EncoderError, first_line
+from trainables.data.token_cache import cache_dir as default_cache_dir
+from trainables.data.token_cache import tokenizer_fingerprint
+from trainables.data.tokens import Tokens
+from trainables.encoders.builtin_encoder import encoder_folder
+from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
+from trainables.encoders.packing import Packed, pack
+from trainables.encoders.trunk import trunk_of
 
 log = logging.getLogger(__name__)
+UNKNOWN_SAID, UNKNOWN_REFUSED = 0.1, 0.5  # shares of unknown tokens
 AGREEMENT = 1e-5  # packed against padded, largest difference relative to the largest value (at least 1), float32
 
 
@@ -124,8 +128,6 @@ def longest_sentence(model: Any) -> int:
 
 
 def _builtin(name: str, language: str, cache_dir: Path | None) -> Path:
-    from trainables.builtin import encoder_folder
-
     if name != BUILTIN_ENCODER:
         raise EncoderError(f"encoder {name!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
     return Path(encoder_folder(language, cache_dir or default_cache_dir()))
@@ -139,11 +141,12 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
     try:
         with _quiet(), torch.random.fork_rng(devices=[]):  # weights that a checkpoint lacks are drawn: leave the
             torch.manual_seed(0)  # caller's random state alone, and draw the same ones every time
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, KeyError, safetensors' own: the file is unusable for all of them
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise EncoderError(f"encoder {source!r}: {folder} cannot be read: {reason}") from error
+    _check_tokenizer(source, folder, tokenizer, model.get_input_embeddings().num_embeddings)
     prefix, suffix = _template(source, tokenizer)
     return LoadedEncoder(
         source=source,
@@ -173,6 +176,40 @@ def _quiet() -> Any:
         library.set_verbosity(verbosity)
         if bars:
             library.enable_progress_bar()
+
+
+def _check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
+    """That the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
+
+    Raises: EncoderError.
+    """
+    files = [name for name in tokenizer.vocab_files_names.values() if name]
+    if files and not any((folder / name).is_file() for name in files):
+        raise EncoderError(f"encoder {source!r}: {folder} has no tokenizer; expected one of {', '.join(files)} in it")
+    if not embeddings / 2 <= len(tokenizer) <= embeddings:
+        raise EncoderError(
+            f"encoder {source!r}: its tokenizer and its weights do not belong together: {len(tokenizer):,} tokens for "
+            f"{embeddings:,} embeddings; save both from the same model"
+        )
+
+
+def check_unknown(loaded: LoadedEncoder, sentences: Sequence[Tokens]) -> None:
+    """That the tokenizer knows the language of the data.
+
+    Args:
+        sentences: what is trained on or evaluated; a warning is logged when over 10 % of their tokens are unknown.
+    Raises: EncoderError when over half are: every sentence would look like every other.
+    """
+    unknown = loaded.tokenizer.unk_token_id
+    tokens = sum(map(len, sentences))
+    if unknown is None or not tokens:
+        return
+    share = sum(int((s == unknown).sum()) for s in sentences) / tokens
+    message = f"encoder {loaded.source!r}: {share:.0%} of the tokens in the data are unknown to its tokenizer"
+    if share > UNKNOWN_REFUSED:
+        raise EncoderError(f"{message}; choose an encoder of the data's language")
+    if share > UNKNOWN_SAID:
+        log.warning("%s", message)
 
 
 def _template(source: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -275,7 +312,13 @@ def _stored_tensors(folder: Path, names: set[str]) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as tensors:
             found.update({name: tensors.get_tensor(name) for name in names.intersection(tensors.keys())})
     for file in () if found else sorted(folder.glob("pytorch_model*.bin")):
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a dozen kinds; the weights themselves were read, from a file beside it
+            log.warning(
+                "%s: cannot be read (%s): no masked-language-model head is taken from it", file, first_line(error)
+            )
+            continue
         found.update({name: tensors[name] for name in names.intersection(tensors)})
     return found
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainables.word_vectors import check_vectors
+from trainables.contract.declaration import TRANSFORMER, WORD_VECTORS, EncoderFamily
+from trainables.contract.errors import EncoderError
+from trainables.encoders.word_vectors import check_vectors
 
-BUILTIN_ENCODER, BUILTIN_VECTORS = "builtin:tiny", "builtin:vectors"
+BUILTIN_ENCODER, BUILTIN_VECTORS = TRANSFORMER.builtin, WORD_VECTORS.builtin
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
 FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a snapshot; *.bin only where there is no safetensors
 
 
-class EncoderError(ValueError):
-    """An encoder that cannot be used: what was looked for, where, and what to do, in one line."""
-
-
-def check_encoder(source: str, method: str) -> None:
-    """Pre-flight: the encoder (for gclsr the word vectors) is there or the hub has it; downloads nothing.
+def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
+    """Pre-flight: the encoder (or the file of word vectors) is there or the hub has it; downloads nothing.
 
     Raises: EncoderError, or DataError for word vectors, in one line.
     """
-    if method == "gclsr":
+    if family == WORD_VECTORS:
         if source != BUILTIN_VECTORS:
             check_vectors(Path(source).expanduser())
         return

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.method import Tokens
+from trainables.data.tokens import Tokens
 
 Index = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.packing import Packed
+from trainables.encoders.packing import Packed
 
 FROM_FIRST_TOKEN = ("cls", "cls_before_pooler", "pretrained_pooler")
 AVERAGES = ("avg", "avg_first_last", "avg_top2")

@@ -12,19 +12,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainables import pooling
-from trainables.configs import EncoderConfig
-from trainables.encoder import LoadedEncoder, longest_sentence, make_model, padded_states
-from trainables.encoder_path import EncoderError
-from trainables.heads import MlmHead, make_head
-from trainables.method import Encoded, Tokens, Views
-from trainables.packing import Packed, pack
-from trainables.trunk import trunk_of
+from trainables.contract.config import EncoderConfig
+from trainables.contract.errors import EncoderError
+from trainables.data.tokens import Tokens
+from trainables.encoders import pooling
+from trainables.encoders.heads import MlmHead, make_head
+from trainables.encoders.load import LoadedEncoder, longest_sentence, make_model, padded_states
+from trainables.encoders.network import Network
+from trainables.encoders.packing import Packed, pack
+from trainables.encoders.trunk import trunk_of
+from trainables.encoders.views import Encoded, Views
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}  # in `embed`: large enough to fill the device, small enough for caches
 
 
-class SentenceNetwork(nn.Module):
+class SentenceNetwork(Network):
     """Encoder, pooling and head as a configuration says.
 
     Args:
@@ -37,6 +39,7 @@ class SentenceNetwork(nn.Module):
         packing_note: why batches are padded, "" when they are packed.
     """
 
+    whole_batch = ("head",)
     encoder: Any
     head: nn.Module | None
     mlm_head: MlmHead | None
@@ -51,7 +54,7 @@ class SentenceNetwork(nn.Module):
             )
         self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
         self.head_at_test = config.head_at == "train_and_test"
-        self.mlm_probability = config.mlm_probability
+        self.mlm_weight, self.mlm_probability = config.mlm_weight, config.mlm_probability
         self.prefix, self.suffix = loaded.prefix, loaded.suffix
         self.mask_token = loaded.tokenizer.mask_token_id
         self.packing_note = loaded.packing_note
@@ -107,6 +110,10 @@ class SentenceNetwork(nn.Module):
             self.train(training)
         rows = torch.tensor([place[s.tobytes()] for s in sequences], device=self.device)
         return torch.cat(parts).index_select(0, rows)
+
+    def own_loss(self, views: Views, rng: np.random.Generator) -> Tensor | None:
+        """The weighted masked-language-model term (`mlm_loss`), None with mlm_weight 0."""
+        return self.mlm_weight * self.mlm_loss(views, rng) if self.mlm_weight else None
 
     def mlm_loss(self, views: Views, rng: np.random.Generator) -> Tensor:
         """Masked-language-model term on all views: mean cross-entropy over the masked tokens (methods 1.6).

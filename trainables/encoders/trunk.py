@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainables.attention import attend, keep_noise
-from trainables.packing import Packed
+from trainables.encoders.attention import attend, keep_noise
+from trainables.encoders.packing import Packed
 
 
 @dataclass(frozen=True)

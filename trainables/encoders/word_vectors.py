@@ -20,7 +20,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.sources import DataError
+from trainables.contract.errors import DataError
 
 BUILTIN = "builtin:vectors"
 PLACEHOLDER = "sickeningly"  # the word of an empty sentence in the public code
@@ -148,7 +148,7 @@ def load_vectors(source: str, language: str, wanted: Collection[str] | None = No
     """Vectors of a file (see `read_vectors`) or of the builtin vocabulary (`builtin:vectors`)."""
     if source != BUILTIN:
         return read_vectors(Path(source), wanted)
-    from trainables.builtin import word_vectors
+    from trainables.data.builtin import word_vectors
 
     words, matrix = word_vectors(language)
     return WordVectors(tuple(words), matrix)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainables.contract.metric_names import metric_parts
 
 SMALLEST_NORM = 1e-8  # norms are clamped from below, so the cosine with a zero vector is 0 (methods 1.1, 7.1)
 NO_SPREAD = 1e-6  # cosines closer together than this differ by float32 rounding only
@@ -124,19 +125,6 @@ def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCE
     kernel = np.exp(-t * distances)
     np.fill_diagonal(kernel, 0)  # a vector is no pair with itself; every other pair is in there twice
     return float(np.log(np.sum(kernel, dtype=np.float64) / (len(x) * (len(x) - 1))))
-
-
-def metric_parts(metric: str) -> list[str]:
-    """The measured names that a selecting metric is made of: `stsb_dev`, or `mean(stsb_dev, atec_dev)`.
-
-    Raises: ValueError if the text is neither.
-    """
-    name = r"[\w.-]+"
-    if match := re.fullmatch(rf"\s*mean\(\s*({name}(?:\s*,\s*{name})*)\s*\)\s*", metric):
-        return [part.strip() for part in match[1].split(",")]
-    if re.fullmatch(name, metric):
-        return [metric]
-    raise ValueError(f"metric: expected a name such as stsb_dev or mean(stsb_dev,atec_dev), got {metric!r}")
 
 
 def selecting_value(metric: str, metrics: dict[str, float]) -> float:

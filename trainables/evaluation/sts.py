@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.data import Pairs
-from trainables.method import TokenColumn, Tokens
-from trainables.metrics import (
+from trainables.data.sets import Pairs
+from trainables.data.tokens import TokenColumn, Tokens
+from trainables.evaluation.metrics import (
     NO_SPREAD,
     SMALLEST_NORM,
     aggregate,

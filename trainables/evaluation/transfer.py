@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 
-from trainables.sources import DataError
+from trainables.contract.errors import DataError
 
 SEED = 1111
 FOLDS = 10

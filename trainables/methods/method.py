@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,33 +17,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from trainables.configs import RunConfig
+from trainables.contract.config import RunConfig
+from trainables.contract.declaration import Declaration
+from trainables.contract.errors import PluginError
+from trainables.contract.registry import method_object
+from trainables.data.tokens import Texts, TokenColumn
+from trainables.encoders.network import Network
+from trainables.encoders.views import Encoded, Views
 
-Tokens = NDArray[np.int32]  # one sentence: token (or word) ids without special tokens, not truncated
-Views = Mapping[str, Sequence[Tokens]]  # role ("anchor", "positive", ...) -> one sequence per example
-Encoded = Mapping[str, Tensor]  # role -> (N, D) vectors of the global batch, any norm
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class TokenColumn:
-    """Token sequences of a corpus column, laid end to end (possibly memory-mapped and shared between processes).
-
-    flat: (total,) int32 ids; starts: (n + 1,) int64 offsets; sequence i is flat[starts[i]:starts[i + 1]].
-    """
-
-    flat: NDArray[np.int32]
-    starts: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, i: int) -> Tokens:
-        return self.flat[self.starts[i] : self.starts[i + 1]]
-
-    def take(self, index: NDArray[np.int64]) -> list[Tokens]:
-        """The sequences at `index`, in that order."""
-        return [self[int(i)] for i in index]
 
 
 @dataclass(frozen=True)
@@ -62,20 +45,7 @@ class Examples:
         return len(next(iter(self.columns.values())))
 
 
-class Network(Protocol):
-    """What a method trains. `nn.Module` with these three functions (see `encoder.SentenceNetwork`, `textcnn.py`)."""
-
-    def encode(self, views: Views) -> dict[str, Tensor]:
-        """Training-mode vectors per role, (N, H), before any head; one forward pass over all roles."""
-
-    def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
-        """Heads, applied to the global batch (so that batch-norm sees all workers' examples)."""
-
-    def embed(self, sequences: Sequence[Tokens]) -> Tensor:
-        """Evaluation-time vectors (n, D) in the given order, no gradient."""
-
-
-class Workshop(Protocol):
+class TextTools(Protocol):
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content."""
 
     @property
@@ -95,25 +65,43 @@ class Workshop(Protocol):
         """Dependency parses of every text (SDA); cached by content hash and parser."""
 
 
-Texts = Mapping[str, Sequence[str]]  # column name -> texts: {"sentence"} or {"anchor", "positive", "negative"}
-Prepare = Callable[[Texts, Any, int, Workshop], Examples]  # (texts, config, seed, workshop)
+Prepare = Callable[[Texts, Any, int, TextTools], Examples]  # (texts, config, seed, tools)
 Plan = Callable[[Examples, Any, int], Iterator[NDArray[np.int64]]]  # (examples, config, seed) -> batches of numbers
 MakeViews = Callable[[Examples, NDArray[np.int64], Any, np.random.Generator], Views]
 Loss = Callable[[Encoded, Any], Tensor]
-MakeNetwork = Callable[[Any, Any, int], nn.Module]  # (config, source of weights or vectors, seed)
+MakeNetwork = Callable[[Any, Any, int], Network]  # (config, source of weights or vectors, seed)
 MakeOptimiser = Callable[[nn.Module, Any, int, int], tuple[Optimizer, LRScheduler]]  # (net, config, steps, steps/epoch)
 
 
-@dataclass(frozen=True)
-class Method:
-    """One training method (`methods.py` is the table of them).
+WriteExport = Callable[[nn.Module, Any, Any, str, Path], None]  # (network, config, source, language, new folder)
 
-    prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
-        share their prepared examples. A test watches what `prepare` really reads.
+
+@dataclass(frozen=True)
+class Untrained:
+    """What is scored before training.
+
+    network: made like a method's network; reads: the configuration's fields (and "seed") that decide its vectors, so
+    that trials that agree in them share the score.
     """
 
-    name: str
-    config: type[RunConfig]
+    network: MakeNetwork
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One training method, whole (`contract.registry` is the table of them).
+
+    Attributes:
+        declaration: what is known of it without torch.
+        prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
+            share their prepared examples. A test watches what `prepare` really reads.
+        untrained: what is scored before training; None = a fresh network, scored anew in every trial.
+        export: writes a trained network as a folder that other programs load (`declaration.usage` says how); None = as
+            SentenceTransformer, which takes a `SentenceNetwork`.
+    """
+
+    declaration: Declaration
     prepare: Prepare
     plan: Plan
     views: MakeViews
@@ -121,3 +109,25 @@ class Method:
     network: MakeNetwork
     optimiser: MakeOptimiser
     prepared_from: tuple[str, ...] = ()
+    untrained: Untrained | None = None
+    export: WriteExport | None = None
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def config(self) -> type[RunConfig]:
+        """The class of its configurations."""
+        return self.declaration.config
+
+
+def load_method(name: str) -> Method:
+    """The method of this name, its code imported.
+
+    Raises: PluginError for an unknown name, or a method from outside that cannot be used.
+    """
+    found = method_object(name)
+    if not isinstance(found, Method):
+        raise PluginError(f"method {name!r}: expected a trainables.methods.method.Method, got {type(found).__name__}")
+    return found

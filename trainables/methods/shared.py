@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,26 +13,28 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from trainables.configs import EncoderConfig, RunConfig
-from trainables.method import Examples, Texts, Workshop
-from trainables.schedules import decay
+from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.streams import SAMPLE, SHUFFLE
+from trainables.data.tokens import Texts
+from trainables.encoders.network import Network
+from trainables.encoders.views import Views
+from trainables.methods.method import Examples, TextTools, Untrained
+from trainables.methods.schedules import decay
 
 if TYPE_CHECKING:
-    from trainables.encoder import LoadedEncoder
-
-SAMPLE, SHUFFLE, AUGMENT = 1, 2, 3  # streams of the trial's seed: what is drawn for one never moves another
+    from trainables.encoders.load import LoadedEncoder
 
 
-def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, workshop: Workshop) -> Examples:
+def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
     """One column "sentence". An empty line becomes a single blank (methods 2.1)."""
     del config, seed
-    return Examples({"sentence": workshop.tokenise([s or " " for s in texts["sentence"]])})
+    return Examples({"sentence": tools.tokenise([s or " " for s in texts["sentence"]])})
 
 
-def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, workshop: Workshop) -> Examples:
+def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
     """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2)."""
     del config, seed
-    return Examples({role: workshop.tokenise(texts[role]) for role in ("anchor", "positive", "negative")})
+    return Examples({role: tools.tokenise(texts[role]) for role in ("anchor", "positive", "negative")})
 
 
 def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
@@ -52,15 +55,33 @@ def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterato
                 yield batch
 
 
-def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) -> nn.Module:
+def triplet_views(examples: Examples, batch: NDArray[np.int64], config: object, rng: np.random.Generator) -> Views:
+    """Premise, entailed and contradicted hypothesis (SimCSE Sec. 4)."""
+    del config, rng
+    return {role: examples.columns[role].take(batch) for role in ("anchor", "positive", "negative")}
+
+
+def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) -> Network:
     """A transformer encoder with pooling and head."""
-    from trainables.network import SentenceNetwork
+    from trainables.encoders.sentence_network import SentenceNetwork
 
     return SentenceNetwork(config, source, seed)
 
 
+def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
+    """The encoder as it came, pooled as the configuration says, without a head."""
+    del seed
+    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0)
+    return sentence_network(plain, source, seed=0)
+
+
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "max_length"))
+
+
 def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
     """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group (methods 1.7), and the schedule of the configuration.
+
+    Before each step the gradients of all of the network's parameters are clipped to norm `max_grad_norm`, if any.
 
     Args:
         steps: optimiser steps of the whole run; the schedule ends there.
@@ -75,5 +96,11 @@ def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch
         weight_decay=config.weight_decay,
         fused=True,  # one pass over the weights instead of a dozen
     )
+    if config.max_grad_norm:
+
+        def clip(*_: object) -> None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
+
+        optimiser.register_step_pre_hook(clip)
     warmup = round(config.warmup_share * steps)
     return optimiser, LambdaLR(optimiser, lambda step: decay(config.lr_decay, step, steps, warmup))

@@ -24,8 +24,11 @@ from ray import PlacementGroupID
 from ray.train.torch import TorchTrainer
 from ray.util.placement_group import PlacementGroup
 
-from trainables.ray_job import Message, outcome_message, pausing, study_folder
-from trainables.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.errors import last_line
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial_files import study_folder
+from trainables.on_ray.host import Message, outcome_message, pausing
+from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
 GONE_S = 60.0  # longest wait for a group that ends
@@ -76,7 +79,7 @@ class Mailbox:
 
 
 class WorkerGroup:
-    """Runs trials on `spec.workers` Ray Train workers (a `Host` of ray_job)."""
+    """Runs trials on `spec.workers` Ray Train workers (a `Host`)."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._spec = spec
@@ -102,7 +105,7 @@ class WorkerGroup:
         while True:
             if not self._heard and time.monotonic() > self._look:
                 self._look = time.monotonic() + ORPHANS_S
-                free_orphans(f"{study_folder(self._spec)}/ray")
+                free_orphans(f"{study_folder(self._spec.folder)}/ray")
             alive = self._thread.is_alive()
             message: Message | None = ray.get(self._mailbox.receive.remote(POLL_S if alive else 0.1))
             if message is not None:
@@ -116,7 +119,7 @@ class WorkerGroup:
                     self._idle.start()
                 return message
             if not alive:
-                reason = (str(self._fault or "").strip().splitlines() or ["it ended by itself"])[-1].strip()
+                reason = last_line(self._fault or "it ended by itself")
                 raise ray.exceptions.RayActorError(error_msg=f"the trial's worker group died: {reason}")
 
     def answer(self, verdict: Verdict) -> None:
@@ -150,7 +153,7 @@ class WorkerGroup:
     def _start(self) -> None:
         os.environ.setdefault(*HEALTH_CHECK)
         spec = self._spec
-        storage, name = f"{study_folder(spec)}/ray", secrets.token_hex(4)
+        storage, name = f"{study_folder(spec.folder)}/ray", secrets.token_hex(4)
         self._folder = f"{storage}/{name}"
         self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(name=name).remote()
         self._fault = None
@@ -209,12 +212,13 @@ def lost_peer(fault: Exception) -> bool:
 
 def serve(config: dict[str, Any]) -> None:
     """What every worker of a group runs: trial after trial until the mailbox says None."""
+    use_large_pages()
     import torch
 
-    from trainables.distributed import World
-    from trainables.trial import Warm, classify, run_trial
+    from trainables.training.distributed import World
+    from trainables.training.trial import ProcessCache, classify, run_trial
 
-    mailbox, context, warm = config["mailbox"], ray.train.get_context(), Warm()
+    mailbox, context, kept = config["mailbox"], ray.train.get_context(), ProcessCache()
     rank, number = context.get_world_rank(), 0
     if rank == 0:
         filesystem, folder = fsspec.core.url_to_fs(config["folder"])
@@ -233,7 +237,7 @@ def serve(config: dict[str, Any]) -> None:
         place = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
         world = World(rank, context.get_world_size(), place)
         try:
-            outcome = run_trial(spec, report, world, warm, partial(pausing, spec))
+            outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
         except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):
                 kind, reason = classify(fault)

@@ -12,7 +12,9 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,62 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-STATE = "last/state.pt"
-WEIGHTS = "best/weights.safetensors"
-TRIAL = "best/trial.json"
-SIMILARITIES = "best/similarities.npz"
+from trainables.contract.trial_files import LAST, SIMILARITIES, STATE, TRIAL, WEIGHTS
+from trainables.contract.whole_files import whole_file
+
+
+def snapshot(value: Any) -> Any:
+    """A copy on the CPU of nested dicts and lists with tensors in them, which training no longer changes."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {k: snapshot(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(snapshot(v) for v in value)
+    return value
+
+
+class BackgroundWriter:
+    """Writes beside training, one thing after another.
+
+    seconds: what the last write took.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._thread: threading.Thread | None = None
+        self._fault: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Begin to write, as soon as the last write is done. Raises: what that one raised."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(write,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises: what the last write raised, once."""
+        self.settle()
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    def settle(self) -> None:
+        """Until nothing is being written, whatever became of it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, write: Callable[[], None]) -> None:
+        began = time.monotonic()
+        try:
+            write()
+        except BaseException as fault:  # for the training thread, which asks for it
+            self._fault = fault
+        self.seconds = time.monotonic() - began
 
 
 class TrialFiles:
@@ -79,7 +133,7 @@ class TrialFiles:
         with contextlib.suppress(FileNotFoundError):
             if self._local:
                 os.unlink(Path(self.folder) / STATE)
-                os.rmdir(Path(self.folder) / "last")
+                os.rmdir(Path(self.folder) / LAST)
             else:
                 filesystem, path = fsspec.core.url_to_fs(f"{self.folder}/{STATE}")
                 filesystem.rm(path)
@@ -91,13 +145,8 @@ class TrialFiles:
             return
         target = Path(self.folder) / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            draft.write_bytes(data)
-            os.replace(draft, target)
-        except OSError:
-            draft.unlink(missing_ok=True)  # a full disk must not keep the half file
-            raise
+        with whole_file(target) as file:
+            file.write(data)
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -2,7 +2,7 @@
 
 Every worker encodes its share of the batch, gathers all workers' vectors and computes the whole loss, with gradient
 through its own vectors only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: what one
-device would compute on the joined batch. Modules used by `project` (named head, projector, predictor) run on the
+device would compute on the joined batch. Modules used by `project` (the network's `whole_batch`) run on the
 gathered batch on every worker, so their gradients are whole already and are averaged, which only removes rounding.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from trainables.method import Tokens
+from trainables.data.tokens import Tokens
+from trainables.encoders.network import Network
 
-WHOLE_BATCH_MODULES = ("head.", "projector.", "predictor.")
 BUCKET_BYTES = 32 * 2**20  # one all-reduce per bucket: few calls, bounded extra memory
 
 
@@ -52,15 +52,16 @@ class World:
         rows[self.rank] = local
         return torch.cat(rows)
 
-    def reduce_gradients(self, network: nn.Module) -> None:
+    def reduce_gradients(self, network: Network) -> None:
         """Turn every worker's gradients into those of one device on the joined batch."""
         if self.size == 1:
             return
+        of_the_whole = tuple(f"{name}." for name in network.whole_batch)
         for whole in (False, True):
             gradients = [
                 p.grad
                 for name, p in network.named_parameters()
-                if p.grad is not None and name.startswith(WHOLE_BATCH_MODULES) is whole
+                if p.grad is not None and name.startswith(of_the_whole) is whole
             ]
             for bucket in _buckets(gradients):
                 flat = torch.cat([g.reshape(-1) for g in bucket])

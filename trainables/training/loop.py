@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from trainables.checkpoint import TrialFiles
-from trainables.configs import RunConfig
-from trainables.defaults import AUGMENT
-from trainables.distributed import World
-from trainables.method import Examples, Method, Network, Tokens
-from trainables.spec import Evaluation, Outcome, Report, Verdict
+from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
+from trainables.contract.streams import AUGMENT
+from trainables.training.checkpoint import BackgroundWriter, snapshot
+from trainables.training.distributed import World
+from trainables.training.precision import in_bf16
+from trainables.training.setup import TrainingSetup
 
 LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
+SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
 PAUSE_LOOK_S, PAUSE_LOOK_SHARE = 0.5, 0.01  # whether to pause: asked this often, for at most this share of the time
-# Width of a network from which bf16 is faster than float32 on a CPU, by the unit that multiplies it.
-AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128
-Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
 
 class Broken(RuntimeError):
@@ -59,25 +57,12 @@ class _Best:
 class Training:
     """One life of a trial. Use `train`."""
 
-    def __init__(
-        self,
-        method: Method,
-        config: RunConfig,
-        network: nn.Module,
-        examples: Examples,
-        evaluate: Evaluate,
-        *,
-        seed: int,
-        mode: str,
-        files: TrialFiles,
-        world: World,
-        about: Mapping[str, Any],
-        pausing: Callable[[], bool],
-    ) -> None:
-        self.method, self.config, self.examples, self.evaluate = method, config, examples, evaluate
-        self.seed, self.mode, self.files, self.world, self.about = seed, mode, files, world, about
+    def __init__(self, setup: TrainingSetup, world: World, pausing: Callable[[], bool]) -> None:
+        method, config, examples, seed = setup.method, setup.config, setup.examples, setup.seed
+        self.method, self.config, self.examples, self.evaluate = method, config, examples, setup.evaluate
+        self.seed, self.mode, self.files, self.world, self.about = seed, setup.mode, setup.files, world, setup.about
         self.pausing, self.look_again = pausing, 0.0
-        self.network = network.to(world.device)
+        self.network = setup.network.to(world.device)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
         self.optimiser, self.scheduler = method.optimiser(
@@ -88,12 +73,18 @@ class Training:
         self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
         self.losses: list[Tensor] = []
         self.metrics: dict[str, float] = dict(examples.facts)
-        self.saved_at = time.monotonic()
+        self.writer, self.saved_at, self.save_seconds = BackgroundWriter(), time.monotonic(), 0.0
         torch.manual_seed(seed * 1000 + world.rank)  # dropout masks: from here on each worker draws its own
         self.resumed_from = self._resume()
 
     def run(self, report: Report) -> Outcome:
         """Train from where the trial stands to its end, a verdict that stops it, or a failure (`Broken`)."""
+        try:
+            return self._run(report)
+        finally:
+            self.writer.settle()  # after a failure too, nobody writes into the folder any more
+
+    def _run(self, report: Report) -> Outcome:
         verdict: Verdict = "go"
         clock = time.monotonic()
         while self.progress.step < len(self.batches) and verdict == "go":
@@ -110,14 +101,16 @@ class Training:
                 clock = time.monotonic()  # waiting for the verdict is not the trial's time
             elif self._pause_wanted():
                 verdict = "pause"
-            if self.world.rank == 0 and time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
+            if self.world.rank == 0 and self._save_due():
                 self._save_last()
         done = self.progress.step >= len(self.batches)
         stop = "completed" if done else {"prune": "pruned", "pause": "paused", "go": "completed"}[verdict]
         if self.world.rank == 0:
             if stop == "paused":
                 self._save_last()
+                self.writer.wait()
             else:
+                self.writer.wait()
                 self._save_best()
                 self.files.drop_last()
         p = self.progress
@@ -128,24 +121,18 @@ class Training:
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
         views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
         mine = world.share(len(batch))
-        network = cast(Network, self.network)
         self.network.train()
         with self._autocast():
-            pooled = network.encode({role: rows[mine] for role, rows in views.items()})
+            pooled = self.network.encode({role: rows[mine] for role, rows in views.items()})
         gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
         with self._autocast():
-            z = network.project(gathered)
+            z = self.network.project(gathered)
         loss = self.method.loss({role: v.float() for role, v in z.items()}, config)
-        mlm_weight = getattr(config, "mlm_weight", 0.0)
-        total = loss
-        if mlm_weight:
-            own = {role: rows[mine] for role, rows in views.items()}
-            with self._autocast():
-                total = loss + mlm_weight / world.size * self.network.mlm_loss(own, rng)  # type: ignore[operator]
+        with self._autocast():
+            own = self.network.own_loss({role: rows[mine] for role, rows in views.items()}, rng)
+        total = loss if own is None else loss + own / world.size
         total.backward()  # type: ignore[no-untyped-call]
         world.reduce_gradients(self.network)
-        if max_norm := getattr(config, "max_grad_norm", 0.0):
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), max_norm, foreach=True)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.scheduler.step()
@@ -180,7 +167,7 @@ class Training:
         self.losses.clear()
         self.network.eval()
         with self._autocast():
-            value, metrics, similarities = self.evaluate(self.world.sharded(cast(Network, self.network).embed))
+            value, metrics, similarities = self.evaluate(self.world.sharded(self.network.embed))
         if not math.isfinite(value):
             raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
         metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0])}
@@ -205,14 +192,25 @@ class Training:
         )
 
     def _save_best(self) -> None:
-        if self.best.weights:  # empty: written in an earlier save and not beaten since
-            self.files.save_best(self.best.weights, self.best.trial, self.best.similarities)
-            self.best = _Best()
+        self._write_best(self.best)
+        self.best = _Best()
+
+    def _write_best(self, best: _Best) -> None:
+        if best.weights:  # empty: written in an earlier save and not beaten since
+            self.files.save_best(best.weights, best.trial, best.similarities)
+
+    def _save_due(self) -> bool:
+        every = self.config.checkpoint_seconds
+        if every == 0:
+            return True
+        every = max(every, SAVE_EVERY * (self.save_seconds + self.writer.seconds))
+        return not self.writer.busy and time.monotonic() - self.saved_at >= every
 
     def _save_last(self) -> None:
-        self._save_best()
+        """Copy the state, then write it while training goes on (with checkpoint_seconds 0: before it goes on)."""
+        began = time.monotonic()
         cuda = torch.cuda.get_rng_state(self.world.device) if self.world.device.type == "cuda" else None
-        self.files.save_last(
+        state = snapshot(
             {
                 "network": self.network.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
@@ -224,6 +222,16 @@ class Training:
                 "cuda_rng": cuda,
             }
         )
+        best, self.best = self.best, _Best()
+
+        def write() -> None:
+            self._write_best(best)
+            self.files.save_last(state)
+
+        self.save_seconds = time.monotonic() - began
+        self.writer.start(write)
+        if self.config.checkpoint_seconds == 0:
+            self.writer.wait()
         self.saved_at = time.monotonic()
 
     def _resume(self) -> int:
@@ -244,46 +252,21 @@ class Training:
 
 
 def train(
-    method: Method,
-    config: RunConfig,
-    network: nn.Module,
-    examples: Examples,
-    evaluate: Evaluate,
+    setup: TrainingSetup,
     report: Report,
-    *,
-    seed: int,
-    files: TrialFiles,
-    mode: str = "max",
     world: World | None = None,
-    about: Mapping[str, Any] | None = None,
     pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train `network` by `method`, evaluating every `eval_examples`, keeping the best evaluation (methods 1.8).
+    """Train the network by the method, evaluating every `eval_examples`, keeping the best evaluation (methods 1.8).
 
     Args:
-        network: freshly initialised from `seed`; trained in place.
-        evaluate: embed -> (selecting value, all dev metrics, similarities per dev set).
         report: gets every evaluation, answers "go", "prune" (end now) or "pause" (save and end, to be resumed).
-        files: where `last/` is found (then training goes on from it) and `last/` and `best/` are written.
-        about: what `best/trial.json` says besides the evaluation (the trial's spec).
         pausing: asked between evaluations too, now and then: whether to save and end, to be resumed.
 
     Returns: how it ended; value = best evaluation.
     Raises: Broken on a NaN loss or collapsed vectors.
     """
-    return Training(
-        method,
-        config,
-        network,
-        examples,
-        evaluate,
-        seed=seed,
-        mode=mode,
-        files=files,
-        world=world or World(),
-        about=about or {},
-        pausing=pausing,
-    ).run(report)
+    return Training(setup, world or World(), pausing).run(report)
 
 
 def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
@@ -297,19 +280,3 @@ def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
     if not kept:
         raise ValueError("no batch of at least 2 training examples: the training data or sample_size is too small")
     return kept
-
-
-def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
-    """Whether matrix products run in bf16 (weights, norms, sums, softmax, pooling and losses stay in float32).
-
-    `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX or AVX512-BF16; networks too narrow
-    for it spend their time elsewhere (docs/performance.md).
-    """
-    if precision != "auto":
-        return precision == "bf16"
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    width = max((min(p.shape) for p in network.parameters() if p.ndim == 2), default=0)
-    if torch.cpu._is_amx_tile_supported():  # such a CPU has AVX512-BF16 too
-        return width >= AMX_PAYS_FROM
-    return width >= AVX_PAYS_FROM and bool(torch.cpu._is_avx512_bf16_supported())

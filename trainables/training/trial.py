@@ -11,25 +11,27 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from trainables.checkpoint import TrialFiles
-from trainables.configs import NEEDS
-from trainables.distributed import World
-from trainables.encoder_path import EncoderError
-from trainables.evaluate import evaluate
-from trainables.knobs import build
-from trainables.loop import Broken, train
-from trainables.memory import give_back
-from trainables.methods import METHODS
-from trainables.metrics import selecting_value
-from trainables.sources import DataError
-from trainables.spec import Outcome, Report, TrialSpec
-from trainables.workbench import bench_key, make_bench
+from trainables.contract.errors import DataError, EncoderError, first_line
+from trainables.contract.knobs import build
+from trainables.contract.registry import use_plugins
+from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.evaluation.metrics import selecting_value
+from trainables.evaluation.sts import evaluate
+from trainables.methods.method import load_method
+from trainables.training.checkpoint import TrialFiles
+from trainables.training.distributed import World
+from trainables.training.inputs import TrialInputs, inputs_key, load_inputs, read_by
+from trainables.training.loop import Broken, train
+from trainables.training.memory import free_device_memory, give_back
+from trainables.training.setup import TrainingSetup
 
 T = TypeVar("T")
+OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")  # system, CUDA, cuBLAS
+BROKEN_DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL error", "ECC error", "device-side assert")
 KEPT = 4  # prepared things of each kind that a warm process holds: the encoder, corpora, dev sets of recent trials
 
 
-class Warm:
+class ProcessCache:
     """What a trial process holds so that the next trial costs its training only."""
 
     def __init__(self) -> None:
@@ -49,14 +51,14 @@ def run_trial(
     spec: TrialSpec,
     report: Report,
     world: World | None = None,
-    warm: Warm | None = None,
+    kept: ProcessCache | None = None,
     pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run (or go on with) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
 
     In a group of workers a fault that only one of them met is raised there, since the others wait for it.
     """
-    world, warm = world or World(), warm or Warm()
+    world, kept = world or World(), kept or ProcessCache()
     last: list[Any] = []
 
     def remember(evaluation: Any) -> Any:
@@ -64,67 +66,75 @@ def run_trial(
         return report(evaluation)
 
     try:
-        return _run(spec, remember, world, warm, pausing)
+        outcome = _run(spec, remember, world, kept, pausing)
     except Exception as fault:
         kind, reason = classify(fault)
         if world.size > 1 and not isinstance(fault, Broken):
             raise
-        if world.device.type == "cuda":
-            torch.cuda.empty_cache()
         best, best_at, examples, seconds = (
             (last[0].best, last[0].best_at, last[0].examples, last[0].seconds) if last else (None, 0, 0, 0.0)
         )
         text = "" if kind in ("nan", "collapse") else traceback.format_exc()
-        return Outcome(f"failed:{kind}", best, best_at, examples, seconds, reason, text)
+        outcome = Outcome(f"failed:{kind}", best, best_at, examples, seconds, reason, text)
+    if world.device.type == "cuda":
+        free_device_memory()  # only here: a fault's traceback holds the network
+    return outcome
 
 
 def classify(fault: BaseException) -> tuple[str, str]:
-    """(kind, one line) of a fault: nan, collapse, oom, disk, data or error."""
-    line = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+    """(kind, one line) of a fault: nan, collapse, oom, device, disk, data or error.
+
+    `device`: the GPU or what speaks with it is in a broken state, and with it this process: no trial can run in it any
+    more, whatever its configuration.
+    """
+    line, text = first_line(fault), str(fault)
     if isinstance(fault, Broken):
         return fault.kind, line
-    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(fault):
+    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in OUT_OF_MEMORY):
         return "oom", line
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk", line
     if isinstance(fault, (DataError, EncoderError)):
         return "data", line
+    if isinstance(fault, torch.AcceleratorError) or (
+        isinstance(fault, RuntimeError) and any(sign in text for sign in BROKEN_DEVICE)
+    ):
+        return "device", line
     return "error", f"{type(fault).__name__}: {line}"
 
 
-def _run(spec: TrialSpec, report: Report, world: World, warm: Warm, pausing: Callable[[], bool]) -> Outcome:
-    method = METHODS[spec.method]
+def _run(spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]) -> Outcome:
+    use_plugins(spec.plugins)
+    method = load_method(spec.method)
     config = build(method.config, spec.params)
-    key = bench_key(spec)
-    bench = warm.get("bench", key, lambda: make_bench(spec, NEEDS[spec.method], world.device))
-    read = [spec.seed if name == "seed" else getattr(config, name) for name in method.prepared_from]
-    examples = warm.get(
+    key = inputs_key(spec)
+    inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
+    examples = kept.get(
         "examples",
-        (key, *read),
-        lambda: method.prepare(bench.corpus.columns, config, spec.seed, bench.workshop),
+        (key, repr(read_by(config, spec.seed, method.prepared_from))),
+        lambda: method.prepare(inputs.corpus.columns, config, spec.seed, inputs.tools),
     )
     torch.manual_seed(spec.seed)
-    network = method.network(config, bench.source, spec.seed)
+    network = method.network(config, inputs.source, spec.seed)
 
-    gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in bench.sets.sets}
+    gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
 
     def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
-        result = evaluate(embed, bench.sets)
+        result = evaluate(embed, inputs.sets)
+        metrics = result.metrics | inputs.outside_scores(embed)
         give_back()
-        return selecting_value(spec.metric, result.metrics), result.metrics, {**result.similarities, **gold}
+        return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
 
-    untrained = bench.untrained(method, config, spec.seed, lambda embed: evaluated(embed)[0])
-    return train(
-        method,
-        config,
-        network,
-        replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
-        evaluated,
-        report,
+    untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
+    setup = TrainingSetup(
+        method=method,
+        config=config,
+        network=network,
+        examples=replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
+        evaluate=evaluated,
         seed=spec.seed,
         files=TrialFiles(spec.folder),
         mode=spec.mode,
-        world=world,
-        about={"spec": spec.to_dict(), "revisions": bench.revisions, "packing_note": bench.packing_note},
-        pausing=pausing,
+        about={"spec": spec.to_dict(), "revisions": inputs.revisions, "packing_note": inputs.packing_note},
     )
+    return train(setup, report, world, pausing)

@@ -14,14 +14,13 @@ from random import Random
 from typing import Literal
 from zlib import crc32
 
-from trainables.builtin import chinese, english
-from trainables.builtin.encoder import encoder_folder
-from trainables.builtin.frames import Frame, contradict, draw, shorten, similarity, vary
-from trainables.builtin.lexicon import Concept, pick, require_language
-from trainables.builtin.vectors import word_vectors
-from trainables.parses import Token
+from trainables.data.builtin import chinese, english
+from trainables.data.builtin.frames import Frame, contradict, draw, shorten, similarity, vary
+from trainables.data.builtin.lexicon import Concept, pick, require_language
+from trainables.data.builtin.vectors import word_vectors
+from trainables.data.parses import Token
 
-__all__ = ["encoder_folder", "pairs", "parse", "sentences", "triplets", "word_vectors"]
+__all__ = ["pairs", "parse", "sentences", "triplets", "word_vectors"]
 
 PAIRS = 500  # of each of dev and test
 _SPLITS = ("dev", "test", "train", "train")  # a frame belongs to the one its hash points at

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from random import Random
 
-from trainables.builtin.frames import Frame
-from trainables.builtin.lexicon import Concept, concepts, pick
-from trainables.parses import Token
+from trainables.data.builtin.frames import Frame
+from trainables.data.builtin.lexicon import Concept, concepts, pick
+from trainables.data.parses import Token
 
 _FUNCTION_WORDS = {
     "在": ("ADP", "P"), "把": ("PART", "BA"), "被": ("ADP", "SB"), "的": ("PART", "DEC"), "了": ("PART", "AS"),

@@ -6,9 +6,9 @@ import re
 from functools import cache
 from random import Random
 
-from trainables.builtin.frames import Frame
-from trainables.builtin.lexicon import Concept, concepts, pick
-from trainables.parses import Token
+from trainables.data.builtin.frames import Frame
+from trainables.data.builtin.lexicon import Concept, concepts, pick
+from trainables.data.parses import Token
 
 _FORMS = ("VB", "VBZ", "VBG", "VBD", "VBN")
 # Auxiliaries of a verb group: what precedes the verb, and the verb's form. The negated group puts "not" behind.

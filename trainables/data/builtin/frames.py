@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from trainables.builtin.lexicon import Concept, of_kinds, pick
+from trainables.data.builtin.lexicon import Concept, of_kinds, pick
 
 
 @dataclass(frozen=True)

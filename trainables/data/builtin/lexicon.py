@@ -36,7 +36,7 @@ class Concept:
 @cache
 def concepts() -> tuple[Concept, ...]:
     """All concepts, in the order of lexicon.txt."""
-    text = (files("trainables.builtin") / "lexicon.txt").read_text(encoding="utf-8")
+    text = (files("trainables.data.builtin") / "lexicon.txt").read_text(encoding="utf-8")
     return tuple(_concept(line) for line in text.splitlines() if line and not line.startswith("#"))
 
 

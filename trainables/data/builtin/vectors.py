@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.builtin import chinese, english
-from trainables.builtin.lexicon import concepts, require_language
+from trainables.data.builtin import chinese, english
+from trainables.data.builtin.lexicon import concepts, require_language
 
 DIM = 300
 _FAMILY, _CONCEPT, _WORD = 0.5, 1.0, 0.6  # standard deviations of the parts of a content word's vector

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.method import TokenColumn, Tokens
+from trainables.data.tokens import TokenColumn, Tokens
 
 ALPHABETS: Mapping[str, str] = {
     "english": ".,!?;:",

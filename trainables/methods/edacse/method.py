@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.configs import EdacseConfig
-from trainables.defaults import AUGMENT, adamw, sampled, sentence_network, shuffled_epochs
-from trainables.insertion import insert_mark_ids, insert_marks, isolated_marks, unit_ends
-from trainables.losses import info_nce
-from trainables.method import Encoded, Examples, Method, Texts, TokenColumn, Tokens, Views, Workshop
+from trainables.contract.streams import AUGMENT
+from trainables.data.tokens import Texts, TokenColumn, Tokens
+from trainables.encoders.views import Encoded, Views
+from trainables.methods.edacse.config import EDACSE, EdacseConfig
+from trainables.methods.edacse.insertion import insert_mark_ids, insert_marks, isolated_marks, unit_ends
+from trainables.methods.losses import info_nce
+from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.shared import PLAIN_ENCODER, adamw, sampled, sentence_network, shuffled_epochs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +40,21 @@ def _plain(config: EdacseConfig) -> bool:
     return config.max_marks == 0 or config.lambda_ == 0  # nothing but SimCSE: no third encoding
 
 
-def prepare(texts: Texts, config: EdacseConfig, seed: int, workshop: Workshop) -> Examples:
+def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> Examples:
     """Token and unit columns; sentences whose tokens marks would change get their insertions here, one per epoch."""
     sentences = [s or " " for s in texts["sentence"]]
-    tokens = workshop.tokenise(sentences)
+    tokens = tools.tokenise(sentences)
     if _plain(config):
         return Examples({"sentence": tokens})
-    marks = isolated_marks(config.alphabet, workshop.tokenise)
+    marks = isolated_marks(config.alphabet, tools.tokenise)
     if marks is None:
         empty = TokenColumn(np.empty(0, np.int32), np.zeros(len(sentences) + 1, np.int64))
         marks, ends, by_ids = np.empty(0, np.int32), empty, np.zeros(len(sentences), bool)
     else:
-        ends, by_ids = workshop.cached(
+        ends, by_ids = tools.cached(
             "unit_ends",
             (config.unit, config.alphabet, tokens, sentences),  # the tokens stand for the tokenizer
-            lambda: unit_ends(sentences, tokens, config.unit, config.alphabet, workshop.tokenise),
+            lambda: unit_ends(sentences, tokens, config.unit, config.alphabet, tools.tokenise),
         )
     needed = sampled(len(sentences), config, seed)
     needed = needed[~by_ids[needed]]
@@ -61,7 +64,7 @@ def prepare(texts: Texts, config: EdacseConfig, seed: int, workshop: Workshop) -
     for epoch in range(config.epochs if len(needed) else 0):
         rng = np.random.default_rng([seed, AUGMENT, epoch])
         inserted = [insert_marks(sentences[i], config.max_marks, config.alphabet, rng, config.unit) for i in needed]
-        prepared.append(workshop.tokenise(inserted))
+        prepared.append(tools.tokenise(inserted))
     return MarkedExamples(
         {"sentence": tokens, "ends": ends},
         facts={"inserted_as_text_share": float(1 - by_ids.mean())},
@@ -111,13 +114,13 @@ def loss(z: Encoded, config: EdacseConfig) -> Tensor:
 
 
 METHOD = Method(
-    "edacse",
-    EdacseConfig,
-    prepare,
-    plan,
-    views,
-    loss,
-    sentence_network,
-    adamw,
+    declaration=EDACSE,
+    prepare=prepare,
+    plan=plan,
+    views=views,
+    loss=loss,
+    network=sentence_network,
+    optimiser=adamw,
     prepared_from=("max_marks", "lambda_", "alphabet", "unit", "epochs", "sample_size", "seed"),
+    untrained=PLAIN_ENCODER,
 )

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from trainables.configs import TEXTCNN_WIDTH, GclsrConfig
-from trainables.defaults import sampled, shuffled_epochs, tokenised_sentences
-from trainables.losses import grouped_cosine
-from trainables.method import Encoded, Examples, Method, Views
-from trainables.textcnn import GclsrNetwork
-from trainables.word_vectors import WordVectors
+from trainables.encoders.network import Network
+from trainables.encoders.views import Encoded, Views
+from trainables.encoders.word_vectors import WordVectors
+from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
+from trainables.methods.gclsr.export import export
+from trainables.methods.gclsr.textcnn import GclsrNetwork
+from trainables.methods.losses import grouped_cosine
+from trainables.methods.method import Examples, Method, Untrained
+from trainables.methods.shared import sampled, shuffled_epochs, tokenised_sentences
 
 BATCH_UNIT = 128  # learning rates are given per this many examples
 
@@ -40,7 +43,7 @@ def loss(z: Encoded, config: GclsrConfig) -> Tensor:
     return grouped_cosine(z["q1"], z["z1"], z["q2"], z["z2"], size)
 
 
-def network(config: GclsrConfig, source: WordVectors, seed: int) -> nn.Module:
+def network(config: GclsrConfig, source: WordVectors, seed: int) -> Network:
     """TextCNN, projector and predictor over the vectors of `source`."""
     return GclsrNetwork(config, source, seed)
 
@@ -108,4 +111,16 @@ def optimiser(
     return sgd, OfficialSchedule(sgd, config, steps)
 
 
-METHOD = Method("gclsr", GclsrConfig, tokenised_sentences, plan, views, loss, network, optimiser)
+METHOD = Method(
+    declaration=GCLSR,
+    prepare=tokenised_sentences,
+    plan=plan,
+    views=views,
+    loss=loss,
+    network=network,
+    optimiser=optimiser,
+    untrained=Untrained(
+        network, reads=("region_sizes", "filters", "max_words", "self_attention", "attention_at_eval", "seed")
+    ),
+    export=export,
+)

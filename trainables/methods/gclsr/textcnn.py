@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.configs import TEXTCNN_WIDTH, GclsrConfig
-from trainables.method import Encoded, Tokens, Views
-from trainables.pwva import augment, padding_importance, word_importance
-from trainables.word_vectors import WordVectors, unknown_vectors
+from trainables.data.tokens import Tokens
+from trainables.encoders.network import Network
+from trainables.encoders.views import Encoded, Views
+from trainables.encoders.word_vectors import WordVectors, unknown_vectors
+from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig
+from trainables.methods.gclsr.pwva import augment, padding_importance, word_importance
 
 PREDICTOR_HIDDEN = 1024
 EVALUATION_CHUNK = 256  # sentences at once; bounds memory at chunk * max_words * filters floats
@@ -139,7 +141,7 @@ class Predictor(nn.Module):
         return out
 
 
-class GclsrNetwork(nn.Module):
+class GclsrNetwork(Network):
     """Word vectors (fixed), TextCNN, projector, predictor.
 
     Args:
@@ -148,6 +150,7 @@ class GclsrNetwork(nn.Module):
             state dict, the known vectors are not: a checkpoint is used with the vector file it was trained on.
     """
 
+    whole_batch = ("projector", "predictor")
     padding: Tensor
     vector_seed: Tensor
     vectors: Tensor

@@ -1,17 +1,17 @@
 """SDA's modal verbs, double negation and negation for Chinese, official-compatible (arXiv:2210.03963; methods 4.2).
 
-The defects of the public code are kept on purpose (D22, D38); `sda_fixed` is the repaired version. Every function takes
-a parsed sentence of at least one token and returns the text, tokens joined without blanks.
+The defects of the public code are kept on purpose (D22, D38); the `fixed` modules repair them. Every function takes a
+parsed sentence of at least one token and returns the text, tokens joined without blanks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainables.dice import Dice, half, pick
-from trainables.parses import Token
-from trainables.sda_english import without_negations
-from trainables.sda_words import (
+from trainables.data.parses import Token
+from trainables.methods.sda.dice import Dice, half, pick
+from trainables.methods.sda.english import without_negations
+from trainables.methods.sda.words import (
     ADVERBS_ZH,
     AUXILIARIES,
     MODALS_ZH,

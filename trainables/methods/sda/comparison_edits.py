@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from trainables.configs import COMPARISON_EDITS
-from trainables.dice import Dice, pick, pick_places
-from trainables.sources import DataError
+from trainables.contract.errors import DataError
+from trainables.methods.sda.config import COMPARISON_EDITS
+from trainables.methods.sda.dice import Dice, pick, pick_places
 
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
@@ -28,7 +28,7 @@ class ThesaurusError(DataError):
 
 
 def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[str], Dice], Words]:
-    """The edit of a name in `configs.COMPARISON_EDITS`.
+    """The edit of a name in `config.COMPARISON_EDITS`.
 
     Args:
         language: "en" or "zh"; mask: the tokenizer's mask token, for `mask`.

@@ -13,51 +13,66 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from trainables import edits, sda_chinese, sda_english, sda_fixed
-from trainables.chunks import cores, in_chunks, progress_shown
-from trainables.dice import Dice, pick
-from trainables.parses import Arrays, Cached, Parses, Token, pack_texts, unpack_texts
-from trainables.sda_punctuation import insert_punctuation
-from trainables.sda_words import WRITING
+from trainables.data.parallel import cores, in_chunks, progress_shown
+from trainables.data.parsers import Cached
+from trainables.data.parses import Arrays, Parses, Token, pack_texts, unpack_texts
+from trainables.methods.sda import chinese, comparison_edits, english, fixed, fixed_chinese, fixed_english, paper
+from trainables.methods.sda import punctuation as sda_punctuation
+from trainables.methods.sda.dice import Dice, pick
+from trainables.methods.sda.words import WRITING
 
 Rule = Callable[[Sequence[Token], Dice], str]
 
 NO_EDIT = "none"  # the anchor: tokens joined (D21)
 NEGATION = "neg"
 AUGMENTATION_SEED = 2023  # the public script's
-RULES_VERSION = 1  # part of the cache key: raise it when a rule's output changes
+RULES_VERSION = 2  # part of the cache key: raise it when a rule's output changes
 CHUNK = 5000  # sentences handed to a process at a time
 ALONE = 20_000  # sentences up to which starting processes costs more than it saves
 
-OFFICIAL: dict[str, dict[str, Rule]] = {
-    "en": {
-        "pi": partial(insert_punctuation, language="en"),
-        "mv": sda_english.add_modal,
-        "dn": sda_english.double_negation,
-        NEGATION: sda_english.negate,
+RULE_SETS: dict[str, dict[str, dict[str, Rule]]] = {
+    "official": {
+        "en": {
+            NO_EDIT: partial(sda_punctuation.plain, language="en"),
+            "pi": partial(sda_punctuation.insert_punctuation, language="en"),
+            "mv": english.add_modal,
+            "dn": english.double_negation,
+            NEGATION: english.negate,
+        },
+        "zh": {
+            NO_EDIT: partial(sda_punctuation.plain, language="zh"),
+            "pi": partial(sda_punctuation.insert_punctuation, language="zh"),
+            "mv": chinese.add_modal,
+            "dn": chinese.double_negation,
+            NEGATION: chinese.negate,
+        },
     },
-    "zh": {
-        "pi": partial(insert_punctuation, language="zh"),
-        "mv": sda_chinese.add_modal,
-        "dn": sda_chinese.double_negation,
-        NEGATION: sda_chinese.negate,
+    "fixed": {
+        "en": {
+            NO_EDIT: partial(fixed.plain, language="en"),
+            "pi": partial(fixed.insert_punctuation, language="en"),
+            "mv": fixed_english.add_modal,
+            "dn": fixed_english.double_negation,
+            NEGATION: fixed_english.negate,
+        },
+        "zh": {
+            NO_EDIT: partial(fixed.plain, language="zh"),
+            "pi": partial(fixed.insert_punctuation, language="zh"),
+            "mv": fixed_chinese.add_modal,
+            "dn": fixed_chinese.double_negation,
+            NEGATION: fixed_chinese.negate,
+        },
+    },
+    "paper": {  # no Chinese: the paper prints none
+        "en": {
+            NO_EDIT: partial(fixed.plain, language="en"),
+            "pi": paper.insert_punctuation,
+            "mv": paper.add_modal,
+            "dn": paper.double_negation,
+            NEGATION: fixed_english.negate,
+        },
     },
 }
-FIXED: dict[str, dict[str, Rule]] = {
-    "en": {
-        "pi": partial(sda_fixed.insert_punctuation, language="en"),
-        "mv": sda_english.add_modal,
-        "dn": sda_fixed.double_negation_english,
-        NEGATION: sda_fixed.negate_english,
-    },
-    "zh": {
-        "pi": partial(sda_fixed.insert_punctuation, language="zh"),
-        "mv": sda_chinese.add_modal,
-        "dn": sda_fixed.double_negation_chinese,
-        NEGATION: sda_fixed.negate_chinese,
-    },
-}
-RULE_SETS = {"official": OFFICIAL, "fixed": FIXED}
 
 
 def edited_texts(
@@ -72,8 +87,8 @@ def edited_texts(
     """The text of every sentence after `edit`, from the cache or made now with visible progress.
 
     Args:
-        edit: pi, mv, dn, ensemble, neg, none (tokens joined only) or a comparison edit of `configs.COMPARISON_EDITS`.
-        rule_set: "official" or "fixed"; language: "en" or "zh"; mask: the mask token, for edit `mask`.
+        edit: pi, mv, dn, ensemble, neg, none (tokens joined only) or a comparison edit of `config.COMPARISON_EDITS`.
+        rule_set: of `RULE_SETS`; language: "en" or "zh"; mask: the mask token, for edit `mask`.
         processes: None = one per core, few sentences alone in this process.
     Raises: ThesaurusError for `synonym` without WordNet.
     """
@@ -106,19 +121,22 @@ def _edit_chunk(chunk: tuple[Parses, str, str, str, str]) -> list[str]:
 
 
 def rule_for(edit: str, rule_set: str, language: str, mask: str = "") -> Rule:
-    """The function behind an edit's name (see `edited_texts`)."""
-    rules, blank = RULE_SETS[rule_set][language], WRITING[language].blank
+    """The function behind an edit's name (see `edited_texts`).
+
+    Raises: ValueError where the rule set has no rules for the language.
+    """
+    if language not in RULE_SETS[rule_set]:
+        raise ValueError(
+            f"rule_set {rule_set}: its rules are English, got language {language!r}; use official or fixed"
+        )
+    rules = RULE_SETS[rule_set][language]
     if edit in rules:
         return rules[edit]
     if edit == "ensemble":  # one rule drawn per sentence (D25)
         drawn = [rules[name] for name in ("pi", "mv", "dn")]
         return lambda tokens, rng: pick(rng, drawn)(tokens, rng)
-    if edit == NO_EDIT:
-        return partial(_joined, blank=blank)
-    change = edits.word_edit(edit, language, mask)
-    return lambda tokens, rng: blank.join(change([t.text for t in tokens], rng))
-
-
-def _joined(tokens: Sequence[Token], rng: Dice, blank: str) -> str:
-    del rng
-    return blank.join(t.text for t in tokens)
+    change = comparison_edits.word_edit(edit, language, mask)
+    if rule_set == "official":
+        blank = WRITING[language].blank
+        return lambda tokens, rng: blank.join(change([t.text for t in tokens], rng))
+    return lambda tokens, rng: fixed.joined(change(fixed.words_of(tokens, language), rng), language)

@@ -2,49 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.configs import SdaConfig
-from trainables.defaults import AUGMENT, adamw, sentence_network, shuffled_epochs
-from trainables.losses import info_nce, info_nce_margin
-from trainables.method import Encoded, Examples, Method, Texts, TokenColumn, Views, Workshop
-from trainables.sda_corpus import NEGATION, NO_EDIT, edited_texts
+from trainables.contract.streams import AUGMENT
+from trainables.data.tokens import Texts, TokenColumn
+from trainables.encoders.views import Encoded, Views
+from trainables.methods.losses import info_nce, info_nce_margin
+from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.sda.config import SDA, SdaConfig
+from trainables.methods.sda.corpus import AUGMENTATION_SEED, NEGATION, NO_EDIT, RULES_VERSION, edited_texts
+from trainables.methods.shared import PLAIN_ENCODER, adamw, sentence_network, shuffled_epochs
 
 PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2, English Wikipedia
 MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 
 
-def prepare(texts: Texts, config: SdaConfig, seed: int, workshop: Workshop) -> Examples:
+def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Examples:
     """Columns "anchor", "positive" and, if used, "negative", from the parser's tokens (D21).
 
     Parses and edited texts are made once per corpus and options (`sda_corpus`); only which sentences get their edit at
     an `augmentation_share` below 1 depends on the seed (D27).
     Facts: coverage_<augmentation> and coverage_neg, shares of sentences the rule changes in [0, 1], the former beside
-    published_coverage_<augmentation> where Table 2 has it.
+    published_coverage_<augmentation> where Table 2 has it; jaccard_<augmentation> and jaccard_neg (Sec. 6.3).
     Raises: ParserError, ThesaurusError; ValueError if augmentation `mask` meets a tokenizer without a mask token.
     """
-    parses = workshop.parse(texts["sentence"])
-    mask = _mask_token(workshop) if config.augmentation == "mask" else ""
+    parses = tools.parse(texts["sentence"])
+    mask = _mask_token(tools) if config.augmentation == "mask" else ""
 
     def edited(edit: str) -> list[str]:
-        return edited_texts(parses, edit, config.rule_set, workshop.language, workshop.cached, mask)
+        return edited_texts(parses, edit, config.rule_set, tools.language, tools.cached, mask)
 
     anchor_texts = edited(NO_EDIT)
-    columns = {"anchor": workshop.tokenise(anchor_texts)}
+    columns = {"anchor": tools.tokenise(anchor_texts)}
     facts = {}
     for role, edit in {"positive": config.augmentation, "negative": NEGATION}.items():
         if role == "negative" and not config.negation_negative:
             continue
         edited_role = edited(edit)
-        columns[role] = workshop.tokenise(edited_role)
+        columns[role] = tools.tokenise(edited_role)
         changed = sum(a != b for a, b in zip(anchor_texts, edited_role, strict=True))
         facts[f"coverage_{edit}"] = changed / max(len(anchor_texts), 1)
-        if edit in PUBLISHED_COVERAGE and workshop.language == "en":
+        made_from = [parses.fingerprint, edit, config.rule_set, tools.language, mask, AUGMENTATION_SEED, RULES_VERSION]
+        facts[f"jaccard_{edit}"] = tools.cached(
+            "sda_jaccard", made_from, partial(mean_jaccard, anchor_texts, edited_role, tools.language)
+        )
+        if edit in PUBLISHED_COVERAGE and tools.language == "en":
             facts[f"published_coverage_{edit}"] = PUBLISHED_COVERAGE[edit]
     columns["positive"] = shared(columns["positive"], columns["anchor"], config.augmentation_share, seed)
     return Examples(columns, facts=facts)
+
+
+def mean_jaccard(first: Sequence[str], second: Sequence[str], language: str) -> float:
+    """Mean over sentences of |A & B| / |A | B| in [0, 1], A and B the sets of words (Chinese: of characters).
+
+    1 for two empty texts and for an empty corpus.
+    """
+
+    def words(text: str) -> set[str]:
+        return set(text.split()) if language == "en" else set(text) - {" "}
+
+    pairs = [(words(a), words(b)) for a, b in zip(first, second, strict=True)]
+    return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs])) if pairs else 1.0
 
 
 def shared(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> TokenColumn:
@@ -62,9 +85,9 @@ def shared(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> 
     return TokenColumn(np.concatenate(rows), starts)
 
 
-def _mask_token(workshop: Workshop) -> str:
+def _mask_token(tools: TextTools) -> str:
     for token in MASK_TOKENS:
-        if len(workshop.tokenise([token])[0]) == 1:
+        if len(tools.tokenise([token])[0]) == 1:
             return token
     raise ValueError(f"augmentation mask: expected a tokenizer with one of {', '.join(MASK_TOKENS)}, found neither")
 
@@ -85,13 +108,13 @@ def loss(z: Encoded, config: SdaConfig) -> Tensor:
 
 
 METHOD = Method(
-    "sda",
-    SdaConfig,
-    prepare,
-    shuffled_epochs,
-    views,
-    loss,
-    sentence_network,
-    adamw,
+    declaration=SDA,
+    prepare=prepare,
+    plan=shuffled_epochs,
+    views=views,
+    loss=loss,
+    network=sentence_network,
+    optimiser=adamw,
     prepared_from=("augmentation", "rule_set", "negation_negative", "augmentation_share", "seed"),
+    untrained=PLAIN_ENCODER,
 )

@@ -1,16 +1,23 @@
 """SDA's punctuation insertion (PI), official-compatible, English and Chinese (arXiv:2210.03963; methods 4.2).
 
 It follows the public code where that departs from the paper (D22): a token is found by the first equal word, quotes are
-single, and in Chinese the fallbacks do not run. `sda_fixed` is the repaired version.
+single, and in Chinese the fallbacks do not run. `fixed` and its neighbours are the repaired version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainables.dice import Dice, half, pick
-from trainables.parses import Token
-from trainables.sda_words import CLAUSES, SUBJECTS, WRITING, Writing
+from trainables.data.parses import Token
+from trainables.methods.sda.dice import Dice, half, pick
+from trainables.methods.sda.trees import children_of
+from trainables.methods.sda.words import CLAUSES, SUBJECTS, WRITING, Writing
+
+
+def plain(tokens: Sequence[Token], rng: Dice, language: str) -> str:
+    """The anchor: the tokens joined as every edit joins them (D21)."""
+    del rng
+    return WRITING[language].blank.join(t.text for t in tokens)
 
 
 def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str:
@@ -76,8 +83,3 @@ def mark_tail(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
             words.pop()
         words.append(pick(rng, writing.ends))
     return writing.blank.join(words)
-
-
-def children_of(tokens: Sequence[Token], i: int) -> list[int]:
-    """The numbers of the direct children of token i, in token order."""
-    return [j for j, t in enumerate(tokens) if t.head == i and j != i]

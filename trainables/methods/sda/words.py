@@ -56,3 +56,15 @@ NEGATED_AT_ROOT_EN = (
     "am", "is", "was", "are", "were", "can", "could", "will", "would", "shall", "should", "may", "must", "might",
 )  # fmt: skip
 NEGATED_AT_ROOT_ZH = ("是", "能", "应该", "可能", "会", "必须")
+PARTICIPLES = {  # past tense -> past participle, where they differ; not from the public code
+    "arose": "arisen", "ate": "eaten", "awoke": "awoken", "beat": "beaten", "became": "become", "began": "begun",
+    "blew": "blown", "bore": "borne", "broke": "broken", "came": "come", "chose": "chosen", "did": "done",
+    "drank": "drunk", "drew": "drawn", "drove": "driven", "fell": "fallen", "flew": "flown", "forbade": "forbidden",
+    "forgave": "forgiven", "forgot": "forgotten", "froze": "frozen", "gave": "given", "grew": "grown", "hid": "hidden",
+    "knew": "known", "lay": "lain", "mistook": "mistaken", "overcame": "overcome", "overthrew": "overthrown",
+    "oversaw": "overseen", "ran": "run", "rang": "rung", "rode": "ridden", "rose": "risen", "sang": "sung",
+    "sank": "sunk", "saw": "seen", "shook": "shaken", "showed": "shown", "spoke": "spoken", "sprang": "sprung",
+    "stole": "stolen", "swam": "swum", "swore": "sworn", "threw": "thrown", "took": "taken",
+    "tore": "torn", "underwent": "undergone", "undertook": "undertaken", "went": "gone", "withdrew": "withdrawn",
+    "woke": "woken", "wore": "worn", "wove": "woven", "wrote": "written",
+}  # fmt: skip

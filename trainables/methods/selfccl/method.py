@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.configs import SelfcclConfig
-from trainables.curriculum import (
+from trainables.contract.streams import SAMPLE, SHUFFLE
+from trainables.data.tokens import Texts
+from trainables.encoders.views import Encoded
+from trainables.methods.losses import info_nce_hard
+from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.selfccl.config import SELFCCL, SelfcclConfig
+from trainables.methods.selfccl.curriculum import (
     class_shares,
     cosine_distances,
     difficulty_order,
@@ -17,20 +22,17 @@ from trainables.curriculum import (
     paced_steps,
     triplet_classes,
 )
-from trainables.defaults import SAMPLE, SHUFFLE, adamw, sampled, sentence_network, tokenised_triplets
-from trainables.losses import info_nce_hard
-from trainables.method import Encoded, Examples, Method, Texts, Workshop
-from trainables.simcse import triplet_views
+from trainables.methods.shared import PLAIN_ENCODER, adamw, sampled, sentence_network, tokenised_triplets, triplet_views
 
 
-def prepare(texts: Texts, config: SelfcclConfig, seed: int, workshop: Workshop) -> Examples:
+def prepare(texts: Texts, config: SelfcclConfig, seed: int, tools: TextTools) -> Examples:
     """Phase 1 (5.2): score every triplet with the untouched encoder, pooled as in training (D31), and order them.
 
     The facts are the shares of the classes and the mean distances; all triplets of the file are scored, so that the
     scores are computed once for every trial and seed.
     """
-    columns = tokenised_triplets(texts, config, seed, workshop).columns
-    anchor, positive, negative = (workshop.embed(columns[r], config) for r in ("anchor", "positive", "negative"))
+    columns = tokenised_triplets(texts, config, seed, tools).columns
+    anchor, positive, negative = (tools.embed(columns[r], config) for r in ("anchor", "positive", "negative"))
     near, far = cosine_distances(anchor, positive), cosine_distances(anchor, negative)
     order = difficulty_order(near - far, config.order, np.random.default_rng([seed, SAMPLE]))
     facts = class_shares(triplet_classes(near, far, config.margin))
@@ -57,13 +59,13 @@ def loss(z: Encoded, config: SelfcclConfig) -> Tensor:
 
 
 METHOD = Method(
-    "selfccl",
-    SelfcclConfig,
-    prepare,
-    plan,
-    triplet_views,
-    loss,
-    sentence_network,
-    adamw,
+    declaration=SELFCCL,
+    prepare=prepare,
+    plan=plan,
+    views=triplet_views,
+    loss=loss,
+    network=sentence_network,
+    optimiser=adamw,
     prepared_from=("pooling", "max_length", "order", "margin", "seed"),
+    untrained=PLAIN_ENCODER,
 )

@@ -1,0 +1,1 @@
+"""What needs the trained weights: export, sealed tests."""

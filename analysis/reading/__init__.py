@@ -1,0 +1,1 @@
+"""Reading what `search` wrote to MLflow."""

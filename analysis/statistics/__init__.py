@@ -1,0 +1,1 @@
+"""What the tables let one say, and how surely."""

@@ -1,0 +1,111 @@
+"""The point that is named best, from what it was picked, and how far its figures may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.statistics.evaluated import Evaluated, Flags, Floats
+from analysis.statistics.pair_noise import PairNoise
+from analysis.statistics.seed_noise import SeedNoise, moderate
+from analysis.statistics.selection import Error, bound_of_largest, split
+
+LEVEL = 0.95  # of the intervals of the expected value and of the gain
+TAIL = (1 - LEVEL) / 2
+CAUTION = 1.3
+NORMAL = 1.959964  # a standard normal value lies above it with chance TAIL
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The named point, and from what it was picked.
+
+    n: its seeds. candidates: points that could be named; rivals: those that were to beat the baseline. in_search: seeds
+    behind a search mean. own, between: variances over dev pairs (`PairNoise`), 0 where they are not known.
+    """
+
+    noise: SeedNoise
+    n: int
+    confirmed: bool
+    tried: int
+    candidates: int
+    rivals: int
+    in_search: float
+    own: float = 0.0
+    between: float = 0.0
+
+    @staticmethod
+    def of(points: Evaluated, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> Picked:
+        confirmed = bool(points.confirmed[best])
+        searched = points.search_n[points.search_n > 0]
+        rivals = int((points.confirmed & ~points.baseline).sum()) if confirmed else len(points.value) - 1
+        return Picked(
+            noise=noise,
+            n=int(points.n[best]),
+            confirmed=confirmed,
+            tried=len(points.value),
+            candidates=int(among.sum()),
+            rivals=max(rivals, 1),
+            in_search=float(np.median(searched)) if len(searched) else 1.0,
+            own=pairs.own if pairs else 0.0,
+            between=pairs.between if pairs else 0.0,
+        )
+
+    def sds(self, seeds: Floats, confirmed: Flags) -> Floats:
+        """Standard deviations of the points' means over so many seeds, (n,), for the prior over points.
+
+        Repeats tell the pairs' share from the seeds'. Without them the seed noise is a guess, and a value is corrected
+        as for the largest that is plausible; half of the pairs' share is in it already. What the search alone measured
+        is taken for noisier than it is: a prior learned from noisy values keeps some of their noise.
+        """
+        repeats = self.noise.repeats > 0
+        sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
+        return np.asarray(np.sqrt(sd**2 / seeds + pairs) * np.where(confirmed, 1.0, CAUTION))
+
+    @property
+    def unlike(self) -> float:
+        """Prior probability that the named point is unlike the others: one of all tried, and of half the candidates if
+        those were picked to be measured afresh, since a better point is more likely to be among them than elsewhere."""
+        return max(self.candidates / 2 if self.confirmed else 1.0, 1.0) / self.tried
+
+    def interval(self, values: Sequence[float]) -> tuple[float, float]:
+        """How far the true value may lie below and above the mean of these values."""
+        common = max(self.own - self.between / 2, 0.0)
+        variance, df = moderate(values, self.noise.sd**2)
+        above = Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
+        if not self.confirmed:
+            return float(np.hypot(self.below(), NORMAL * np.sqrt(common))), above
+        kept, rest = self._kept()
+        return Error(variance / self.n, df, rest + common, kept, self.tried, self.candidates).bound(TAIL), above
+
+    def below(self) -> float:
+        """Bound of the error of a mean that was picked as the largest in the search."""
+        error = Error(self.noise.sd**2 / self.n, self.noise.df, self.between / 2)
+        return bound_of_largest(TAIL, error.sd, error.freedom, self.tried)
+
+    def against(
+        self, values: Mapping[Any, float], theirs: Mapping[Any, float], baseline: float, n: int
+    ) -> tuple[float, Error, int]:
+        """Difference to the baseline, its error, and over how many common seeds it was taken (0 = not paired).
+
+        Args: values, theirs: seed -> value of the named point and of the baseline; baseline, n: its mean and seeds.
+        """
+        kept, rest = self._kept()
+        common = sorted(values.keys() & theirs.keys())
+        if len(common) > 1:
+            gaps = [values[seed] - theirs[seed] for seed in common]
+            variance, df = moderate(gaps, 2 * self.noise.sd**2)
+            difference, variance = float(np.mean(gaps)), variance / len(gaps)
+        else:
+            difference = float(np.mean(list(values.values()))) - baseline
+            variance, df = self.noise.sd**2 * (1 / self.n + 1 / n), self.noise.df
+        error = Error(variance, df, rest + self.between / 2, kept, self.tried, self.rivals)
+        return difference, error, len(common) if len(common) > 1 else 0
+
+    def _kept(self) -> tuple[float, float]:
+        """Of a point's own part of the dev pairs' luck, what the search picked by and the rest (`selection.split`)."""
+        part = self.between / 2
+        return split(part, self.noise.sd**2 / self.in_search) if self.confirmed else (0.0, part)

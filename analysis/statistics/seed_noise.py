@@ -1,0 +1,109 @@
+"""How much a score moves by the seed alone. Without that number no difference between two trials means anything.
+
+A scaled inverse chi-square prior of few degrees of freedom and whatever repeats a study has, pooled: with no repeat the
+prior speaks, widely; with ten it hardly matters (Gelman et al. 2013, sec. 2.6). The variance of one configuration is
+then moderated by that of the study in the same way (Smyth 2004, Eq. 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri, ndtri
+
+from analysis.statistics.evaluated import Floats, SeedValues
+from search.schema import SEED_SD
+
+PRIOR_DF = 3.0  # of the prior, whatever it was learned from: another study's noise is a guess at this one's
+LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prior is learned from them
+PLAUSIBLE = 0.95  # one-sided; `SeedNoise.most`
+MIN_POINTS = 16  # points below which the spread of all says nothing
+SPREAD_ERROR = 2.7  # 1.65 standard errors of the spread, which is known to 1.65 / sqrt(n) of itself
+FLOOR = 1e-5  # equal values to the last digit are a frozen seed, not a noiseless training
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is believed of the standard deviation before a study's own repeats, with PRIOR_DF degrees of freedom.
+
+    studies, df: how many studies of the store it was learned from and the degrees of freedom of their repeats; 0 for
+    the published figure.
+    """
+
+    sd: float = SEED_SD
+    studies: int = 0
+    df: int = 0
+
+
+@dataclass(frozen=True)
+class SeedNoise:
+    """Standard deviation of one trial's value over seeds, in the metric's own unit.
+
+    df: degrees of freedom, those of the prior included. repeats: those of the study's own repeats alone. most: an upper
+    bound, exceeded with 1 - PLAUSIBLE.
+    """
+
+    sd: float
+    df: float
+    repeats: int
+    most: float
+    prior: Prior
+
+
+def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) -> SeedNoise:
+    """The prior and the repeats, pooled.
+
+    Selecting points by their means does not bias the repeats, since mean and variance of normal values are independent.
+    Where there is no repeat, the noise is no larger than the spread of the upper part of all values, which holds it.
+
+    Args: pruned: points that were stopped.
+    """
+    prior = prior or Prior()
+    squares, repeats = trials.within()
+    df = PRIOR_DF + repeats
+    sd = float(np.sqrt((PRIOR_DF * prior.sd**2 + squares) / df))
+    most = sd * float(np.sqrt(df / chdtri(df, PLAUSIBLE)))
+    if not repeats:
+        values = trials.firsts()
+        spread = upper_spread(values, pruned) * (1 + SPREAD_ERROR / np.sqrt(len(values)))
+        sd, most = min(sd, spread), min(most, spread)
+    return SeedNoise(max(sd, FLOOR), df, repeats, max(most, FLOOR), prior)
+
+
+def moderate(values: Sequence[float], variance: float) -> tuple[float, float]:
+    """The variance of n >= 1 values, pulled towards `variance`, and its degrees of freedom.
+
+    (PRIOR_DF * variance + sum of squares) / (PRIOR_DF + n - 1): the spread of three seeds says little by itself.
+    """
+    found = np.asarray(values, dtype=float)
+    df = PRIOR_DF + len(found) - 1
+    squares = float(((found - found.mean()) ** 2).sum())
+    return max((PRIOR_DF * variance + squares) / df, FLOOR**2), df
+
+
+def learned(studies: Iterable[SeedValues]) -> Prior:
+    """The prior that other studies' repeats give, pooled with the published one; the published one if they are few."""
+    found = [(squares, df) for squares, df in (study.within() for study in studies) if df]
+    df = sum(df for _, df in found)
+    if df < LEARNED_DF:
+        return Prior()
+    squares = sum(squares for squares, _ in found)
+    return Prior(float(np.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + df))), len(found), df)
+
+
+def upper_spread(values: Floats, pruned: int) -> float:
+    """A bound on the noise from the upper part of all values, which holds it along with what the points differ by.
+
+    Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell. Pruned
+    points count as lower than all others. The pruner saw noisier values than those at the end, so that near the lowest
+    completed ones there are some missing: the lower quantile keeps away from there.
+    """
+    if len(values) < MIN_POINTS // (2 if pruned else 1):
+        return float("inf")
+    stopped = pruned / (pruned + len(values))
+    low = max(0.6, 1 - 0.7 * (1 - stopped))
+    high = 1 - (1 - low) / 4
+    middle, upper = np.quantile(values, [max(0.0, 1 - (1 - q) / (1 - stopped)) for q in (low, high)])
+    return max(float(upper - middle) / float(ndtri(high) - ndtri(low)), FLOOR)

@@ -1,0 +1,48 @@
+"""The verdict on a study as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from analysis.statistics.evaluated import SeedValues
+from analysis.statistics.seed_noise import learned
+from analysis.statistics.verdict import Verdict, judge
+from analysis.tables.study import Study, read_study
+from search import schema
+
+RELATED = 5  # studies of the store that the prior of the seed noise is learned from
+
+
+def study_verdict(study: Study) -> Verdict:
+    """The verdict over a study of a store, whose other studies of the method and encoder give the prior of the noise.
+
+    Raises: AnalysisError if no trial has been completed.
+    """
+    return judge(
+        study.trials,
+        study.points,
+        study.metric,
+        study.similarities,
+        looks=study.confirmations,
+        prior=learned(_related(study)),
+    )
+
+
+def _related(study: Study) -> Iterator[SeedValues]:
+    """The newest RELATED studies of the same method, encoder and metric that have repeated seeds."""
+    alike = (schema.METHOD, schema.METRIC, schema.MODE)
+    found = 0
+    for run in study.store.studies():
+        same = all(run.tags.get(tag) == study.stored.tags.get(tag) for tag in alike)
+        same &= run.params.get("encoder") == study.stored.params.get("encoder")
+        repeated = run.params.get("search.repeats", "1") != "1" or any(
+            t.startswith(schema.CONFIRMATION) for t in run.tags
+        )
+        if not same or not repeated or run.run_id == study.stored.run_id:
+            continue
+        if runs := study.store.trials(run):
+            other = read_study(study.store, run, study.metric.name, runs)
+            yield SeedValues.of(other.trials, study.metric.sign)
+            found += 1
+        if found == RELATED:
+            return

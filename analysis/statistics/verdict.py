@@ -1,0 +1,235 @@
+"""Which configuration is best, what it is worth, and whether it beats the paper's defaults: with the luck taken out.
+
+One noise model: a point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) plus, by the choice of dev
+pairs, N(0, t^2) that fresh seeds do not remove (Bouthillier et al. 2021 name these as the two sources that matter; s
+from `seed_noise`, t from `pair_noise`). On it rest
+
+- the expected value of the best: its posterior mean under a prior learned from all points (`empirical_bayes`), never
+  above what was measured;
+- the interval of it and of the gain over the baseline: bounds of the error of a picked estimate (`picked`,
+  `selection`), below with the selection, above without;
+- the claim of a gain: only from repeated seeds, paired where the seeds are shared, Bonferroni over the candidates, and
+  with the level spent over the looks, so that the whole is kept however often one confirms and looks again (Lan and
+  DeMets 1983).
+
+docs/statistics.md has the formulas and what simulation says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import AnalysisError
+from analysis.statistics.empirical_bayes import posterior
+from analysis.statistics.evaluated import Evaluated, SeedValues
+from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
+from analysis.statistics.picked import LEVEL, TAIL, Picked
+from analysis.statistics.power import Power, power
+from analysis.statistics.seed_noise import Prior, SeedNoise, seed_noise
+from analysis.statistics.selection import Error
+from analysis.tables.metric import Metric
+
+Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Best minus baseline, larger is better; units of the metric.
+
+    value: corrected for selection; low, high: LEVEL interval, `low` allowing for the selection and for the looks.
+    p_value: two-sided, of the claim, allowing for both as well; None where no seed was repeated, which allows no claim.
+    significant: low > 0 by repeated seeds. observed: plain difference, over the `paired` seeds that both have if those
+    are two or more (else paired is 0). baseline: its trial id.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float | None
+    significant: bool
+    observed: float
+    paired: int
+    baseline: str
+    baseline_value: float
+    baseline_n: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a study says. Units of the metric.
+
+    best: point id; trial: its (first) trial. value, n: its mean over n seeds, fresh ones if `confirmed`.
+    expected: corrected for having been picked; low, high: its LEVEL interval over seeds and dev pairs.
+    naive: the best mean of the search, as one would report it. tried: points evaluated, candidates: those that could be
+    named. p_best: probability of being the best candidate; p_best_of_all: of being the best of all tried. looks: how
+    often the figures were looked at that a claim may rest on. gain: None without a baseline, or if that is the best.
+    power: which gain could be seen; None without a gain or without repeated seeds.
+    """
+
+    metric: Metric
+    best: str
+    trial: str
+    confirmed: bool
+    value: float
+    n: int
+    expected: float
+    low: float
+    high: float
+    naive: float
+    tried: int
+    candidates: int
+    p_best: float
+    p_best_of_all: float
+    looks: int
+    gain: Gain | None
+    baseline_is_best: bool
+    noise: SeedNoise
+    pairs: PairNoise | None
+    power: Power | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the metric by its name."""
+        return {**asdict(self), "metric": self.metric.name}
+
+
+def judge(
+    trials: pd.DataFrame,
+    points: pd.DataFrame,
+    metric: Metric,
+    similarities: Lookup,
+    *,
+    looks: int | None = None,
+    prior: Prior | None = None,
+) -> Verdict:
+    """The verdict over a study's trials and points (`analysis.tables`).
+
+    Args:
+        looks: confirmations so far; None if that is not known: then every fresh seed counts as one.
+        prior: of the seed noise, the published one by default.
+
+    Raises: AnalysisError if no trial has been completed.
+    """
+
+    def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
+        return pair_noise(first, second, metric.parts, similarities)
+
+    sign = metric.sign
+    return judged(Evaluated.of(points, sign), SeedValues.of(trials, sign), metric, pairs, looks=looks, prior=prior)
+
+
+def judged(
+    pool: Evaluated,
+    seeds: SeedValues,
+    metric: Metric,
+    pairs_of: Pairs,
+    *,
+    looks: int | None = None,
+    prior: Prior | None = None,
+) -> Verdict:
+    """As `judge`, over arrays: what it computes, without the tables."""
+    sign = metric.sign
+    if not pool.completed.any():
+        raise AnalysisError("no trial has been completed, so none can be named best")
+    noise = seed_noise(seeds, int((~pool.completed).sum()), prior)
+    among = pool.nameable()
+    best, baseline = pool.best(among), pool.reference()
+    other = baseline if baseline is not None and baseline != best else _runner_up(pool, among, best)
+    pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
+    picked = Picked.of(pool, among, best, noise, pairs)
+    values = seeds.of_point(pool.point[best], picked.confirmed)
+    observed = float(pool.value[best])
+
+    believed = posterior(pool.value, picked.sds(pool.n, pool.confirmed), ~pool.completed, best, picked.unlike)
+    expected = min(float(believed.mean[best]), observed)
+    below, above = picked.interval(list(values.values()))
+    low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
+    looked = _looks(looks, picked, seeds)
+    gain, strength = None, None
+    if baseline is not None and baseline != best:
+        gain, strength = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
+    return Verdict(
+        metric=metric,
+        best=str(pool.point[best]),
+        trial=str(pool.trial[best]),
+        confirmed=picked.confirmed,
+        value=sign * observed,
+        n=picked.n,
+        expected=sign * expected,
+        low=low,
+        high=high,
+        naive=sign * pool.best_of_search(),
+        tried=picked.tried,
+        candidates=picked.candidates,
+        p_best=float(believed.probability_best(among)[best]),
+        p_best_of_all=float(believed.probability_best(np.ones(len(among), dtype=bool))[best]),
+        looks=looked,
+        gain=gain,
+        baseline_is_best=baseline == best,
+        noise=noise,
+        pairs=pairs,
+        power=strength,
+    )
+
+
+def spent(looks: int) -> float:
+    """One-sided level of look j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
+    return TAIL / (looks * (looks + 1))
+
+
+def _gain(
+    pool: Evaluated,
+    baseline: int,
+    picked: Picked,
+    seeds: SeedValues,
+    values: dict[Any, float],
+    taken: float,
+    level: float,
+    sign: float,
+) -> tuple[Gain, Power | None]:
+    """Claim and interval of best minus baseline, which was not picked, so that its mean needs no correction.
+
+    values: seed -> value of the best; taken: what the correction took off it, which comes off the difference, too.
+    """
+    fresh = pool.confirmed[baseline] == picked.confirmed
+    theirs = seeds.of_point(pool.point[baseline], picked.confirmed) if fresh else {}
+    value, n = float(pool.value[baseline]), int(pool.n[baseline])
+    difference, error, paired = picked.against(values, theirs, value, n)
+    repeated = picked.noise.repeats > 0 and min(picked.n, n) > 1
+    above = Error(error.variance, error.df, picked.between).bound(TAIL)
+    below = error.bound(level) if repeated else float(np.hypot(picked.below(), above))
+    low = min(difference - below, difference - taken)
+    gain = Gain(
+        value=difference - taken,
+        low=low,
+        high=difference + above,
+        p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if repeated else None,
+        significant=repeated and low > 0,
+        observed=difference,
+        paired=paired,
+        baseline=str(pool.trial[baseline]),
+        baseline_value=sign * value,
+        baseline_n=n,
+    )
+    return gain, power(error, paired or min(picked.n, n), level) if repeated else None
+
+
+def _looks(looks: int | None, picked: Picked, seeds: SeedValues) -> int:
+    """Looks that a claim may have rested on: the confirmations, and the search if it repeated seeds.
+
+    Where nobody counted the confirmations, every fresh seed after the first may have been one.
+    """
+    if not picked.confirmed:
+        return 1
+    return max(1, (picked.n - 1 if looks is None else looks) + seeds.search_repeats())
+
+
+def _runner_up(pool: Evaluated, among: np.ndarray[Any, np.dtype[np.bool_]], best: int) -> int:
+    """The second of those that could be named; the best itself if it is alone."""
+    others = among.copy()
+    others[best] = False
+    return pool.best(others) if others.any() else best

@@ -1,0 +1,46 @@
+"""The metric that trials are valued by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.errors import InputError
+from search.schema import DEV_SUFFIX, TEST_SUFFIX
+from trainables.contract.metric_names import metric_parts, normal_metric
+
+Mode = Literal["max", "min"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A dev metric or the mean of several. name: as typed, without blanks; parts: the stored metrics it is made of."""
+
+    name: str
+    parts: tuple[str, ...]
+    mode: Mode = "max"
+
+    @property
+    def sign(self) -> float:
+        """1 if larger is better, else -1."""
+        return 1.0 if self.mode == "max" else -1.0
+
+    @property
+    def scale(self) -> float:
+        """What a value is multiplied by when printed for people: 100 for dev correlations, as papers do, else 1."""
+        return 100.0 if all(part.endswith(DEV_SUFFIX) for part in self.parts) else 1.0
+
+
+def parse_metric(text: str, mode: Mode = "max") -> Metric:
+    """`stsb_dev`, or `mean(stsb_dev,atec_dev)`.
+
+    Raises: InputError for test metrics, which rank nothing, and for anything that is no metric name.
+    """
+    try:
+        parts = tuple(metric_parts(text))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    for part in parts:
+        if part.endswith(TEST_SUFFIX):
+            raise InputError(f"'{part}' is a test metric: those are reported, never ranked; use a *{DEV_SUFFIX} metric")
+    return Metric(normal_metric(text), parts, mode)

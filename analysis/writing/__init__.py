@@ -1,0 +1,1 @@
+"""Lines, tables, cards and pages."""

@@ -1,0 +1,139 @@
+"""Other searches on the simulated clock, each with its own code: Optuna plain, Ray Tune's OptunaSearch with ASHA."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optuna
+
+from benchmarks.curves.play import SEED_OF_TRIALS, Job, Judged
+from benchmarks.curves.surrogate import Surrogate
+from search.space import Space
+from search.study.samplers import Point, distribution, random_point, value_of, walk
+
+
+class Random:
+    """Random points, every one trained to its end."""
+
+    def __init__(self, surrogate: Surrogate, seed: int) -> None:
+        self._space, self._rng, self._count = surrogate.space, np.random.default_rng(seed), 0
+
+    def next(self) -> tuple[str, Point, int] | None:
+        self._count += 1
+        return str(self._count), random_point(self._space, self._rng), SEED_OF_TRIALS
+
+    def evaluated(self, job: Job, value: float) -> Judged:  # noqa: ARG002
+        return "go"
+
+    def ended(self, job: Job) -> None:
+        """Nothing is learnt."""
+
+
+class Optuna:
+    """`study.ask` and `study.tell` as Optuna's users write it; its samplers and pruners with their defaults."""
+
+    def __init__(self, surrogate: Surrogate, sampler: str, pruner: str, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        count = surrogate.table.evaluations
+        samplers: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+            "tpe": optuna.samplers.TPESampler,
+            "gp": optuna.samplers.GPSampler,
+        }
+        pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
+            "none": optuna.pruners.NopPruner,
+            "median": optuna.pruners.MedianPruner,
+            "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=1, max_resource=count),
+        }
+        self._space = surrogate.space
+        self._study = optuna.create_study(
+            direction="maximize", sampler=samplers[sampler](seed=seed), pruner=pruners[pruner]()
+        )
+        self._asked: dict[str, optuna.Trial] = {}
+
+    def next(self) -> tuple[str, Point, int] | None:
+        asked = self._study.ask()
+        self._asked[str(asked.number)] = asked
+        return str(asked.number), suggested(self._space, asked), SEED_OF_TRIALS
+
+    def evaluated(self, job: Job, value: float) -> Judged:
+        asked = self._asked[job.id]
+        asked.report(value, job.done)
+        if not asked.should_prune():
+            return "go"
+        self._study.tell(asked, state=optuna.trial.TrialState.PRUNED)
+        return "stop"
+
+    def ended(self, job: Job) -> None:
+        self._asked[job.id].report(float(job.curve[-1]), job.done)
+        self._study.tell(self._asked[job.id], float(job.curve.max()))
+
+
+class RayAsha:
+    """Ray Tune's OptunaSearch (TPE) with its ASHAScheduler, called as Tune's controller calls them."""
+
+    def __init__(self, surrogate: Surrogate, seed: int) -> None:
+        from ray.tune.schedulers import ASHAScheduler
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        space = surrogate.space
+        self._space, self._count, self._points = space, 0, dict[str, Point]()
+
+        def define(trial: Any) -> None:
+            self._point = suggested(space, trial)
+
+        self._search = OptunaSearch(space=define, metric="value", mode="max", seed=seed)
+        self._asha = ASHAScheduler(
+            metric="value", mode="max", max_t=surrogate.table.evaluations, grace_period=1, reduction_factor=3,
+            stop_last_trials=False,
+        )  # fmt: skip
+        self._trials: dict[str, Any] = {}
+
+    def next(self) -> tuple[str, Point, int] | None:
+        name = str(self._count)
+        self._count += 1
+        self._search.suggest(name)
+        trial = types.SimpleNamespace(trial_id=name, last_result={}, run_metadata=None)
+        self._trials[name] = trial
+        self._asha.on_trial_add(None, trial)
+        return name, self._point, SEED_OF_TRIALS
+
+    def evaluated(self, job: Job, value: float) -> Judged:
+        result, trial = {"value": value, "training_iteration": job.done}, self._trials[job.id]
+        self._search.on_trial_result(job.id, result)
+        if self._asha.on_trial_result(None, trial, result) == ASHA_GO:
+            return "go"
+        self._search.on_trial_complete(job.id, result)
+        return "stop"
+
+    def ended(self, job: Job) -> None:
+        result = {"value": float(job.curve[-1]), "training_iteration": job.done}
+        self._asha.on_trial_complete(None, self._trials[job.id], result)
+        self._search.on_trial_complete(job.id, result)
+
+
+ASHA_GO = "CONTINUE"
+
+
+def suggested(space: Space, trial: Any) -> Point:
+    """A point that an Optuna trial suggests, parameter by parameter."""
+
+    def draw(param: Any) -> Any:
+        wanted = distribution(param)
+        match wanted:
+            case optuna.distributions.CategoricalDistribution(choices=choices):
+                found = trial.suggest_categorical(param.name, choices)
+            case optuna.distributions.IntDistribution(low=low, high=high, log=log, step=step):
+                found = trial.suggest_int(param.name, low, high, step=step, log=log)
+            case optuna.distributions.FloatDistribution(low=low, high=high, log=log, step=step):
+                found = trial.suggest_float(param.name, low, high, step=step, log=log)
+            case _:
+                raise AssertionError(wanted)
+        return value_of(param, found)
+
+    return walk(space, draw)

@@ -1,0 +1,148 @@
+"""Searches in simulated time: workers train trials whose curves a surrogate knows. Our side is the real driver."""
+
+from __future__ import annotations
+
+import heapq
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from benchmarks.curves.surrogate import Floats, Surrogate
+from search.space import space_from
+from search.store.journal import Journal
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial
+from search.study.driver import Driver
+from search.study.samplers import Point
+from search.study.search_plan import SearchPlan
+from trainables.contract.spec import Evaluation, Outcome
+
+SEED_OF_TRIALS = 1000  # trials' seeds start here: apart from those of the sampler
+Judged = Literal["go", "stop", "wait"]  # stop for good, or save the state and wait to be taken up
+
+
+@dataclass
+class Job:
+    """A trial on a worker."""
+
+    id: str
+    point: Point
+    curve: Floats
+    done: int = 0  # evaluations
+
+
+class Searcher(Protocol):
+    """One study of any library, as the simulated workers see it."""
+
+    def next(self) -> tuple[str, Point, int] | None:
+        """(trial, point, seed) to train from the start or from where it waits; None: nothing now."""
+
+    def evaluated(self, job: Job, value: float) -> Judged:
+        """An evaluation, the `job.done`-th of its trial, which is not its last."""
+
+    def ended(self, job: Job) -> None:
+        """The trial has trained to its end."""
+
+
+@dataclass
+class Played:
+    """What a simulated search came to. spent: whole trials; answers: (spent, point that it would return then)."""
+
+    spent: float = 0.0
+    trials: int = 0
+    answers: list[tuple[float, Point]] = field(default_factory=list)
+
+    def at(self, spent: float) -> Point:
+        """The point that it would have returned at this much training."""
+        return next((p for at, p in reversed(self.answers) if at <= spent), self.answers[0][1])
+
+
+def play(surrogate: Surrogate, make: Callable[[], Searcher], workers: int, budget: float) -> Played:
+    """Run a search until `budget` whole trials are trained.
+
+    What a search would return is the completed trial with the best value, or the best evaluation of any while none is
+    complete; the same for every library.
+    """
+    played, searcher, count = Played(), make(), surrogate.table.evaluations
+    jobs: dict[str, Job] = {}
+    queue: list[tuple[float, int, Job]] = []
+    now, order, evaluations, best = 0.0, 0, 0, (False, float("-inf"))
+    while played.spent < budget:
+        while len(queue) < workers and (found := searcher.next()) is not None:
+            name, point, seed = found
+            if name not in jobs:
+                jobs[name] = Job(name, point, surrogate.curve(point, seed))
+                played.trials += 1
+            order += 1
+            heapq.heappush(queue, (now + 1 / count, order, jobs[name]))
+        if not queue:
+            break
+        now, _, job = heapq.heappop(queue)
+        job.done += 1
+        evaluations += 1
+        played.spent = evaluations / count  # no sum of fractions: that would be an evaluation late
+        whole = job.done == count
+        reached = (whole, float(job.curve[: job.done].max()))
+        if reached > best:
+            best = reached
+            played.answers.append((played.spent, job.point))
+        if whole:
+            searcher.ended(job)
+        elif searcher.evaluated(job, float(job.curve[job.done - 1])) == "go":
+            order += 1
+            heapq.heappush(queue, (now + 1 / count, order, job))
+    return played
+
+
+class Ours:
+    """This project's search: the journal, the driver and the plan that `search run` has, without Ray."""
+
+    def __init__(self, surrogate: Surrogate, settings: dict[str, Any], seed: int, workers: int, root: Path) -> None:
+        plain = surrogate.space.resolved()
+        plain["search"] |= {"trials": None, "budget": 10_000, "baseline": "none", "patience": None, "seed": seed}
+        for section, values in settings.items():
+            plain[section] |= values
+        space, self._table = space_from(plain), surrogate.table
+        folder = StudyFolder(tempfile.mkdtemp(dir=root), "study")
+        folder.local.mkdir(parents=True)
+        journal = Journal(folder.journal, Ledger())
+        self._clock = 0
+        journal.append("life", 0, stage="search")
+        plan = SearchPlan(space, folder, journal.ledger, lambda kind, **f: journal.append(kind, self._tick(), **f))
+        self._driver = Driver(
+            space, folder, journal, plan, stage="search", capacity=lambda: workers, observe=lambda event: None,  # noqa: ARG005
+            clock=lambda: self._tick() / 1000,
+        )  # fmt: skip
+        self._trials: dict[str, Trial] = {}
+
+    def next(self) -> tuple[str, Point, int] | None:
+        trial = self._driver.next_trial()
+        if trial is None:
+            return None
+        self._trials[trial.id] = trial
+        return trial.id, dict(trial.point), SEED_OF_TRIALS + trial.seed
+
+    def evaluated(self, job: Job, value: float) -> Judged:
+        verdict = self._driver.evaluated(job.id, self._evaluation(job, value))
+        if verdict == "go":
+            return "go"
+        self._driver.stopped(job.id)
+        return "stop" if verdict == "prune" else "wait"
+
+    def ended(self, job: Job) -> None:
+        self._driver.evaluated(job.id, self._evaluation(job, float(job.curve[-1])))
+        best, at = float(job.curve.max()), (int(job.curve.argmax()) + 1) * self._table.rung
+        self._driver.ended(job.id, Outcome("completed", best, at, job.done * self._table.rung, float(job.done)))
+
+    def _evaluation(self, job: Job, value: float) -> Evaluation:
+        rung, best = self._table.rung, job.curve[: job.done]
+        return Evaluation(
+            rung=job.done * rung, examples=job.done * rung, value=value, metrics={}, best=float(best.max()),
+            best_at=(int(best.argmax()) + 1) * rung, seconds=float(job.done), planned=self._table.evaluations * rung,
+        )  # fmt: skip
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock

@@ -1,0 +1,209 @@
+"""Learning curves of any point of a table's space: a Gaussian process over the recorded ones, and seed noise."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from benchmarks.curves.tables import HERE, space_of
+from search.space import Space, space_from
+from search.study.samplers import Point, key, random_point
+
+Floats = NDArray[np.float64]
+COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
+CANDIDATES = 20_000  # random points among which the best true value is looked for
+OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
+
+
+@dataclass(frozen=True)
+class Table:
+    """Recorded trials. curves: (n, evaluations), one row a trial; seconds: of a whole trial."""
+
+    space: Space
+    points: list[Point]
+    seeds: list[int]
+    curves: Floats
+    held_out: Floats
+    seconds: Floats
+    rung: int
+
+    @property
+    def evaluations(self) -> int:
+        return int(self.curves.shape[1])
+
+
+def load_table(name: str) -> Table:
+    """A table of `benchmarks/curves`, or the older recording."""
+    if name == OLDER:
+        return _older()
+    space = space_of(name)
+    trials = json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))["trials"]
+    rung = int(space.base["eval_examples"])
+    count = int(space.base["max_examples"]) // rung
+    trials = [t for t in trials if len(t["curve"]) >= count - 1]  # collapsed ones have no curve to learn from
+    curves, held_out = np.zeros((len(trials), count)), np.zeros((len(trials), count))
+    for i, trial in enumerate(trials):
+        examples, value, other, _ = np.array(trial["curve"]).T
+        curves[i] = np.interp(rung * np.arange(1, count + 1), examples, value)
+        held_out[i] = np.interp(rung * np.arange(1, count + 1), examples, other)
+    seconds = np.array([t["curve"][-1][3] for t in trials])
+    return Table(space, [t["point"] for t in trials], [t["seed"] for t in trials], curves, held_out, seconds, rung)
+
+
+def _older() -> Table:
+    file = HERE.parents[1] / "tests" / "search" / "recorded_curves.json"
+    rows = json.loads(file.read_text("utf-8"))
+    names = ("learning_rate", "batch_size", "dropout", "temperature")
+    params = {
+        "learning_rate": {"float": [3e-5, 1e-2], "log": True}, "batch_size": {"choice": [16, 32, 64]},
+        "dropout": {"float": [0.0, 0.2]}, "temperature": {"float": [0.02, 0.2], "log": True},
+    }  # fmt: skip
+    curves = np.array([row[-1] for row in rows])
+    space = space_from({
+        "name": "curves_builtin", "method": "simcse", "encoder": "builtin:tiny", "preset": "none",
+        "data": {"train": "builtin", "dev": ["builtin"], "language": "en"}, "metric": {"name": "builtin_dev"},
+        "params": params, "search": {"sampler": "random", "trials": 60},
+        "train": {"eval_examples": 240, "max_examples": 240 * curves.shape[1]},
+    })  # fmt: skip
+    points = [dict(zip(names, row[:-1], strict=True)) for row in rows]
+    return Table(space, points, [0] * len(rows), curves, curves, np.ones(len(rows)), 240)
+
+
+class Surrogate:
+    """What a trial of any point would have shown.
+
+    The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
+    on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.space = table, table.space
+        by_point: dict[str, list[int]] = {}
+        for i, point in enumerate(table.points):
+            by_point.setdefault(key(point), []).append(i)
+        groups = list(by_point.values())
+        self._points = [table.points[rows[0]] for rows in groups]
+        means = np.array([table.curves[rows].mean(0) for rows in groups])
+        self._noise = np.array([
+            (table.curves[i] - means[g]) * np.sqrt(len(rows) / (len(rows) - 1))
+            for g, rows in enumerate(groups) if len(rows) > 1 for i in rows
+        ])  # fmt: skip
+        self._inputs = np.array([self.features(point) for point in self._points])
+        self._curves = means
+        self._mean = means.mean(0)
+        _, _, axes = np.linalg.svd(means - self._mean, full_matrices=False)
+        self._axes = axes[:COMPONENTS]
+        scores = (means - self._mean) @ self._axes.T
+        self._models = [_GaussianProcess(self._inputs, column) for column in scores.T]
+
+    def features(self, point: Point) -> Floats:
+        """Numbers in [0, 1] of a point: positions in ranges, one-hot choices, and 0 where a parameter is inactive."""
+        found: list[float] = []
+        for name, param in self.space.params.items():
+            value = point.get(name)
+            if param.values is not None:
+                if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in param.values):
+                    ranks = list(param.values)
+                    found.append(0.0 if value is None else ranks.index(value) / max(1, len(ranks) - 1))
+                else:
+                    found += [float(value == v) for v in param.values]
+            else:
+                low, high = float(param.low or 0), float(param.high or 1)
+                scale = np.log if param.log else float
+                found.append(0.0 if value is None else float((scale(value) - scale(low)) / (scale(high) - scale(low))))
+            if param.when:
+                found.append(float(value is not None))
+        return np.array(found)
+
+    def mean_curves(self, points: list[Point]) -> Floats:
+        """(n, evaluations): what trials of these points show on average."""
+        inputs = np.array([self.features(point) for point in points])
+        found: Floats = self._mean + np.stack([model.predict(inputs) for model in self._models], 1) @ self._axes
+        return found
+
+    def curve(self, point: Point, seed: int) -> Floats:
+        """(evaluations,) of one trial."""
+        mean: Floats = self.mean_curves([point])[0]
+        if not len(self._noise):
+            return mean
+        draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
+        deviation: Floats = self._noise[draw.integers(len(self._noise))]
+        return mean + deviation
+
+    def true_value(self, point: Point) -> float:
+        """The best evaluation of the mean curve."""
+        return float(self.mean_curves([point])[0].max())
+
+    @cached_property
+    def optimum(self) -> float:
+        """The best true value there is, as far as random points and the recorded ones show."""
+        rng = np.random.default_rng(0)
+        points = [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
+        return float(self.mean_curves(points).max())
+
+    def left_out(self) -> dict[str, float]:
+        """How well a recorded point's best value is predicted from all others: R2, rank correlation, error (points)."""
+        scores = np.array([[model.without(i) for model in self._models] for i in range(len(self._points))])
+        guessed, real = (self._mean + scores @ self._axes).max(1), self._curves.max(1)
+        errors = guessed - real
+        ranks = [np.argsort(np.argsort(v)) for v in (guessed, real)]
+        return {
+            "points": float(len(real)),
+            "r2": float(1 - (errors**2).sum() / ((real - real.mean()) ** 2).sum()),
+            "rank correlation": float(np.corrcoef(ranks[0], ranks[1])[0, 1]),
+            "error, points": float(100 * np.sqrt((errors**2).mean())),
+            "seed sd, points": float(100 * self._noise.max(1).std()) if len(self._noise) else 0.0,
+            "spread, points": float(100 * real.std()),
+        }
+
+
+class _GaussianProcess:
+    """Squared-exponential kernel, a length scale per input, noise; zero mean after centring."""
+
+    def __init__(self, inputs: Floats, outputs: Floats) -> None:
+        self._inputs, self._centre, self._scale = inputs, outputs.mean(), outputs.std() + 1e-12
+        self._outputs = (outputs - self._centre) / self._scale
+        dims = inputs.shape[1]
+        starts = [np.r_[np.log(np.full(dims, size)), np.log(noise)] for size in (0.5, 1.5) for noise in (0.05,)]
+        bounds = [(np.log(0.05), np.log(20.0))] * dims + [(np.log(1e-3), np.log(1.0))]
+        few = {"maxiter": 30}
+        fits = [minimize(self._loss, start, bounds=bounds, method="L-BFGS-B", options=few) for start in starts]
+        self._set(min(fits, key=lambda fit: float(fit.fun)).x)
+
+    def predict(self, inputs: Floats) -> Floats:
+        found: Floats = self._centre + self._scale * (self._kernel(inputs, self._inputs) @ self._weights)
+        return found
+
+    def without(self, i: int) -> float:
+        """The prediction at training input i from all others (Rasmussen and Williams 2006, eq. 5.12)."""
+        return float(self._centre + self._scale * (self._outputs[i] - self._weights[i] / self._inverse[i, i]))
+
+    def _kernel(self, a: Floats, b: Floats) -> Floats:
+        a, b = a / self._sizes, b / self._sizes
+        squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+        return np.asarray(np.exp(-0.5 * np.maximum(squares, 0)))
+
+    def _set(self, theta: Floats) -> None:
+        self._sizes = np.exp(theta[:-1])
+        full = self._kernel(self._inputs, self._inputs) + np.exp(theta[-1]) * np.eye(len(self._inputs))
+        self._inverse = np.linalg.inv(full)
+        self._weights = self._inverse @ self._outputs
+        self._determinant = float(np.linalg.slogdet(full)[1])
+
+    def _loss(self, theta: Floats) -> float:
+        self._set(theta)
+        prior = 0.05 * float((theta[:-1] ** 2).sum())  # length scales near the range of an input
+        return 0.5 * float(self._outputs @ self._weights) + 0.5 * self._determinant + prior
+
+
+def summary(surrogate: Surrogate) -> dict[str, Any]:
+    """What a table holds, and how far its surrogate may be trusted."""
+    table = surrogate.table
+    return {"trials": len(table.seeds), "seconds a trial": float(table.seconds.mean()), **surrogate.left_out()}

@@ -1,0 +1,145 @@
+"""Random mutants of modules against their ordinary tests: how many small mistakes would nobody notice?
+
+    python -m benchmarks.mutants --count 100 --seed 1
+
+A mutant changes one comparison, arithmetic operator, boolean or number of a module, in a copy of the tree; it is killed
+when the module's tests fail or take longer than `--limit`. Every survivor is printed with its line, before and after.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import click
+
+ROOT = Path(__file__).parents[1]
+TESTS = {
+    "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
+    "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],
+    "analysis/statistics/seed_noise.py": ["tests/analysis/test_seed_noise.py"],
+    "analysis/statistics/evaluated.py": ["tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
+    "analysis/statistics/picked.py": ["tests/analysis/test_verdict.py"],
+    "analysis/statistics/verdict.py": ["tests/analysis/test_verdict.py"],
+    "analysis/statistics/empirical_bayes.py": [
+        "tests/analysis/test_empirical_bayes.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
+    "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
+    "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
+    "search/study/search_plan.py": ["tests/search/test_study.py"],
+}
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+def places(tree: ast.AST) -> list[ast.AST]:
+    """Nodes that can be mutated: no annotations and no text."""
+    annotations = {id(n) for node in ast.walk(tree) for name in ("annotation", "returns") for n in _within(node, name)}
+    found: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if id(node) in annotations:
+            continue
+        operator = getattr(node, "op", None)
+        first = node.ops[0] if isinstance(node, ast.Compare) else None
+        number = isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float))
+        if number or type(operator) in SWAPS or type(first) in SWAPS:
+            found.append(node)
+    return found
+
+
+def _within(node: ast.AST, name: str) -> list[ast.AST]:
+    child = getattr(node, name, None)
+    return list(ast.walk(child)) if isinstance(child, ast.AST) else []
+
+
+def mutate(node: ast.AST, rng: random.Random) -> None:
+    """Change one node in place."""
+    if isinstance(node, ast.Compare):
+        node.ops[0] = cast(ast.cmpop, SWAPS[type(node.ops[0])]())
+    elif isinstance(node, ast.Constant):
+        value = node.value
+        if isinstance(value, bool):
+            node.value = not value
+        elif isinstance(value, int):
+            node.value = value + rng.choice((-1, 1))
+        elif isinstance(value, float):
+            node.value = value * rng.choice((0.5, 2.0)) if value else 1.0
+    else:
+        node.op = SWAPS[type(node.op)]()  # type: ignore[attr-defined]  # `places` gives only nodes with an operator
+
+
+def survives(module: str, source: str, limit: float) -> bool:
+    """Whether the module's tests pass with this source in place of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("analysis", "search", "trainables", "tests", "benchmarks", "pyproject.toml", "spaces"):
+            origin = ROOT / name
+            if origin.is_dir():
+                shutil.copytree(origin, copy / name, ignore=shutil.ignore_patterns("__pycache__", "goldens"))
+            else:
+                shutil.copy(origin, copy / name)
+        (copy / module).write_text(source)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            *TESTS[module],
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=copy,
+                env=os.environ | {"PYTHONPATH": folder},
+                capture_output=True,
+                timeout=limit,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+
+@click.command()
+@click.option("--count", default=100, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.option("--only", default="", help="part of a module's path")
+@click.option("--limit", default=300.0, show_default=True, help="seconds for the tests of a module")
+def main(count: int, seed: int, only: str, limit: float) -> None:
+    """Make mutants and say which of them live."""
+    rng = random.Random(seed)
+    modules = [name for name in TESTS if only in name and all((ROOT / test).exists() for test in TESTS[name])]
+    lived = 0
+    for number in range(1, count + 1):
+        module = rng.choice(modules)
+        tree = ast.parse((ROOT / module).read_text())
+        node = rng.choice(places(tree))
+        before = ast.unparse(node)
+        line = getattr(node, "lineno", 0)
+        mutate(node, rng)
+        if survives(module, ast.unparse(tree), limit):
+            lived += 1
+            click.echo(f"{number}: lives: {module}:{line}: {before}  ->  {ast.unparse(node)}")
+        else:
+            click.echo(f"{number}: killed: {module}:{line}")
+    click.echo(f"{lived} of {count} live")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Which search returns the best model for the training it spends: recorded learning curves, simulated time.
+
+Every search plays `--runs` times on every table with 1, 4 and 16 workers; after 5, 10, 20 and 40 whole trials' training
+the true value of the point that it would return is held against the best there is. `QUALITY="key=value;..."`
+narrows: `tables=simcse+edacse;workers=1+4;searches=ours+random`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.curves.peers import Optuna, Random, RayAsha
+from benchmarks.curves.play import Ours, Played, Searcher, play
+from benchmarks.curves.surrogate import OLDER, Surrogate, load_table, summary
+from benchmarks.curves.tables import HERE, TABLES
+
+BUDGETS, WORKERS = (5, 10, 20, 40), (1, 4, 16)
+NEAR = 0.005  # half a point of Spearman
+
+
+def ours(sampler: str, pruner: str, **search: Any) -> Callable[[Surrogate, int, int, Path], Searcher]:
+    settings = {"search": {"sampler": sampler, **search}, "pruner": {"kind": pruner}}
+    return lambda surrogate, seed, workers, root: Ours(surrogate, settings, seed, workers, root)
+
+
+def peer(kind: Callable[..., Searcher], *what: str) -> Callable[[Surrogate, int, int, Path], Searcher]:
+    return lambda surrogate, seed, workers, root: kind(surrogate, *what, seed=seed)  # noqa: ARG005
+
+
+SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
+    "ours: tpe, hyperband": ours("tpe", "hyperband"),
+    "ours: tpe, asha": ours("tpe", "asha"),
+    "ours: tpe, successive halving": ours("tpe", "successive_halving"),
+    "ours: tpe, median": ours("tpe", "median"),
+    "ours: gp, asha": ours("gp", "asha"),
+    "ours: gp, none": ours("gp", "none"),
+    "ours: random, asha": ours("random", "asha"),
+    "optuna: tpe, none": peer(Optuna, "tpe", "none"),
+    "optuna: tpe, median": peer(Optuna, "tpe", "median"),
+    "optuna: tpe, hyperband": peer(Optuna, "tpe", "hyperband"),
+    "optuna: gp, none": peer(Optuna, "gp", "none"),
+    "optuna: gp, median": peer(Optuna, "gp", "median"),
+    "optuna: gp, hyperband": peer(Optuna, "gp", "hyperband"),
+    "ray: OptunaSearch, ASHA": peer(RayAsha),
+    "random": peer(Random),
+}
+
+
+def regrets(surrogate: Surrogate, played: Played) -> list[float]:
+    """Points of Spearman between the best true value and the returned point's, after each budget."""
+    return [100 * (surrogate.optimum - surrogate.true_value(played.at(budget))) for budget in BUDGETS]
+
+
+def until_near(surrogate: Surrogate, played: Played) -> float:
+    """Whole trials' training until the returned point stays within `NEAR` of the best; the budget if it never does."""
+    found = played.spent
+    for at, point in reversed(played.answers):
+        if surrogate.optimum - surrogate.true_value(point) > NEAR:
+            break
+        found = at
+    return found
+
+
+def run(runs: int) -> dict[str, Any]:
+    """Play everything. Rows: one per table, number of workers and search."""
+    wanted = dict(part.split("=") for part in os.environ.get("QUALITY", "").split(";") if part)
+    have = [*(table for table in TABLES if (HERE / f"{table}.json.gz").exists()), OLDER]
+    tables = wanted.get("tables", "+".join(have)).split("+")
+    workers = [int(n) for n in wanted.get("workers", "+".join(map(str, WORKERS))).split("+")]
+    names = [name for name in SEARCHES if any(part in name for part in wanted.get("searches", "").split("+"))]
+    rows, sheets = [], {}
+    for table in tables:
+        surrogate = Surrogate(load_table(table))
+        sheets[table] = summary(surrogate)
+        for count in workers:
+            for name in names:
+                rows.append(_row(surrogate, table, count, name, runs))
+                print(rows[-1], file=sys.stderr, flush=True)
+    return {"rows": rows, "tables": sheets}
+
+
+def _row(surrogate: Surrogate, table: str, workers: int, name: str, runs: int) -> dict[str, Any]:
+    began, found, near, trials = time.process_time(), [], [], []
+    with tempfile.TemporaryDirectory() as root:
+        for seed in range(runs):
+            played = play(
+                surrogate, partial(SEARCHES[name], surrogate, seed, workers, Path(root)), workers, max(BUDGETS)
+            )
+            found.append(regrets(surrogate, played))
+            near.append(until_near(surrogate, played))
+            trials.append(played.trials)
+    row: dict[str, Any] = {"table": table, "workers": workers, "search": name, "runs": runs}
+    for budget, values in zip(BUDGETS, np.array(found).T, strict=True):
+        error = float(values.std(ddof=1) / np.sqrt(runs)) if runs > 1 else float("nan")
+        row |= {f"regret at {budget}": round(float(values.mean()), 3), f"se {budget}": round(error, 3)}
+    row |= {"until near": round(float(np.mean(near)), 2), "trials": round(float(np.mean(trials)), 1)}
+    return row | {"seconds a search": round((time.process_time() - began) / runs, 2)}

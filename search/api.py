@@ -1,0 +1,132 @@
+"""The Python API: what the `search` command does, as functions. Ray, Optuna and MLflow are imported when they are used.
+
+A study is named by its folder's name; None means the newest one of the storage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from search.console.status import StudyStatus
+    from search.running.life import Options
+    from search.running.result import StudyResult
+    from search.space import Space
+
+Given = str | os.PathLike[str] | Mapping[str, Any]
+"""A space: the path of a file, the name of a ready one (`edacse`), or what a file holds as plain data."""
+
+
+def load_space(given: Given, overrides: Sequence[str] = ()) -> Space:
+    """Read and check a space.
+
+    Args: overrides: `key.path=value` strings, as after `--set`.
+    Raises: SpaceError listing every mistake as `file:line: key: message`.
+    """
+    from search.space import load_space as load
+
+    return load(given, overrides)
+
+
+def smoke(space: Space) -> Space:
+    """The space on builtin data and the builtin encoder, scaled to a couple of minutes on two cores."""
+    from search.space import smoke as scaled
+
+    return scaled(space)
+
+
+def run(
+    space: Space | Given,
+    storage: str | os.PathLike[str] = "runs",
+    *,
+    name: str | None = None,
+    address: str | None = None,
+    quiet: bool = False,
+) -> StudyResult:
+    """Start a study over a space and run it to its end. Ctrl-C pauses it.
+
+    Args:
+        storage: folder or fsspec URI where studies and mlflow.db lie.
+        name: of the study; the space's name with the first free number by default.
+        address: of a running Ray cluster; RAY_ADDRESS where that is set, else a private Ray that ends with the study.
+        quiet: print nothing.
+    Returns: how it ended; `.best` is the best trial, `.exit_code` 0 when all is well.
+    Raises: SpaceError for a wrong space; DataError or EncoderError when something that it names is missing; UserError
+        when the storage cannot be written, the name is taken, or a trial needs more than the machine has.
+    """
+    from search.running.preflight import preflight
+    from search.running.runner import run_study
+    from search.space import Space
+    from search.space import load_space as load
+
+    loaded = space if isinstance(space, Space) else load(space, find_data=True)
+    preflight(loaded)
+    return run_study(loaded, os.fspath(storage), name=name, options=_options(address, quiet))
+
+
+def resume(
+    study: str | None = None,
+    storage: str | os.PathLike[str] = "runs",
+    *,
+    overrides: Sequence[str] = (),
+    retry_failed: str | None = None,
+    salvage_journal: bool = False,
+    address: str | None = None,
+    quiet: bool = False,
+) -> StudyResult:
+    """Go on with a study after an interruption, a crash, or with a larger budget (`overrides=["search.trials=100"]`).
+
+    Args:
+        retry_failed: kind of failed trials that are run again, "outside" for all whose cause lies outside the point.
+        salvage_journal: set damaged lines of the journal aside and go on from what is left.
+    Raises: UserError when there is no such study, another driver runs it, its files are damaged, or an override
+        changes what is searched.
+    """
+    from search.running.runner import resume_study
+
+    return resume_study(
+        os.fspath(storage),
+        study,
+        overrides=overrides,
+        retry_failed=retry_failed,
+        salvage_journal=salvage_journal,
+        options=_options(address, quiet),
+    )
+
+
+def confirm(
+    study: str | None = None,
+    storage: str | os.PathLike[str] = "runs",
+    *,
+    top: int = 3,
+    seeds: int = 5,
+    address: str | None = None,
+    quiet: bool = False,
+) -> StudyResult:
+    """Run the `top` best points and the baseline on `seeds` fresh seeds each, hopeless points on fewer.
+
+    Raises: UserError when there is no such study, none of its points is complete, or another driver runs it.
+    """
+    from search.running.runner import confirm_study
+
+    return confirm_study(os.fspath(storage), study, top=top, seeds=seeds, options=_options(address, quiet))
+
+
+def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -> StudyStatus:
+    """Where a study stands. Where its driver is gone, MLflow is brought up to date on the way.
+
+    Raises: UserError when there is no such study.
+    """
+    from search.console.status import status_now
+
+    return status_now(os.fspath(storage), study)[0]
+
+
+def _options(address: str | None, quiet: bool) -> Options:
+    from rich.console import Console
+
+    from search.running.life import Options
+
+    return Options(console=Console(quiet=quiet), address=address)

@@ -1,0 +1,113 @@
+"""What the console shows while a search runs: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from search.space import Space
+from search.store.ledger import Event, Ledger, TrialRecord
+from search.wording import best_trials, headline, number, show, trial_line
+
+ROWS = 8  # ended trials shown, best first
+PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
+
+
+class Display(Protocol):
+    """Shows a search while it runs."""
+
+    def observe(self, event: Event) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A line for people, such as a tracker in trouble."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def display_for(console: Console, space: Space, ledger: Ledger) -> Display:
+    """A live table where a terminal is attached, else plain lines."""
+    return LiveTable(console, space, ledger) if console.is_terminal else PlainLines(console, space, ledger)
+
+
+class LiveTable:
+    """Running trials, the best ended ones and the study's progress, redrawn once a second."""
+
+    def __init__(self, console: Console, space: Space, ledger: Ledger) -> None:
+        self._space, self._ledger, self._notes = space, ledger, [""]
+        self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=1, transient=True)
+
+    def observe(self, event: Event) -> None:
+        """Nothing: the table is drawn from the ledger."""
+
+    def note(self, text: str) -> None:
+        self._notes[0] = text
+        if not self._live.is_started:
+            self._live.console.print(text, markup=False)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> Group:
+        ledger = self._ledger
+        running = [s for s in list(ledger.open_trials.values()) if s.state == "running"]
+        names = list(self._space.params)
+        table = Table(box=None, pad_edge=False)
+        for heading in ("trial", "state", "examples", "now", "best", *names):
+            table.add_column(heading, justify="left" if heading in ("trial", "state", *names) else "right")
+        for record in running + best_trials(ledger, ROWS):
+            table.add_row(*row(record, names))
+        lines: list[RenderableType] = [
+            Text(headline(self._space, ledger, int(time.time() * 1000)), style="bold"),
+            table,
+        ]
+        if self._notes[0]:
+            lines.append(Text(self._notes[0], style="yellow"))
+        return Group(*lines)
+
+
+class PlainLines:
+    """One line per ended trial and now and then one of progress: for log files and pipes."""
+
+    def __init__(self, console: Console, space: Space, ledger: Ledger) -> None:
+        self._console, self._space, self._ledger = console, space, ledger
+        self._said = time.monotonic()
+
+    def observe(self, event: Event) -> None:
+        if event["e"] == "end":
+            self._print(trial_line(self._ledger.trials[event["id"]], self._space))
+        elif event["e"] == "retry":
+            self._print(f"{event['id']}: {event['reason']}; started again from its last checkpoint")
+        elif time.monotonic() - self._said > PLAIN_EVERY_S:
+            self._print(headline(self._space, self._ledger, event["t"]))
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def start(self) -> None:
+        """Nothing to set up."""
+
+    def stop(self) -> None:
+        """Nothing to take down."""
+
+    def _print(self, text: str) -> None:
+        self._said = time.monotonic()
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def row(record: TrialRecord, names: list[str]) -> list[str]:
+    """Cells of the live table."""
+    progress = f"{record.examples:,}" + (f"/{record.planned:,}" if record.planned else "")
+    point: Mapping[str, Any] = record.trial.point
+    cells = [record.trial.id, record.state, progress, number(record.value), number(record.best)]
+    return cells + [show(point[name]) if name in point else "" for name in names]

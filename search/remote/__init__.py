@@ -1,0 +1,1 @@
+"""Clusters: the job, the tunnel, the backup."""

@@ -1,0 +1,1 @@
+"""Running a study on Ray."""

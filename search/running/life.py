@@ -1,0 +1,240 @@
+"""One life of a study: from taking its lock to the tracker's last line, over the stages that have work."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.console import Console
+
+from search.console.display import Display, display_for
+from search.remote.backup import out_of_reach
+from search.running.ray_session import gpus_now, ray_session
+from search.running.result import StudyResult
+from search.running.signals import Interrupted, handled
+from search.schema import tracking_uri
+from search.space import Space
+from search.space.outside import changed
+from search.store.errors import UserError
+from search.store.journal import Journal
+from search.store.layout import StudyFolder
+from search.store.ledger import Event, Ledger
+from search.store.lock import exclusive
+from search.store.mirror import Mirror
+from search.store.retention import CheckpointRetention
+from search.study.confirm_plan import ConfirmPlan
+from search.study.driver import Driver, Status
+from search.study.plan import Plan
+from search.study.search_plan import SearchPlan
+from search.tracking.mlflow_store import unreachable
+from search.tracking.replayer import Replayer
+from search.tracking.tracker import Tracker
+from trainables.contract.errors import last_line
+
+WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
+TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
+RETENTION_S = 5.0  # seconds between two looks at whose checkpoints may go, while trials run
+Stage = Mapping[str, Any]  # {"stage": "search"}, or {"stage": "confirm", "top": ..., "seeds": ...}
+SEARCH: Stage = {"stage": "search"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a life is run; none of it changes what is searched.
+
+    Attributes:
+        address: of a running Ray cluster ("auto" = found by RAY_ADDRESS or on this machine); None = RAY_ADDRESS where
+            set, else a private Ray that ends with the search.
+        trainable: what runs a trial; None = `trainables.on_ray.trainable.TrialJob`.
+        handle_signals: Ctrl-C, SIGTERM and SIGHUP pause the study instead of raising (only from the main thread).
+    """
+
+    console: Console = field(default_factory=Console)
+    address: str | None = None
+    trainable: Any = None
+    handle_signals: bool = True
+
+
+class Life:
+    """A driver's work on a study, stage by stage; Ray starts when the first of them has something to do.
+
+    Args: stages: what this life may do, in order.
+    """
+
+    def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
+        self.space, self.folder, self.options, self.stages = space, folder, options, stages
+        self.drivers: list[Driver] = []  # of the stages that were at work
+        self._capacity: Callable[[], int] | None = None  # None: Ray has not been started
+
+    def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
+        """Work, and say how it went.
+
+        Args: before: called with the open journal before anything is planned (a larger budget, trials to retry).
+        Raises: UserError for a study that another driver runs, or a first stage that cannot be.
+        """
+        with exclusive(self.folder):
+            journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
+            try:
+                before(journal)
+                return self._run(journal)
+            finally:
+                journal.close()
+
+    def _run(self, journal: Journal) -> StudyResult:
+        self.folder.mark_pause(False)
+        ledger = journal.ledger
+        display = display_for(self.options.console, self.space, ledger)
+        mirror = Mirror(self.folder)
+        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
+        replayer = Replayer(tracker)
+        if trouble := unreachable(tracker.uri):
+            display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
+        keep, states_gb = self.space.search.keep_best, self.space.pruner.states_gb
+        retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
+        observe = _Observer(display, retention, replayer)
+        for line in changed(self.space.plugins):
+            display.note(line)
+        with ExitStack() as stack:
+            for stage in self.stages:
+                plan = self._plan(stage, journal, display)
+                if plan is None:
+                    continue
+                budgets = stage["stage"] == "search"
+                driver = Driver(
+                    self.space, self.folder, journal, plan,
+                    stage=stage["stage"], capacity=self._fits, observe=observe, budgets=budgets,
+                )  # fmt: skip
+                if driver.spent():
+                    if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
+                        self._close(driver, stage, journal)
+                    continue
+                if self._capacity is None:
+                    session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
+                    self._capacity, known = stack.enter_context(session)
+                    self.space = replace(self.space, resources=known)
+                    replayer.start()
+                    mirror.start()
+                    if known.gpus and not gpus_now():
+                        display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
+                driver.space = self.space
+                journal.append("life", now_ms(), **stage)
+                self.drivers.append(driver)
+                self._drive(driver, display)
+                if driver.status in ("interrupted", "failed"):
+                    break
+        retention.apply(final=True)
+        status = self._status(ledger)
+        if self._capacity is None:
+            replayer.start()
+        tracked = replayer.finish(TRACKER_PATIENCE_S if status != "interrupted" else TRACKER_PATIENCE_S / 6)
+        mirror.finish(TRACKER_PATIENCE_S)
+        reasons = [driver.reason for driver in self.drivers if driver.status == status and driver.reason]
+        return StudyResult(
+            space=self.space,
+            folder=self.folder,
+            status=status,
+            exit_code=self._exit_code(ledger),
+            reason=reasons[-1] if reasons else "",
+            ledger=ledger,
+            kept=retention.kept(),
+            frequent_reasons=self.drivers[-1].frequent_reasons() if self.drivers else (),
+            tracking_uri=tracker.uri,
+            trouble=mirror.trouble or ("" if tracked else replayer.trouble),
+            link=None if out_of_reach(tracker.uri) else tracker.link(),
+        )
+
+    def _fits(self) -> int:
+        return self._capacity() if self._capacity is not None else 0
+
+    def _close(self, driver: Driver, stage: Stage, journal: Journal) -> None:
+        """Write the end of a stage that had come to it when its last driver died."""
+        journal.append("life", now_ms(), **stage)
+        driver.tick()
+        driver.close_life()
+
+    def _drive(self, driver: Driver, display: Display) -> None:
+        from search.running.tuner import run_tune
+
+        def pause(number: signal.Signals) -> None:
+            if driver.pausing:
+                raise Interrupted(number)
+            driver.interrupt(number.name)
+            display.note("pausing: trials save their state and stop; once more = at once")
+
+        display.start()
+        resources = driver.space.resources
+        try:
+            with handled(pause) if self.options.handle_signals else nullcontext():
+                trainable = self.options.trainable or _trial_job()
+                run_tune(driver, trainable, resources, self.space.search.max_retries)
+        except Interrupted as stop:
+            driver.interrupt(str(stop))
+        except KeyboardInterrupt:
+            driver.interrupt("SIGINT")
+        except Exception as error:  # Ray itself: whatever it was, the study can be resumed
+            if not driver.pausing:  # Tune trips over trials that are dropped while they start; the pause goes on
+                driver.fail(last_line(error))
+        finally:
+            display.stop()
+            driver.close_life()
+
+    def _plan(self, stage: Stage, journal: Journal, display: Display) -> Plan | None:
+        """The stage's plan as the journal stands now; None for a later stage that has lost its ground."""
+        space, ledger = self.space, journal.ledger
+        if stage["stage"] == "confirm":
+            try:
+                return ConfirmPlan(space, ledger, top=stage["top"], seeds=stage["seeds"])
+            except ValueError as error:
+                if stage is not self.stages[0]:
+                    return None
+                raise UserError(f"study {self.folder.study}: {error}") from error
+        plan = SearchPlan(space, self.folder, ledger, lambda kind, **fields: journal.append(kind, now_ms(), **fields))
+        if plan.repaired:
+            display.note(plan.repaired)
+        return plan
+
+    def _status(self, ledger: Ledger) -> Status:
+        """Of the study: the worst that a stage has come to."""
+        return next((status for status in WORST_FIRST if status in ledger.stages.values()), "interrupted")
+
+    def _exit_code(self, ledger: Ledger) -> int:
+        """0 done, 1 too many trials failed or none came to an end, 128 + the number of the signal that paused it."""
+        last = self.drivers[-1] if self.drivers else None
+        if last is not None and last.status == "interrupted":
+            return 128 + signal.Signals[last.reason]
+        if last is not None and last.status == "failed":
+            return 1
+        out_of_budget = last is not None and last.status == "out_of_budget"
+        return 0 if out_of_budget or ledger.stops["completed"] + ledger.stops["pruned"] else 1
+
+
+class _Observer:
+    """What follows an event while trials run: the display, now and then the checkpoints, a word about the tracker."""
+
+    def __init__(self, display: Display, retention: CheckpointRetention, replayer: Replayer) -> None:
+        self._display, self._retention, self._replayer = display, retention, replayer
+        self._applied, self._trouble = time.monotonic(), ""
+
+    def __call__(self, event: Event) -> None:
+        self._display.observe(event)
+        if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
+            self._retention.apply()
+            self._applied = time.monotonic()
+        trouble = self._replayer.trouble
+        if bool(trouble) != bool(self._trouble):
+            self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
+        self._trouble = trouble
+
+
+def _trial_job() -> Any:
+    from trainables.on_ray.trainable import TrialJob
+
+    return TrialJob
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,137 @@
+"""A Ray of our own: out of reach from other machines, out of reach of the terminal's signals, cleaned up after.
+
+Ray's processes get a session of their own, so that a signal to our process group (a closing terminal, SLURM,
+Kubernetes) reaches the driver alone, which then has the trials save their state. They still die with the driver:
+the kernel kills them when it is gone, however it went (Ray asks for that, PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from search.running.signals import kept
+from search.store.errors import UserError
+from trainables.contract.errors import first_line
+
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's word for: this node's address is 127.0.0.1
+STORE_BYTES = 256 * 2**20  # trials exchange a few numbers
+YOUNG_S = 60.0  # between a folder's birth and its lock
+TRIES = 2  # on a loaded machine Ray's own start can time out
+
+
+@contextlib.contextmanager
+def private_ray() -> Iterator[None]:
+    """Start Ray, connect to it, end it. `LOOPBACK` is in the environment since before ray was imported.
+
+    Raises: UserError when Ray does not start, tried twice.
+    """
+    import ray
+
+    parent = _parent()
+    clear(parent)
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        with FileLock(folder / "driver.lock"), own_token():
+            for attempt in range(1, TRIES + 1):
+                try:
+                    _init(folder / "ray")
+                    break
+                except Exception as error:  # a start that timed out raises many things
+                    with contextlib.suppress(Exception):
+                        ray.shutdown()
+                    if attempt == TRIES:
+                        raise UserError(
+                            f"Ray does not start on this machine (tried {TRIES} times): {first_line(error)}"
+                        ) from error
+            try:
+                yield
+            finally:
+                ray.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _init(folder: Path) -> None:
+    import ray
+
+    shutil.rmtree(folder, ignore_errors=True)
+    with own_session(), kept():
+        ray.init(
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=str(folder),
+        )
+
+
+@contextlib.contextmanager
+def own_token() -> Iterator[None]:
+    """Ray's processes started inside know a token of their own, unless the user gave one; nothing of it stays after.
+
+    Without it Ray writes one into the home folder, open to others. A process that ran another Ray before (a notebook)
+    remembers that one's token: it is made to look again, else no connection is let in.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token" or "RAY_AUTH_TOKEN" in os.environ:
+        yield
+        return
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    _look_again_for_the_token()
+    try:
+        yield
+    finally:
+        os.environ.pop("RAY_AUTH_TOKEN", None)
+        _look_again_for_the_token()
+
+
+def _look_again_for_the_token() -> None:
+    from ray._raylet import AuthenticationTokenLoader  # no public way; guarded by a test of two Rays in one process
+
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def own_session() -> Iterator[None]:
+    """Processes started inside belong to a session (and process group) of their own."""
+    plain = subprocess.Popen.__init__
+
+    def detached(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **{**kwargs, "start_new_session": True})
+
+    subprocess.Popen.__init__ = detached  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        subprocess.Popen.__init__ = plain  # type: ignore[method-assign]
+
+
+def clear(parent: Path) -> None:
+    """Remove what killed drivers left in `parent`: a folder whose lock nobody holds and that is not just being made."""
+    for folder in parent.iterdir():
+        with contextlib.suppress(Timeout, OSError):
+            if time.time() - folder.stat().st_mtime > YOUNG_S:
+                with FileLock(folder / "driver.lock", timeout=0):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent() -> Path:
+    """Where Ray's temporary folders are: short, for they hold sockets; ours alone, for Ray's are open to all."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    parent = Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()) / f"search-{user}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    if parent.stat().st_uid != user:
+        raise UserError(f"{parent}: belongs to another user; Ray's sockets would not be safe there")
+    parent.chmod(0o700)
+    return parent

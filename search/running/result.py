@@ -1,0 +1,96 @@
+"""How a life of a study ended, and what is printed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search.remote.backup import out_of_reach
+from search.schema import tracking_uri
+from search.space import Space
+from search.store.layout import StudyFolder, storage_option
+from search.store.ledger import Ledger, TrialRecord
+from search.study.driver import Status
+from search.wording import best_trials, headline, open_work, trial_line
+
+ENDINGS: dict[Status, str] = {
+    "finished": "is finished",
+    "out_of_budget": "has used up its budget",
+    "failed": "has failed",
+    "interrupted": "is paused",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """How a life of a study ended.
+
+    Attributes:
+        exit_code: 0 done, 1 too many trials failed or none completed, 130 interrupted.
+        reason: why it ended before its last point, else "".
+        kept: ids of the trials whose weights are on disk, best first.
+        frequent_reasons: of failures, with their counts, most frequent first.
+        trouble: what keeps the tracker from being up to date, else "".
+        link: the study's view in the MLflow UI, for a served store.
+    """
+
+    space: Space
+    folder: StudyFolder
+    status: Status
+    exit_code: int
+    reason: str
+    ledger: Ledger
+    kept: Sequence[str] = ()
+    frequent_reasons: Sequence[tuple[str, int]] = ()
+    tracking_uri: str = ""
+    trouble: str = ""
+    link: str | None = None
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return self.folder.study
+
+    @property
+    def best(self) -> TrialRecord | None:
+        return self.ledger.best
+
+    @property
+    def storage_option(self) -> str:
+        """` --storage ...` (on a cluster ` --cluster ...`) as the commands need it, empty for the default storage."""
+        return storage_option(self.folder.storage)
+
+    @property
+    def tracking_option(self) -> str:
+        """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
+        default = self.tracking_uri == tracking_uri()
+        return "" if default or out_of_reach(self.tracking_uri) else f" --tracking-uri {self.tracking_uri}"
+
+
+def closing_lines(result: StudyResult) -> list[str]:
+    """What is printed at the end of a life: how it went, the best trials, where to look, how to go on."""
+    space, ledger, study = result.space, result.ledger, result.folder.study
+    lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]
+    lines.append("  " + headline(space, ledger, 0))
+    if left := open_work(space, ledger):
+        lines.append(f"  still open: {left}")
+    stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
+    shown = [s for s in best_trials(ledger, len(ledger.trials)) if not s.failed and s.trial.stage == stage][:3]
+    lines += [f"  {trial_line(record, space)}" for record in shown]
+    if result.frequent_reasons:
+        lines.append("  most frequent failures:")
+        lines += [f"    {count} x {reason}" for reason, count in result.frequent_reasons]
+    if result.trouble:
+        command = f"search status {study}{result.storage_option}"
+        lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
+    if left or result.status in ("interrupted", "out_of_budget", "failed"):
+        larger = {"out_of_budget": " --set search.time=... (or device_hours)"}.get(result.status, "")
+        lines.append(f"  go on:        search resume {study}{result.storage_option}{larger}")
+    lines.append(f"  see more:     analysis best --metric {space.metric.name} --study {study}{result.tracking_option}")
+    if result.kept:
+        lines.append(f"  checkpoints:  {', '.join(result.kept)} in {result.folder.uri}/trials")
+    if result.link:
+        lines.append(f"  MLflow:       {result.link}")
+    else:
+        lines.append(f"  MLflow:       search ui {study}{result.storage_option}")
+    return lines

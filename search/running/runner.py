@@ -1,0 +1,184 @@
+"""Running studies: start, resume, confirm. The library behind `search run | resume | confirm`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from search.running.life import SEARCH, Life, Options, Stage, now_ms
+from search.running.result import StudyResult
+from search.space import Space, load_space
+from search.store.environment import environment
+from search.store.errors import UserError
+from search.store.journal import Journal, fold, salvage
+from search.store.layout import StudyFolder, absolute, find_study, new_study, storage_option
+from search.store.ledger import Ledger
+from search.store.lock import exclusive
+
+__all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
+# What `resume --set` may change: how much is searched and on what, never what a point means.
+CHANGEABLE = {
+    "search": {
+        "trials", "time", "device_hours", "budget", "examples", "patience",
+        "max_failed_share", "max_retries", "keep_best", "concurrent",
+    },
+    "resources": {"gpus", "cpus", "workers"},
+}  # fmt: skip
+OUTSIDE = ("data", "disk", "process", "device")  # failures that say nothing of the point: they may come back
+ANY_OUTSIDE = "outside"  # all of them, as a kind
+
+
+def run_study(
+    space: Space, storage: str = "runs", *, name: str | None = None, options: Options | None = None
+) -> StudyResult:
+    """Start a study and run it to its end.
+
+    Raises: UserError when the storage cannot be written, the name is taken or a trial needs more than the machine has.
+    """
+
+    def write(folder: StudyFolder) -> None:
+        folder.space.write_text(space.to_yaml(), encoding="utf-8")
+        folder.environment.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
+        journal = Journal(folder.journal, Ledger())
+        journal.append("space", now_ms(), space=space.resolved())
+        journal.close()
+
+    folder = new_study(absolute(storage), space.name, name, write=write)
+    try:
+        return _told(folder, Life(space, folder, options or Options(), [SEARCH]))
+    except UserError:
+        if not fold(folder.journal, Ledger()).lives:
+            folder.delete(str(folder.local))  # nothing has run: no study is left behind
+        raise
+
+
+def resume_study(
+    storage: str = "runs",
+    study: str | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    retry_failed: str | None = None,
+    salvage_journal: bool = False,
+    options: Options | None = None,
+) -> StudyResult:
+    """Go on with whatever is open of a study (the newest one by default), or newly allowed: its search, then its
+    confirming.
+
+    Args:
+        overrides: `KEY.PATH=VALUE` of what may change (`CHANGEABLE`), such as larger budgets.
+        retry_failed: kind of failed trials that are run again, "outside" for all kinds whose cause lies outside the
+            point. A paper baseline that failed so is always run again.
+        salvage_journal: set damaged lines of the journal aside and go on from what is left.
+    Raises: UserError when there is no such study, another driver runs it, its files were edited or damaged, or an
+        override changes what is searched.
+    """
+    folder = find_study(absolute(storage), study)
+    folder.pull()
+    options = options or Options()
+    if salvage_journal:
+        with exclusive(folder):
+            for line in salvage(folder.journal):
+                options.console.print(f"salvaged: {line}", markup=False)
+            folder.tracked.unlink(missing_ok=True)  # a place in the old file; what MLflow has is found by its tags
+    ledger = fold(folder.journal, Ledger())
+    kept = _unedited(folder, ledger)
+    space = load_space(folder.space, overrides)
+    if overrides:
+        _check_changes(kept, space)
+
+    def before(journal: Journal) -> None:
+        if overrides:
+            folder.space.write_text(space.to_yaml(), encoding="utf-8")
+        if overrides or journal.ledger.space is None:
+            journal.append("space", now_ms(), space=space.resolved())
+        for trial_id in _to_retry(journal.ledger, retry_failed):
+            folder.delete(f"{folder.trial(trial_id)}/last")
+            journal.append("reopen", now_ms(), id=trial_id)
+
+    stages: list[Stage] = [SEARCH, *([ledger.confirming] if ledger.confirming else [])]
+    return _told(folder, Life(space, folder, options, stages), before)
+
+
+def confirm_study(
+    storage: str = "runs",
+    study: str | None = None,
+    *,
+    top: int = 3,
+    seeds: int = 5,
+    options: Options | None = None,
+) -> StudyResult:
+    """Run the `top` best points and the baseline on `seeds` fresh seeds each, hopeless points on fewer.
+
+    Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged, or
+        another driver runs it.
+    """
+    folder = find_study(absolute(storage), study)
+    folder.pull()
+    space = _unedited(folder, fold(folder.journal, Ledger()))
+    stage = {"stage": "confirm", "top": top, "seeds": seeds}
+    return _told(folder, Life(space, folder, options or Options(), [stage]))
+
+
+def _told(folder: StudyFolder, life: Life, before: Any = lambda _: None) -> StudyResult:
+    """Run a life; one that is interrupted before its first trial says how to go on all the same."""
+    try:
+        return life.run(before)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"go on with `search resume {folder.study}{storage_option(folder.storage)}`")
+        raise
+
+
+def _unedited(folder: StudyFolder, ledger: Ledger) -> Space:
+    """The study's space, which is the one that the journal holds.
+
+    Raises: UserError naming every key in which the file differs: ranks and weights would mean something else.
+    """
+    space = load_space(folder.space)
+    if ledger.space is None:  # made by an older version
+        return space
+    now = json.loads(json.dumps(space.resolved()))
+    if changed := list(_differences(ledger.space, now)):
+        raise UserError(
+            f"{folder.space}: edited since the study began: {'; '.join(changed)}. Nothing was run. Undo that, use"
+            f" `search resume --set` for what may change, or start another study from your own space file"
+        )
+    return space
+
+
+def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """`metric.mode: max is now min` for every leaf that differs."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in [*before, *(name for name in after if name not in before)]:
+            yield from _differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+    elif before != after:
+        yield f"{path}: {_shown(before)} is now {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _to_retry(ledger: Ledger, kind: str | None) -> list[str]:
+    """Ids of the failed trials that are to be run again."""
+    kinds = OUTSIDE if kind == ANY_OUTSIDE else (kind,)
+    found = []
+    for trial_id, record in ledger.trials.items():
+        failed = record.state.removeprefix("failed:") if record.failed else ""
+        if failed and (failed in kinds or (record.trial.baseline and failed in OUTSIDE)):
+            found.append(trial_id)
+    return found
+
+
+def _check_changes(before: Space, after: Space) -> None:
+    """Refuse overrides that would make a resumed study another study."""
+    old, new = before.resolved(), after.resolved()
+    for section in old.keys() | new.keys():
+        free = CHANGEABLE.get(section, set())
+        if _without(old.get(section), free) != _without(new.get(section), free):
+            allowed = ", ".join(f"{s}.{key}" for s, keys in CHANGEABLE.items() for key in sorted(keys))
+            raise UserError(f"--set: {section} cannot change when a study is resumed; allowed: {allowed}")
+
+
+def _without(section: Any, keys: set[str]) -> Any:
+    return {k: v for k, v in section.items() if k not in keys} if isinstance(section, dict) else section

@@ -1,0 +1,1 @@
+"""What a study keeps on disk: its folder, its journal, its lock."""

@@ -1,0 +1,150 @@
+"""The journal of a study: one JSON line per thing that happened (`search.store.ledger.Event`).
+
+It is written first; the Optuna study and the tracker follow it and are brought up to date from it after a death.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from search.store.errors import UserError
+from search.store.ledger import Event, Ledger
+
+SYNCED = ("space", "life", "start", "end", "reopen", "point", "close")  # what a power cut may not take
+
+
+class JournalError(UserError):
+    """A journal has a line that cannot be, or that does not follow from those before it."""
+
+
+class Journal:
+    """Appends events to the file and keeps the ledger in step. One writer at a time (the study's lock sees to it)."""
+
+    def __init__(self, path: Path, ledger: Ledger) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_torn_line(path)
+        self.ledger = fold(path, ledger)
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, kind: str, time: int, **fields: Any) -> Event:
+        """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations."""
+        event: Event = {"e": kind, "t": time, **fields}
+        self._file.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+        if kind in SYNCED:
+            os.fsync(self._file.fileno())
+        self.ledger.apply(event)
+        return event
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def fold(path: Path, ledger: Ledger) -> Ledger:
+    """The ledger with all events of the journal applied.
+
+    Raises: JournalError naming file and line.
+    """
+    start = 0
+    for event, end in read_with_ends(path):
+        try:
+            ledger.apply(event)
+        except (LookupError, TypeError, ValueError) as error:
+            raise _damaged(path, start, f"does not follow from the lines before it ({error!r})") from error
+        start = end
+    return ledger
+
+
+def read(path: Path, offset: int = 0) -> Iterator[Event]:
+    """The events from a byte offset on; an incomplete last line is left out. Raises: JournalError."""
+    yield from (event for event, _ in read_with_ends(path, offset))
+
+
+def read_with_ends(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
+    """(event, byte offset after its line); an incomplete last line is left out. Raises: JournalError."""
+    if not path.exists():
+        return
+    with path.open("rb") as f:
+        f.seek(offset)
+        for line in f:
+            if not line.endswith(b"\n"):
+                return
+            if (event := parsed(line)) is None:
+                raise _damaged(path, offset, "is not a line of a journal")
+            offset += len(line)
+            yield event, offset
+
+
+def parsed(line: bytes) -> Event | None:
+    """The event of a line, None when it is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:  # neither UTF-8 nor JSON
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("e"), str) and "t" in event else None
+
+
+def salvage(path: Path) -> list[str]:
+    """Set aside every line that is damaged or hangs in the air without one that is; what is left is a journal again.
+
+    The damaged file stays beside it as `<name>.damaged-<n>`. Returns: what was lost, a line each; [] if nothing was.
+    """
+    ledger, good, lost = Ledger(), [], []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        event = parsed(line) if line.endswith(b"\n") else None
+        if event is None:
+            lost.append(f"line {number}: unreadable")
+            continue
+        try:
+            ledger.apply(event)
+        except (LookupError, TypeError, ValueError):
+            lost.append(f"line {number}: {event['e']} of {event.get('id', event.get('number', 'the study'))}")
+            continue
+        good.append(line)
+    if not lost:
+        return []
+    aside = next(p for n in itertools.count(1) if not (p := path.with_name(f"{path.name}.damaged-{n}")).exists())
+    os.link(path, aside)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_bytes(b"".join(good))
+    os.replace(draft, path)
+    return [*lost, f"the file as it was: {aside}"]
+
+
+def _damaged(path: Path, offset: int, what: str) -> JournalError:
+    with path.open("rb") as f:
+        line = f.read(offset).count(b"\n") + 1
+    return JournalError(f"{path}:{line}: {what}; `search resume {path.parent.name} --salvage` sets such lines aside")
+
+
+def cut_torn_line(path: Path) -> None:
+    """Drop an incomplete last line, left by a process that died while it wrote."""
+    if not path.exists():
+        return
+    with path.open("rb+") as f:
+        size = f.seek(0, os.SEEK_END)
+        if size == 0:
+            return
+        step = 1 << 16
+        end = size
+        while end > 0:
+            start = max(0, end - step)
+            f.seek(start)
+            found = f.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            f.truncate(end)
+
+
+def finite(value: float | None) -> float | None:
+    """None for NaN and infinities: neither JSON nor any store takes them."""
+    return value if value is not None and math.isfinite(value) else None

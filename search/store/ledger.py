@@ -1,0 +1,215 @@
+"""What the journal of a study adds up to: where every trial, every point and the study as a whole stand.
+
+What a driver knows is the journal folded, event by event: a state that is lived and one that is replayed are the same
+code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
+# space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)
+# life     a driver starts on a stage                settings of this life
+# start    a trial is handed to Tune the first time  the fields of Trial
+# again    a trial is handed to Tune after a death or a pause, or is promoted from its rung: id
+# retry    a trial's process died, Tune starts it again: id, reason
+# eval     id, and the fields of Evaluation
+# rung     a trial has reached a rung: id, level, value (its best so far), go (false: it is to pause there)
+# pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
+#          best, best_at, examples, seconds so far
+# end      id, and the fields of Outcome
+# reopen   an ended trial is to be taken up again (`resume --retry-failed`): id
+# point    a point is settled: number, state, value (mean over its seeds), seeds
+# close    the driver ends in order: status, reason
+
+BETWEEN_LIVES = ("space", "reopen")  # written before a life begins: the time since the last one was nobody's work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial as it is planned: a point with a seed.
+
+    Attributes:
+        id: "t0007", "t0007.1" for the second seed of a point, "c0007.3" in stage confirm.
+        number: of the point in the Optuna study; repeat: which of its seeds, from 0.
+        point: the searched parameters' values; params: all hyperparameters.
+        baseline: "paper" for the published setting, else "".
+    """
+
+    id: str
+    number: int
+    repeat: int
+    seed: int
+    stage: str
+    point: Mapping[str, Any]
+    params: Mapping[str, Any]
+    point_id: str
+    baseline: str = ""
+
+
+@dataclass(kw_only=True)
+class TrialRecord:
+    """What the journal knows of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
+
+    rungs: level -> value of the rungs that the trial has reached; waiting: the level at which it waits for promotion.
+    """
+
+    trial: Trial
+    state: str = "running"
+    examples: int = 0
+    planned: int = 0
+    value: float | None = None
+    best: float | None = None
+    best_at: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    reason: str = ""
+    ended: int = 0
+    rungs: dict[int, float] = field(default_factory=dict)
+    waiting: int | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.state in ("running", "paused")
+
+    @property
+    def failed(self) -> bool:
+        return self.state.startswith("failed:")
+
+
+@dataclass
+class Ledger:
+    """What the journal adds up to. `maximise`: whether greater values are better."""
+
+    maximise: bool = True
+    trials: dict[str, TrialRecord] = field(default_factory=dict)
+    open_trials: dict[str, TrialRecord] = field(default_factory=dict)  # in order of their start
+    on_rungs: dict[str, TrialRecord] = field(default_factory=dict)  # those that have reached a rung
+    stops: Counter[str] = field(default_factory=Counter)  # of the ended ones
+    by_point: dict[tuple[str, int], list[TrialRecord]] = field(default_factory=dict)  # (stage, number), by repeat
+    tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended or reached a rung
+    points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
+    best: TrialRecord | None = None  # of the completed trials of stage search
+    examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
+    whole_trial: int = 0  # examples of the first trial as planned: the unit of budgets and patience; 0 = not known yet
+    examples_at_best: int = 0  # `examples` when the best point was settled
+    best_point: float | None = None
+    lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
+    closed: Event | None = None  # the last life's orderly end
+    space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
+    stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
+    confirming: Mapping[str, Any] | None = None  # settings of the last life that confirmed
+    _stage: str = "search"
+
+    def apply(self, event: Event) -> None:
+        kind, time = event["e"], event["t"]
+        if kind == "life":
+            self.lives.append((time, time))
+            self.closed = None
+            self._stage = event.get("stage", "search")
+            self.stages[self._stage] = "died"
+            if self._stage == "confirm":
+                self.confirming = {k: v for k, v in event.items() if k not in ("e", "t")}
+        elif self.lives and kind not in BETWEEN_LIVES:
+            self.lives[-1] = (self.lives[-1][0], max(time, self.lives[-1][1]))
+        handler = getattr(self, f"_{kind}", None)
+        if handler is not None:
+            handler(event)
+
+    def better(self, a: float, b: float | None) -> bool:
+        return b is None or (a > b if self.maximise else a < b)
+
+    def elapsed(self, now: int | None = None) -> float:
+        """Seconds that drivers of this study have been at work; time between their lives does not count."""
+        past = sum(last - first for first, last in self.lives)
+        running = max(0, now - self.lives[-1][1]) if now is not None and self.lives else 0
+        return (past + running) / 1000
+
+    def trial_seconds(self) -> float:
+        """Training and evaluation seconds of all trials."""
+        return sum(record.seconds for record in self.trials.values())
+
+    def whole_trials(self, examples: int) -> float:
+        """Training in whole trials; 0 until the first evaluation says how long a trial is."""
+        return examples / self.whole_trial if self.whole_trial else 0.0
+
+    def waiting(self) -> list[TrialRecord]:
+        """Trials that wait at their rungs, or are about to."""
+        return [record for record in self.open_trials.values() if record.waiting is not None]
+
+    def ended(self) -> int:
+        return sum(self.stops.values())
+
+    def failed(self) -> int:
+        return sum(count for stop, count in self.stops.items() if stop.startswith("failed:"))
+
+    def _start(self, event: Event) -> None:
+        trial = Trial(**{k: v for k, v in event.items() if k not in ("e", "t")})
+        record = TrialRecord(trial=trial)
+        self.trials[trial.id] = self.open_trials[trial.id] = record
+        self.by_point.setdefault((trial.stage, trial.number), []).append(record)
+
+    def _again(self, event: Event) -> None:
+        record = self.trials[event["id"]]
+        record.state, record.waiting = "running", None
+
+    def _rung(self, event: Event) -> None:
+        record = self.on_rungs[event["id"]] = self.trials[event["id"]]
+        record.rungs[event["level"]] = event["value"]
+        record.waiting = None if event["go"] else event["level"]
+        self.tried.add(record.trial.number)
+
+    def _retry(self, event: Event) -> None:
+        self.trials[event["id"]].retries += 1
+
+    def _eval(self, event: Event) -> None:
+        record = self.trials[event["id"]]
+        if record.trial.stage == "search":
+            self.examples += event["examples"] - record.examples
+            self.whole_trial = self.whole_trial or event["planned"]
+        record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
+        record.best, record.best_at = event["best"], event["best_at"]
+        record.seconds = max(record.seconds, event["seconds"])
+
+    def _pause(self, event: Event) -> None:
+        self.trials[event["id"]].state = "paused"
+
+    def _end(self, event: Event) -> None:
+        record = self.open_trials.pop(event["id"])
+        record.waiting = None
+        record.state, record.reason, record.ended = event["stop"], event["reason"], event["t"]
+        record.best, record.best_at = event["best"], event["best_at"]
+        record.examples, record.seconds = event["examples"], max(record.seconds, event["seconds"])
+        self.stops[record.state] += 1
+        if record.trial.stage == "search":
+            self.tried.add(record.trial.number)
+        ranks = record.trial.stage == "search" and record.state == "completed" and record.best is not None
+        if ranks and self.better(event["best"], self.best.best if self.best else None):
+            self.best = record
+
+    def _point(self, event: Event) -> None:
+        self.points[event["number"]] = event
+        if event["state"] == "complete" and self.better(event["value"], self.best_point):
+            self.best_point, self.examples_at_best = event["value"], self.examples
+
+    def _reopen(self, event: Event) -> None:
+        record = self.trials[event["id"]]
+        self.stops -= Counter([record.state])
+        record.state, record.reason = "paused", ""
+        self.open_trials[event["id"]] = record
+        if record.trial.stage == "search":
+            number = record.trial.number
+            self.points.pop(number, None)
+            if all(other.open for other in self.by_point["search", number]):
+                self.tried.discard(number)
+
+    def _space(self, event: Event) -> None:
+        self.space = event["space"]
+
+    def _close(self, event: Event) -> None:
+        self.closed = event
+        self.stages[self._stage] = event["status"]

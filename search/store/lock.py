@@ -1,0 +1,48 @@
+"""One driver per study: a lock that the operating system releases when its holder dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from filelock import FileLock, Timeout
+
+from search.store.layout import StorageError, StudyFolder
+
+WAIT_S = 0.3  # `alive` holds the lock for a moment
+
+
+class StudyHeldError(StorageError):
+    """Another process runs the study."""
+
+
+@contextmanager
+def exclusive(folder: StudyFolder) -> Iterator[None]:
+    """Hold the study for this process.
+
+    Raises: StudyHeldError when another process holds it; StorageError when its disk knows no locks.
+    """
+    # No soft lock where the disk has no other: it would outlive its holder.
+    lock = FileLock(folder.lock, timeout=WAIT_S, poll_interval=WAIT_S / 3, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StudyHeldError(f"study {folder.study} is being run by another process; see `search status`") from None
+    except OSError as error:
+        raise StorageError(f"{folder.lock}: cannot be locked: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def alive(folder: StudyFolder) -> bool:
+    """Whether a driver of this study runs (on this machine, or on another one that shares the disk).
+
+    Raises: StorageError when its disk knows no locks.
+    """
+    try:
+        with exclusive(folder):
+            return False
+    except StudyHeldError:
+        return True

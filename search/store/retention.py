@@ -1,0 +1,76 @@
+"""Keeping the disk bounded: whose checkpoints stay, what of the others goes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from statistics import fmean
+
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, TrialRecord
+from trainables.contract.trial_files import LAST, WEIGHTS
+
+
+class CheckpointRetention:
+    """Deletes the weights of ended trials that are not among the `keep` best, and the last states of all ended ones.
+
+    What `analysis test` and `export` want stays too: while points are being confirmed every seed of them, afterwards
+    every seed of the best one and of the baseline (of the baseline in the search, where nothing was confirmed). Of the
+    trials that wait at their rungs the most promising keep their states, as many as fit into `states_gb` GB; the
+    others, should they be promoted, start again from their seeds.
+
+    Similarities and `trial.json` stay. A pruned trial writes its checkpoint only when its process gets the next trial,
+    so what is not there yet is looked for again the next time, and a last time after all processes have ended.
+    """
+
+    def __init__(self, folder: StudyFolder, ledger: Ledger, keep: int, states_gb: float = math.inf) -> None:
+        self._folder, self._ledger, self._keep = folder, ledger, keep
+        self._states = states_gb * 1e9
+        self._sizes: dict[tuple[str, int], int] = {}  # (paused trial, level) -> bytes of its state and checkpoint
+        self._clean: set[str] = set()  # nothing is left to delete there
+
+    def kept(self) -> list[str]:
+        """Ids of the trials whose weights stay, best first."""
+        sign = 1.0 if self._ledger.maximise else -1.0
+        ended = [s for s in self._ledger.trials.values() if not s.open and not s.failed and s.best is not None]
+        best = heapq.nlargest(self._keep, ended, key=lambda s: sign * (s.best or 0.0))
+        confirmed: dict[int, list[TrialRecord]] = {}
+        for record in ended:
+            if record.trial.stage == "confirm":
+                confirmed.setdefault(record.trial.number, []).append(record)
+        means = {point: sign * fmean(s.best or 0.0 for s in records) for point, records in confirmed.items()}
+        leader = max(means, key=means.__getitem__, default=None)
+        racing = self._ledger.stages.get("confirm", "finished") != "finished"
+        for number, records in confirmed.items():
+            if racing or number == leader or records[0].trial.baseline:
+                best += records
+        if not any(s.trial.baseline for records in confirmed.values() for s in records):
+            best += [s for s in ended if s.trial.baseline]
+        return list(dict.fromkeys(s.trial.id for s in best))
+
+    def apply(self, final: bool = False) -> None:
+        """Delete what may go. Args: final: no trial process is alive, so what is missing now will not come."""
+        kept = set(self.kept())
+        self._bound_states()
+        for trial_id, record in self._ledger.trials.items():
+            if record.open or trial_id in self._clean or (trial_id in kept and not final):
+                continue
+            folder = self._folder.trial(trial_id)
+            self._folder.delete(f"{folder}/{LAST}")
+            if trial_id not in kept and (self._folder.delete(f"{folder}/{WEIGHTS}") or final):
+                self._clean.add(trial_id)
+
+    def _bound_states(self) -> None:
+        """Delete the states of paused trials that do not fit, from the least promising on."""
+        sign, taken = 1.0 if self._ledger.maximise else -1.0, 0
+        paused = [(r, r.waiting) for r in self._ledger.waiting() if r.state == "paused" and r.waiting is not None]
+        for record, level in sorted(paused, key=lambda pair: (-pair[1], -sign * pair[0].rungs[pair[1]])):
+            folder, known = self._folder.trial(record.trial.id), (record.trial.id, level)
+            if known not in self._sizes:
+                self._sizes[known] = self._folder.size(f"{folder}/{LAST}") + self._folder.size(f"{folder}/{WEIGHTS}")
+            taken += self._sizes[known]
+            if taken > self._states and self._sizes[known]:
+                taken -= self._sizes[known]
+                self._sizes[known] = 0
+                self._folder.delete(f"{folder}/{LAST}")
+                self._folder.delete(f"{folder}/{WEIGHTS}")

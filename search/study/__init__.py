@@ -1,0 +1,1 @@
+"""The study: what is proposed, what is stopped, what is judged."""

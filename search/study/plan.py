@@ -1,0 +1,53 @@
+"""What a plan of trials is, and what every plan makes its trials of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from search.space import Space
+from search.store.ledger import Trial, TrialRecord
+from search.study.samplers import key
+from trainables.contract.spec import Evaluation, Verdict
+
+
+class Plan(Protocol):
+    """What runs next, when a trial is stopped early, and what an ended one means."""
+
+    def next(self) -> Trial | None:
+        """A new trial or a waiting one to be taken up again, or None when there is none now."""
+
+    def exhausted(self) -> bool:
+        """Whether no new trial can come, whatever the running ones do."""
+
+    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+        """Take note of an evaluation: go on, stop for good (prune), or save the state and wait (pause)."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """Take note of an ended trial."""
+
+
+def make_trial(
+    space: Space, point: Mapping[str, Any], *, number: int, repeat: int, seed: int, stage: str, baseline: str
+) -> Trial:
+    """A trial with its names; `point_id` is a hash of all hyperparameters, so that studies can be compared."""
+    params = space.values(point)
+    identity = key({"method": space.method, "encoder": space.encoder, **params})
+    base = f"{'t' if stage == 'search' else 'c'}{number:04d}"
+    return Trial(
+        id=base if stage == "search" and repeat == 0 else f"{base}.{repeat}",
+        number=number,
+        repeat=repeat,
+        seed=seed,
+        stage=stage,
+        point=dict(point),
+        params=params,
+        point_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        baseline=baseline,
+    )
+
+
+def seed_values(records: Iterable[TrialRecord]) -> list[float]:
+    """The values of a point's completed seeds."""
+    return [record.best for record in records if record.state == "completed" and record.best is not None]

@@ -1,0 +1,64 @@
+"""Pausing at rungs and promoting: asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, Algorithm 2).
+
+A trial that reaches a rung goes on when it is among the best 1 in `reduction` of all that have reached it, and pauses
+otherwise; when others push it up into that share, it is taken up again. Who stands where is in the ledger
+(`rung` events).
+"""
+
+from __future__ import annotations
+
+import math
+
+from search.store.ledger import Ledger, TrialRecord
+
+
+class Promotion:
+    """The rungs of a study. Only points' first seeds stand on them.
+
+    Args:
+        reduction: 1 in this many goes on, at least 2.
+        first: examples of the lowest rung; the next ones are at `first * reduction`, `first * reduction**2`, ...
+    """
+
+    def __init__(self, ledger: Ledger, reduction: int, first: int) -> None:
+        self._ledger, self._reduction, self._first = ledger, reduction, first
+        self._sign = 1.0 if ledger.maximise else -1.0
+
+    def level(self, examples: int) -> int:
+        """The highest rung at or below so many examples, from 0; -1 below all."""
+        if examples < self._first:
+            return -1
+        return int(math.log(examples / self._first, self._reduction) + 1e-9)
+
+    def goes_on(self, record: TrialRecord, level: int, value: float) -> bool:
+        """Whether a trial that reaches a rung with this value is among the best of all that reached it, itself one."""
+        others = [r for r in self._on(level) if r is not record]
+        better = sum(self._sign * r.rungs[level] >= self._sign * value for r in others)
+        return better < (len(others) + 1) // self._reduction
+
+    def next(self) -> TrialRecord | None:
+        """The paused trial to take up: the best that may leave its rung, of the highest rung that has one."""
+        waiting = [r for r in self._ledger.waiting() if r.state == "paused"]
+        for level in sorted({r.waiting for r in waiting if r.waiting is not None}, reverse=True):
+            reached = self._on(level)
+            ranked = sorted(reached, key=lambda r: (-self._sign * r.rungs[level], r.trial.number))
+            for record in ranked[: len(reached) // self._reduction]:
+                if record.waiting == level and record.state == "paused":
+                    return record
+        return None
+
+    def leader(self) -> TrialRecord | None:
+        """The best paused trial of the highest rung, where no completed trial is as good: a search whose rungs hold too
+        few to promote any would otherwise end with nothing trained to its end."""
+        waiting = [r for r in self._ledger.waiting() if r.state == "paused"]
+        if not waiting:
+            return None
+        top = max(r.waiting for r in waiting if r.waiting is not None)
+        best = max((r for r in waiting if r.waiting == top), key=lambda r: (self._sign * r.rungs[top], -r.trial.number))
+        done = self._ledger.best
+        if done is not None and done.best is not None and self._sign * done.best >= self._sign * best.rungs[top]:
+            return None
+        return best
+
+    def _on(self, level: int) -> list[TrialRecord]:
+        return [r for r in self._ledger.on_rungs.values() if level in r.rungs and not r.failed]

@@ -1,0 +1,1 @@
+"""The journal replayed into MLflow."""

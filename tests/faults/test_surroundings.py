@@ -1,0 +1,159 @@
+"""What is around a search: a tracker or a head that is gone, other users, other machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from lives import Study
+
+from search.cli.main import main
+from search.remote.bundle import make_bundle
+from search.remote.tunnel import use_token
+from search.running.ray_session import check_head
+from search.store.errors import UserError
+from search.store.layout import check_name, new_study
+from search.tracking.mlflow_store import unreachable
+
+
+def nobody_listens() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_a_tracker_that_is_down_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
+    study = Study(tmp_path, trials=1, data=data, train={"max_examples": 300, "eval_examples": 100})
+    study.program = [sys.executable, "-m", "search"]  # ray is imported by the command itself, when it is ready for it
+    uri = f"http://127.0.0.1:{nobody_listens()}"
+    study.environment["MLFLOW_TRACKING_URI"] = uri
+    process = study.run()
+    assert process.stdout is not None
+    began = time.monotonic()
+    said = process.stdout.readline()
+    listening = listeners(process.pid)
+    text, _ = process.communicate(timeout=240)
+    assert f"tracker: {uri} does not answer" in said
+    assert time.monotonic() - began < 240
+    assert process.returncode == 0, text
+    assert set(study.ends().values()) == {"completed"}
+    assert "the tracker is behind" in text
+    assert all(address.startswith("127.") or address == "::1" for address in listening), listening
+
+
+def listeners(pid: int) -> set[str]:
+    """Addresses that a process and its children come to listen on within its first trial."""
+    found: set[str] = set()
+    until = time.monotonic() + 60
+    while time.monotonic() < until and psutil.pid_exists(pid):
+        try:
+            children = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            break
+        pids = {p.pid for p in children}
+        lines = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
+        for line in lines:
+            owners = {int(number) for number in re.findall(r"pid=(\d+)", line)}
+            if owners & pids:
+                host = line.split()[3].rsplit(":", 1)[0].strip("[]")
+                found.add(host.removeprefix("::ffff:"))
+        if any(p.name().startswith("ray::TrialJob") for p in children if p.is_running()):
+            break
+        time.sleep(0.3)
+    assert found, "nothing listens"
+    return found
+
+
+def test_a_head_that_is_gone_is_refused_soon() -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match="cannot be reached: Connection refused"):
+        check_head(f"127.0.0.1:{nobody_listens()}")
+    with pytest.raises(UserError, match="cannot be reached"):
+        check_head("host.invalid:6379")
+    check_head("auto")
+    assert time.monotonic() - began < 10
+
+
+def test_only_servers_are_asked_whether_they_answer() -> None:
+    assert unreachable("sqlite:////nowhere/mlflow.db") == ""
+    assert "does not answer" in unreachable(f"http://127.0.0.1:{nobody_listens()}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert unreachable(f"http://127.0.0.1:{server.getsockname()[1]}") == ""
+
+
+def test_keys_do_not_travel(tmp_path: Path) -> None:
+    folder = tmp_path / "extras"
+    folder.mkdir()
+    for name in ("words.txt", ".env", "server.pem", "id_rsa"):
+        (folder / name).write_text("x")
+    make_bundle(tmp_path / "job", None, [str(folder)])
+    sent = {p.name for p in (tmp_path / "job").rglob("*") if p.is_file()}
+    assert "words.txt" in sent
+    assert not sent & {".env", "server.pem", "id_rsa"}
+    with pytest.raises(UserError, match="looks like a key"):
+        make_bundle(tmp_path / "other", None, [str(folder / "server.pem")])
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "auth_token"
+    token.write_text("secret")
+    token.chmod(0o644)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(UserError, match="others can read this token; `chmod 600"):
+        use_token("cluster.yaml")
+    token.chmod(0o600)
+    use_token("cluster.yaml")
+
+
+@pytest.mark.parametrize("name", ["a'b", "a\nb", "-x", ".hidden", "", "a b", "x" * 101, "mlflow.db", "ä"])
+def test_names_that_filters_and_shells_would_not_take(name: str) -> None:
+    with pytest.raises(UserError, match="--name: expected letters, digits"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("odd", "?%#")
+def test_a_storage_that_mlflow_would_split(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(UserError, match=f"{re.escape(odd)} cannot stand in the path"):
+        new_study(str(tmp_path / f"a{odd}b"), "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_printed_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from search.store.layout import storage_option
+
+    monkeypatch.delenv("SEARCH_CLUSTER", raising=False)
+    assert storage_option("/tmp/my runs") == " --storage '/tmp/my runs'"
+    done = CliRunner().invoke(main, ["list", "--storage", str(tmp_path / "my runs")])
+    assert done.exit_code == 0
+
+
+def test_rays_folders_lie_where_only_we_can_look() -> None:
+    from search.running import private_ray
+
+    parent = private_ray._parent()
+    assert stat.S_IMODE(parent.stat().st_mode) == 0o700
+    assert parent.stat().st_uid == os.getuid()
+    old, young = parent / "old", parent / "young"
+    for folder in (old, young):
+        folder.mkdir(exist_ok=True)
+    hour_ago = time.time() - 3600
+    os.utime(old, (hour_ago, hour_ago))
+    private_ray.clear(parent)
+    assert not old.exists()
+    assert young.exists()
+    young.rmdir()

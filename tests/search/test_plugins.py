@@ -1,0 +1,349 @@
+"""A method and an evaluation from outside: found, checked, sent along, trained, and said in one line when broken."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from search.cli.main import main
+from search.remote.bundle import make_bundle
+from search.space import SpaceError, load_space, smoke, space_from
+from search.space.outside import changed
+from trainables.contract import registry
+from trainables.contract.registry import declared
+from trainables.contract.spec import TrialSpec
+from trainables.methods.method import load_method
+from trainables.training.trial import run_trial
+
+pytestmark = pytest.mark.costly
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+SHORT = ("--set", "search.trials=2", "--set", "smoke.train={max_examples: 400, eval_examples: 200}")
+METHOD = (EXAMPLES / "dcl.py").read_text(encoding="utf-8")
+EVALUATION = '''
+"""How well length is told from the vectors, and a number of the folder."""
+import numpy as np
+
+from trainables.contract.evaluation import DevEvaluation
+
+TEXTS = ["a b", "a b c", "a b c d e f", "the dog runs in the park"]
+
+
+def evaluate(embed, folder):
+    vectors = embed(TEXTS)
+    assert vectors.dtype == np.float32 and len(vectors) == len(TEXTS)
+    spread = float(np.std(vectors @ vectors.T))
+    return {"spread": spread, "given": float((folder / "number.txt").read_text())}
+
+
+EVALUATION = DevEvaluation(name="lengths", metrics=("spread", "given"), evaluate=evaluate)
+'''
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """The example's two files, outside the repository."""
+    for name in ("dcl.py", "dcl.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    return tmp_path
+
+
+def errors(path: Path) -> list[str]:
+    with pytest.raises(SpaceError) as caught:
+        load_space(path)
+    return str(caught.value).splitlines()
+
+
+def test_the_example_is_the_paper_s_formula(outside):
+    load_space(outside / "dcl.yaml")
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 5, 7))
+    rows = np.concatenate([a, b]) / np.linalg.norm(np.concatenate([a, b]), axis=1, keepdims=True)
+    for decoupled in (True, False):
+        config = declared("dcl").config(temperature=0.3, decoupled=decoupled)
+        total = 0.0
+        for i in range(10):
+            partner = (i + 5) % 10
+            others = [j for j in range(10) if j != i and not (decoupled and j == partner)]
+            total -= rows[i] @ rows[partner] / 0.3
+            total += np.log(sum(np.exp(rows[i] @ rows[j] / 0.3) for j in others))
+        ours = load_method("dcl").loss({"anchor": torch.tensor(a), "positive": torch.tensor(b)}, config)
+        assert float(ours) == pytest.approx(total / 10, abs=1e-6)
+
+
+def test_its_own_hyperparameters_are_checked_like_ours(outside):
+    path = outside / "dcl.yaml"
+    path.write_text(path.read_text().replace("decoupled: {choice: [true, false]}", "decuopled: true"))
+    assert errors(path) == [f"{path}:11: params.decuopled: unknown for 'dcl'; did you mean 'decoupled'?"]
+
+
+def test_a_resolved_space_needs_the_file_no_more(outside):
+    space = load_space(outside / "dcl.yaml")
+    stored = outside / "elsewhere" / "space.yaml"
+    stored.parent.mkdir()
+    stored.write_text(space.to_yaml())
+    assert "    def loss(z, config):" in stored.read_text()  # as a person writes it
+    (outside / "dcl.py").unlink()
+    again = load_space(stored)
+    assert again.resolved() == space.resolved()
+    assert again.fingerprint == space.fingerprint
+    assert space_from(space.resolved()).plugins == space.plugins
+    assert smoke(space).method == "dcl"
+    assert changed(again.plugins) == []  # gone is not changed
+    (outside / "dcl.py").write_text(METHOD + "\n# another\n")
+    assert changed(again.plugins) == [
+        f"{outside}/dcl.py has changed since the study began, which goes on with its own copy"
+    ]
+    assert load_space(outside / "dcl.yaml").fingerprint != space.fingerprint
+
+
+def test_a_base_file_names_plugins_beside_itself(outside):
+    (outside / "deeper").mkdir()
+    (outside / "deeper" / "mine.yaml").write_text("extends: ../dcl.yaml\nsearch: {trials: 2}\n")
+    assert load_space(outside / "deeper" / "mine.yaml").method == "dcl"
+
+
+def test_the_job_of_a_cluster_carries_it(outside, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "number.txt").write_text("0.25")
+    (outside / "lengths.py").write_text(EVALUATION)
+    text = (outside / "dcl.yaml").read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
+    (outside / "dcl.yaml").write_text(text)
+    space = load_space(outside / "dcl.yaml", [f"data.evaluations={{lengths: {folder}}}"])
+    (tmp_path / "bundle").mkdir()
+    make_bundle(tmp_path / "bundle", space)
+    for name in ("dcl.py", "lengths.py", "data/number.txt"):
+        (outside / name).unlink()
+    there = load_space(tmp_path / "bundle" / "space.yaml")
+    assert there.plugins == space.plugins
+    assert there.data.evaluations == {"lengths": "carried/data"}
+    assert (tmp_path / "bundle" / "carried" / "data" / "number.txt").read_text() == "0.25"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "{plugin}: no such file"),
+        ("import torch\n\ndef loss(:\n", "{plugin}:3: SyntaxError: invalid syntax"),
+        ("import torch\nimport no_such_module_anywhere\n", "{plugin}:2: ModuleNotFoundError: No module named 'no"),
+        ("def f():\n    return 1 / 0\n\nX = f()\n", "{plugin}:2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)\n", "{plugin}:1: SystemExit: 3"),
+        ("X = 1\n", "{plugin}:1: defines neither METHOD nor EVALUATION"),
+        ("X = 1\nMETHOD = X\n", "{plugin}:2: METHOD: expected a trainables.methods.method.Method, got int"),
+        (METHOD.replace('name="dcl"', 'name="simcse"'), "a method 'simcse' is shipped here already; choose another"),
+        (METHOD.replace('name="dcl"', 'name="d c l"'), "METHOD: name: expected letters, digits and '_', got 'd c l'"),
+        (METHOD.replace("@dataclass(frozen=True, kw_only=True)\n", ""), "config: DclConfig lacks @dataclass(frozen"),
+        (METHOD.replace('knob(True, "false: the positive stays in the denominator, which is NT-Xent")', "True"),
+         "config: DclConfig.decoupled: expected knob(default, doc, ...)"),
+        ("EVALUATION = len\n", "{plugin}:1: EVALUATION: expected a DevEvaluation, got builtin_function_or_method"),
+        (EVALUATION.replace('("spread", "given")', '"spread"'), "EVALUATION: metrics: expected names of letters"),
+    ],
+)  # fmt: skip
+def test_a_broken_plugin_is_one_line_with_its_place(outside, text, message):
+    plugin = outside / "dcl.py"
+    plugin.unlink()
+    if text is not None:
+        plugin.write_text(text)
+    result = CliRunner().invoke(main, ["check", str(outside / "dcl.yaml")])
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"{outside}/dcl.yaml:3: plugins: {plugin}")
+    assert message.format(plugin=plugin) in line
+
+
+def test_two_plugins_of_one_name_are_told_apart(outside):
+    (outside / "other.py").write_text(METHOD + "\n")
+    path = outside / "dcl.yaml"
+    path.write_text(path.read_text().replace("[dcl.py]", "[dcl.py, other.py]"))
+    (line,) = errors(path)
+    at = METHOD[: METHOD.index("METHOD =")].count("\n") + 1
+    assert f"{outside}/other.py:{at}: method 'dcl' is also brought by {outside}/dcl.py:{at}; rename one" in line
+
+
+def test_an_edited_file_is_read_anew(outside):
+    assert load_space(outside / "dcl.yaml").base["decoupled"] is True
+    (outside / "dcl.py").write_text(METHOD.replace("knob(True", "knob(False"))
+    assert load_space(outside / "dcl.yaml").base["decoupled"] is False
+
+
+def trained(space: Any, folder: Path) -> tuple[Any, list[Any]]:
+    """A trial of the space in a process that knows nothing of its plugins, as a Ray worker."""
+    spec = TrialSpec(
+        method=space.method,
+        encoder=space.encoder,
+        data=yaml.safe_load(space.to_yaml())["data"],
+        metric=space.metric.name,
+        params={**space.base, "max_examples": 64, "batch_size": 16, "eval_examples": 32},
+        folder=str(folder),
+        plugins=space.plugins,
+    )
+    spec = TrialSpec.from_dict(copy.deepcopy(spec.to_dict()))
+    registry._methods.clear()
+    registry._evaluations.clear()
+    seen: list[Any] = []
+    return run_trial(spec, lambda e: seen.append(e) or "go"), seen  # type: ignore[func-returns-value]
+
+
+def test_a_trial_carries_its_method(outside):
+    space = load_space(outside / "dcl.yaml")
+    (outside / "dcl.py").unlink()
+    outcome, seen = trained(space, outside / "trial")
+    assert outcome.stop == "completed", outcome.traceback
+    assert [e.examples for e in seen] == [32, 64]
+
+
+def test_a_specification_of_before_there_were_plugins_loads():
+    old = {"method": "simcse", "encoder": "builtin:tiny", "data": {}, "metric": "builtin_dev", "folder": "x"}
+    assert TrialSpec.from_dict(old).plugins == ()
+
+
+def test_an_evaluation_from_outside_selects(outside):
+    (outside / "lengths.py").write_text(EVALUATION)
+    (outside / "number.txt").write_text("0.25")
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
+    text = text.replace("builtin_dev", "'mean(spread_dev,given_dev)'")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{lengths: {outside}}}}}"))
+    space = load_space(path)
+    assert space.metric.name == "mean(spread_dev,given_dev)"
+    assert smoke(space).metric.name == space.metric.name
+    outcome, seen = trained(space, outside / "trial")
+    assert outcome.stop == "completed", outcome.traceback
+    metrics = seen[-1].metrics
+    assert {"builtin_dev", "spread_dev", "given_dev"} <= metrics.keys()
+    assert metrics["given_dev"] == 0.25
+    assert seen[-1].value == pytest.approx((metrics["spread_dev"] + 0.25) / 2)
+    assert "untrained_mean(spread_dev,given_dev)" in seen[0].metrics
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("evaluations: {length: null}", "data.evaluations: unknown evaluation 'length'; did you mean 'lengths'?"),
+        ("evaluations: 3", "data.evaluations: expected names, or a mapping of name to a folder or null"),
+        ("evaluations: [lengths]", ""),
+    ],
+)
+def test_mistakes_about_evaluations(outside, data, message):
+    (outside / "lengths.py").write_text(EVALUATION)
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], {data}}}"))
+    if message:
+        assert any(message in line for line in errors(path))
+    else:
+        assert load_space(path).data.evaluations == {"lengths": None}
+
+
+def distribution(folder: Path, name: str = "dcl") -> Path:
+    """The example as an installed distribution with an entry point, in a folder for PYTHONPATH."""
+    source, site = folder / "source", folder / "site"
+    source.mkdir(parents=True)
+    (source / "dcl_method.py").write_text(METHOD)
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "dcl-method"\nversion = "1.0"\n'
+        f'[project.entry-points."contrastive_search.methods"]\n{name} = "dcl_method:METHOD"\n'
+        '[tool.setuptools]\npy-modules = ["dcl_method"]\n'
+    )
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--target", str(site), str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def command(folder: Path, *words: str, path: tuple[Path, ...] = (), code: int = 0) -> str:
+    """A command line in a folder of its own, in a fresh process; what it printed."""
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
+        "SEARCH_CACHE_DIR": str(folder / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_an_installed_method_needs_no_plugins(outside, tmp_path):
+    site = distribution(tmp_path / "dist")
+    path = outside / "dcl.yaml"
+    path.write_text(path.read_text().replace("plugins: [dcl.py]\n", ""))
+    (outside / "dcl.py").unlink()
+    assert "unknown 'dcl'" in command(outside, "search", "check", "dcl.yaml", code=2)
+    assert "dcl on builtin:tiny" in command(outside, "search", "check", "dcl.yaml", path=(site,))
+
+
+def test_an_installed_method_of_a_taken_name_is_said(outside, tmp_path):
+    site = distribution(tmp_path / "dist", name="simcse")
+    (outside / "plain.yaml").write_text((ROOT / "spaces" / "quickstart.yaml").read_text())
+    (line,) = command(outside, "search", "check", "plain.yaml", path=(site,), code=2).splitlines()
+    assert "distribution dcl-method, entry point simcse = dcl_method:METHOD: a method 'simcse' is shipped here" in line
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_whole_way(outside, tmp_path, installed):
+    """Check, smoke run, confirm, resume, best, report, export, SentenceTransformer; the package untouched."""
+    site: tuple[Path, ...] = ()
+    if installed:
+        site = (distribution(tmp_path / "dist"),)
+        (outside / "dcl.yaml").write_text((outside / "dcl.yaml").read_text().replace("plugins: [dcl.py]\n", ""))
+        (outside / "dcl.py").unlink()
+    command(outside, "search", "check", "dcl.yaml", path=site)
+    command(outside, "search", "run", "dcl.yaml", "--smoke", "--name", "first", *SHORT, path=site)
+    if not installed:
+        (outside / "dcl.py").write_text(METHOD.replace("def loss", "def lost"))  # the study has its own copy
+    said = command(outside, "search", "confirm", "first", "--top", "1", "--seeds", "2", path=site)
+    assert installed or "has changed since the study began" in said
+    command(outside, "search", "resume", "first", path=site)
+    assert "learning_rate" in command(outside, "analysis", "best", "--study", "first", path=site)
+    command(outside, "analysis", "report", "--study", "first", path=site)
+    command(outside, "analysis", "export", "--study", "first", "--out", "model", path=site)
+    from sentence_transformers import SentenceTransformer
+
+    assert SentenceTransformer(str(outside / "model")).encode(["a sentence"]).shape[0] == 1
+
+
+def test_the_guide_s_text_is_what_runs_here(outside):
+    """CONTRIBUTING's section: its files, its lines of YAML and TOML, its commands."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.split("## Write your own method in a file")[1].split("\n## ")[0]
+    blocks = [textwrap.dedent(b) for b in re.findall(r"(?:^    .+\n)+", section, flags=re.MULTILINE)]
+    space, commands, entry, evaluation = blocks
+    written = yaml.safe_load((outside / "dcl.yaml").read_text())
+    assert yaml.safe_load(space).items() <= written.items()
+    for line in commands.strip().split(" && "):
+        words = shlex.split(line)
+        assert words[0] == "search"
+        if words[1] == "check":
+            assert CliRunner().invoke(main, ["check", str(outside / words[2])]).exit_code == 0
+        else:  # test_the_whole_way runs it
+            main.commands[words[1]].make_context(words[1], words[2:], resilient_parsing=True)
+    assert tomllib.loads(entry)["project"]["entry-points"]["contrastive_search.methods"] == {"dcl": "dcl_method:METHOD"}
+    assert evaluation.strip() in ('EVALUATION = DevEvaluation(name="topics", metrics=("topics",), evaluate=evaluate)',)
+    imported = re.findall(r"`(from trainables[^`]*)`", section)
+    assert len(imported) == 1
+    names: dict[str, Any] = {"evaluate": lambda embed, folder: {"topics": 0.0 if folder else len(embed(["a"]))}}
+    exec(f"{imported[0]}\n{evaluation}", names)
+    assert names["EVALUATION"].name == "topics"
+    assert len(METHOD.splitlines()) <= 45  # "some 35 lines" without its imports

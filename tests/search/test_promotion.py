@@ -1,0 +1,195 @@
+"""Pruner asha: trials pause at rungs and are promoted; nothing of that is lost or changed by deaths. No Ray."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness import EVALUATIONS, RUNG, Death, World, curve, make_space
+
+from analysis.tables.trials import _row
+from search.space import Space
+from search.store.journal import read
+from search.store.ledger import Ledger, Trial
+from search.store.retention import CheckpointRetention
+from search.study.promotion import Promotion
+from search.tracking.batches import TrialBatch
+
+
+def asha_space(**search: Any) -> Space:
+    return make_space({"trials": 27, "baseline": "none", **search}, pruner={"kind": "asha", "reduction": 3})
+
+
+def promotions(world: World) -> Counter[str]:
+    """How often each trial was taken up from its rung."""
+    waits, found = set(), Counter[str]()
+    for event in read(world.folder.journal):
+        if event["e"] == "rung" and not event["go"]:
+            waits.add(event["id"])
+        elif event["e"] == "again" and event["id"] in waits:
+            waits.remove(event["id"])
+            found[event["id"]] += 1
+    return found
+
+
+def steps(ledger: Ledger) -> dict[str, tuple[str, int, float | None]]:
+    return {name: (r.state, r.examples, r.best) for name, r in ledger.trials.items()}
+
+
+def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) -> None:
+    world = World(asha_space(), tmp_path)
+    driver = world.life(concurrency=1)
+    ledger = driver.ledger
+    assert driver.status == "finished"
+    assert not ledger.open_trials
+    assert ledger.stops["completed"] + ledger.stops["pruned"] == 27
+    assert promotions(world)  # some went on later than they paused
+    assert world.evaluations < 0.5 * 27 * EVALUATIONS
+    full = max(max(curve(r.trial, k) for k in range(1, EVALUATIONS + 1)) for r in ledger.trials.values())
+    assert ledger.best is not None
+    assert ledger.best.best == pytest.approx(full, abs=0.02)
+
+
+def test_who_goes_on_is_the_rule_of_the_paper() -> None:
+    """Against the definition, on rungs filled at random: the top third of a rung, itself counted."""
+    rng = random.Random(0)
+    ledger = Ledger()
+    rungs = Promotion(ledger, 3, 100)
+    assert [rungs.level(e) for e in (99, 100, 299, 300, 899, 900)] == [-1, 0, 0, 1, 1, 2]
+    ledger.apply({"e": "life", "t": 0})
+    values: list[float] = []
+    for number in range(30):
+        trial = {"id": f"t{number:04d}", "number": number, "repeat": 0, "seed": 0, "stage": "search", "point": {},
+                 "params": {}, "point_id": "", "baseline": ""}  # fmt: skip
+        ledger.apply({"e": "start", "t": 0, **trial})
+        value = rng.random()
+        values.append(value)
+        go = rungs.goes_on(ledger.trials[trial["id"]], 0, value)  # type: ignore[index]
+        assert go == (value in sorted(values, reverse=True)[: len(values) // 3])
+        ledger.apply({"e": "rung", "t": 0, "id": trial["id"], "level": 0, "value": value, "go": go})
+        if not go:
+            ledger.apply({"e": "pause", "t": 0, "id": trial["id"]})
+        best = set(sorted(values, reverse=True)[: len(values) // 3])
+        left = [r for r in ledger.waiting() if r.rungs[0] in best]
+        promoted = rungs.next()
+        assert promoted is (max(left, key=lambda r: r.rungs[0]) if left else None)
+        if promoted:
+            ledger.apply({"e": "again", "t": 0, "id": promoted.trial.id})
+
+
+@pytest.mark.parametrize("trials", [1, 2, 4])
+def test_a_few_points_are_enough_to_complete_one(trials: int, tmp_path: Path) -> None:
+    """Fewer than `reduction` points promote nobody: the leader goes to its end."""
+    ledger = World(asha_space(trials=trials), tmp_path).life().ledger
+    assert ledger.stops["completed"] >= 1
+    assert ledger.ended() == trials
+
+
+def test_the_baseline_never_pauses(tmp_path: Path) -> None:
+    space = make_space({"trials": 12, "repeats": 2}, pruner={"kind": "asha"})
+
+    def value(trial: Trial, k: int) -> float:
+        return 0.1 if trial.baseline else curve(trial, k)
+
+    world = World(space, tmp_path, value=value)
+    ledger = world.life(concurrency=4).ledger
+    baseline = [r for r in ledger.trials.values() if r.trial.baseline]
+    assert [r.state for r in baseline] == ["completed", "completed"]
+    assert not promotions(world)["t0000"]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:
+    """Kill after kill at random writes: the same points and seeds; with one trial at a time the same promotions too."""
+    plain = World(asha_space(sampler=sampler, trials=14), tmp_path / "plain")
+    expected = plain.life(concurrency=workers).ledger
+    world = World(asha_space(sampler=sampler, trials=14), tmp_path / "killed")
+    rng = random.Random(workers)
+    for life in range(10):
+        try:
+            world.life(concurrency=workers, seed=life, die_at=rng.randint(5, 40))
+        except Death:
+            continue
+    ledger = world.life(concurrency=workers).ledger
+    assert not ledger.open_trials
+    assert ledger.ended() == 14
+    if sampler == "random":
+        assert {(r.trial.number, r.trial.seed, str(r.trial.point)) for r in ledger.trials.values()} == {
+            (r.trial.number, r.trial.seed, str(r.trial.point)) for r in expected.trials.values()
+        }
+    if workers == 1:
+        assert promotions(world) == promotions(plain)
+        assert steps(ledger) == steps(expected)
+
+
+def test_a_lost_state_is_trained_again_to_the_same_value(tmp_path: Path) -> None:
+    plain = World(asha_space(), tmp_path / "plain")
+    expected = plain.life(concurrency=1).ledger
+    world = World(asha_space(), tmp_path / "lost")
+    with pytest.raises(Death):
+        world.life(concurrency=1, die_at=80)
+    world.last.clear()  # as if no state had fitted on the disk
+    assert steps(world.life(concurrency=1).ledger) == steps(expected)
+    assert world.evaluations > plain.evaluations
+
+
+def test_interrupted_and_resumed_it_waits_on(tmp_path: Path) -> None:
+    world = World(asha_space(), tmp_path)
+    first = world.life(concurrency=2, interrupt_at=20)
+    waiting = {r.trial.id for r in first.ledger.waiting()}
+    assert first.status == "interrupted"
+    assert waiting
+    assert not first.ledger.stops["pruned"]
+    before = len(list(read(world.folder.journal)))
+    ledger = world.life(concurrency=2).ledger
+    again = [e for e in list(read(world.folder.journal))[before:] if e["e"] == "again" and e["id"] in waiting]
+    assert {e["id"] for e in again} < waiting  # taken up by promotion only, not because the study went on
+    assert not ledger.open_trials
+
+
+def test_a_budget_ends_the_search_with_paused_trials_that_a_larger_one_takes_up(tmp_path: Path) -> None:
+    world = World(asha_space(trials=None, budget=4), tmp_path)
+    driver = world.life(concurrency=1)
+    assert driver.status == "out_of_budget"
+    assert driver.ledger.waiting()
+    world.space = asha_space(trials=None, budget=8)
+    assert world.life(concurrency=1).ledger.examples == 8 * EVALUATIONS * RUNG
+
+
+def test_states_on_disk_are_bounded_and_the_most_promising_stay(tmp_path: Path) -> None:
+    world = World(asha_space(), tmp_path)
+    ledger = world.life(concurrency=2, interrupt_at=25).ledger
+    waiting = sorted(ledger.waiting(), key=lambda r: (-(r.waiting or 0), -r.rungs[r.waiting or 0]))
+    for record in waiting:
+        state = Path(world.folder.trial(record.trial.id)) / "last" / "state.pt"
+        state.parent.mkdir(parents=True)
+        state.write_bytes(bytes(1000))
+    size = world.folder.size(world.folder.trial(waiting[0].trial.id) + "/last")
+    CheckpointRetention(world.folder, ledger, 3, states_gb=3.5 * size / 1e9).apply()
+    left = [r for r in waiting if (Path(world.folder.trial(r.trial.id)) / "last").exists()]
+    assert len(waiting) > 3
+    assert left == waiting[:3]
+
+
+def test_the_tracker_hears_that_a_trial_paused_and_went_on() -> None:
+    batch = TrialBatch()
+    so_far = {"best": 0.5, "best_at": 100, "examples": 100, "seconds": 2.0}
+    batch.add({"e": "pause", "t": 1, "id": "t0", "rung": 0, **so_far}, "stsb_dev", {})
+    assert {m.key: m.value for m in batch.metrics}["best_stsb_dev"] == 0.5
+    assert (batch.status, [(t.key, t.value) for t in batch.tags]) == ("KILLED", [("stop", "paused")])
+    batch.add({"e": "again", "t": 2, "id": "t0"}, "stsb_dev", {})
+    assert (batch.status, batch.tags[-1].value) == ("RUNNING", "")
+
+
+def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
+    tags = {"role": "trial", "trial_id": "t0", "stop": "paused", "optuna_number": "0", "seed": "0"}
+    run = SimpleNamespace(
+        run_id="r", name="t0", tags=tags, metrics={}, status="KILLED", start=0, end=1, params={}, experiment="e"
+    )
+    assert "pruned" in _row(run)  # type: ignore[arg-type]
+    assert "paused" not in _row(run)  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""The Python API: spaces from files, names and plain data; light imports; the example of docs/api.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import search
+from search.space.ready import ready_folder, ready_spaces
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_everything_public_is_there() -> None:
+    assert sorted(search.__all__) == dir(search)
+    assert all(getattr(search, name) is not None for name in search.__all__)
+    with pytest.raises(AttributeError, match="'search' has no attribute 'serach'"):
+        search.serach  # noqa: B018
+
+
+def test_importing_the_face_imports_nothing_heavy() -> None:
+    """Neither does loading a space load what only running one needs."""
+    code = (
+        "import sys, search, analysis\n"
+        "light = set(sys.modules)\n"
+        "search.load_space('quickstart')\n"
+        "heavy = {'ray', 'torch', 'optuna', 'mlflow', 'pandas', 'numpy', 'transformers', 'matplotlib'}\n"
+        "print(sorted(heavy & light), sorted((heavy - {'numpy'}) & set(sys.modules)), 'yaml' in light)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "[] [] False"
+
+
+def test_a_space_from_plain_data_is_the_one_from_its_file() -> None:
+    path = ROOT / "spaces" / "quickstart.yaml"
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert search.load_space(plain).resolved() == search.load_space(path).resolved()
+    assert search.load_space(plain, ["search.trials=3"]).search.trials == 3
+    with pytest.raises(search.SpaceError, match=r"params.dropuot: unknown for 'simcse'; did you mean"):
+        search.load_space({**plain, "params": {"dropuot": 0.1}})
+
+
+def test_ready_spaces_are_found_by_name_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {"quickstart", "edacse", "papers/edacse_table05_bert"} <= set(ready_spaces())
+    assert len(ready_spaces()) == len(list((ROOT / "spaces").rglob("*.yaml")))
+    for name in ("edacse", "edacse.yaml", "papers/edacse_table05_bert"):
+        assert search.load_space(name).source == str(ready_folder() / name.removesuffix(".yaml")) + ".yaml"
+    (tmp_path / "sda").mkdir()  # a folder is no space
+    assert search.load_space("sda").method == "sda"
+    own = yaml.safe_load((ROOT / "spaces" / "quickstart.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "edacse").write_text(yaml.safe_dump({**own, "name": "mine"}))
+    assert search.load_space("edacse").name == "mine"  # a file of that name wins
+    for wrong in ("edacs", "spaces/edacs.yaml"):
+        with pytest.raises(search.SpaceError, match=f"{wrong}: no such file; did you mean 'edacse'?"):
+            search.load_space(wrong)
+
+
+def test_the_wheel_has_no_top_level_spaces(tmp_path: Path) -> None:
+    """PyPI's `spaces` (Hugging Face) installs a package of that name: two distributions would overwrite each other."""
+    source = tmp_path / "source"
+    without = shutil.ignore_patterns("__pycache__")
+    for name in ("search", "trainables", "analysis", "spaces"):
+        shutil.copytree(ROOT / name, source / name, ignore=without)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    files = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in files if ".dist-info/" not in name} == {"search", "trainables", "analysis"}
+    installed = {name.removeprefix("search/ready_spaces/").removesuffix(".yaml") for name in files if "ready" in name}
+    assert installed - {"search/space/ready.py"} == set(ready_spaces())
+    assert {f"{package}/py.typed" for package in ("search", "trainables", "analysis")} <= set(files)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.DOTALL)
+    unwanted = ("MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+    environment = {k: v for k, v in os.environ.items() if k not in unwanted} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, _, *table = done.stdout.splitlines()
+    assert first.startswith("finished {'learning_rate':")
+    assert len(table) == 3, done.stdout

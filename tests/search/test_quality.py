@@ -1,0 +1,113 @@
+"""The benchmark of searches: simulated time, recorded tables, surrogates."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.curves import record
+from benchmarks.curves.peers import Optuna, Random
+from benchmarks.curves.play import Ours, Played, Searcher, play
+from benchmarks.curves.surrogate import Surrogate, Table, load_table
+from benchmarks.curves.tables import HERE, TABLES, points, space_of
+from search.space import Space, space_from
+
+EVALUATIONS, RUNG = 9, 100
+
+
+def space() -> Space:
+    return space_from({
+        "name": "played", "method": "simcse", "encoder": "builtin:tiny", "preset": "none",
+        "data": {"train": "builtin", "dev": ["builtin"], "language": "en"}, "metric": {"name": "builtin_dev"},
+        "params": {"learning_rate": {"float": [1e-5, 1e-3], "log": True}, "dropout": {"float": [0.0, 0.3]}},
+        "search": {"sampler": "random", "trials": 10}, "train": {"eval_examples": RUNG, "max_examples": 900},
+    })  # fmt: skip
+
+
+def value(point: dict[str, Any]) -> float:
+    return float(1 - abs(np.log10(point["learning_rate"]) + 4) - point["dropout"])
+
+
+def world() -> Any:
+    """A surrogate that is a formula: values rise to a point's own."""
+
+    def curve(point: dict[str, Any], seed: int) -> Any:  # noqa: ARG001
+        return value(point) - 1.0 / np.arange(1, EVALUATIONS + 1)
+
+    table = SimpleNamespace(evaluations=EVALUATIONS, rung=RUNG)
+    return SimpleNamespace(space=space(), table=table, curve=curve)
+
+
+def ours(pruner: str, workers: int, root: Path) -> Searcher:
+    settings = {"search": {"sampler": "random"}, "pruner": {"kind": pruner}}
+    return Ours(world(), settings, 0, workers, root)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("pruner", ["none", "asha", "hyperband"])
+def test_the_real_driver_plays_and_every_evaluation_is_counted(pruner: str, workers: int, tmp_path: Path) -> None:
+    played = play(world(), partial(ours, pruner, workers, tmp_path), workers, budget=6)
+    assert played.spent == 6
+    (journal,) = tmp_path.glob("*/study/tracking.jsonl")
+    evaluations = sum(json.loads(line)["e"] == "eval" for line in journal.read_text().splitlines())
+    assert evaluations == 6 * EVALUATIONS
+    assert (played.trials > 5 + workers) == (pruner != "none")
+
+
+def test_what_is_returned_is_the_best_completed_one(tmp_path: Path) -> None:
+    played = play(world(), partial(ours, "none", 1, tmp_path), 1, budget=5)
+    assert [value(p) for _, p in played.answers][-1] == max(value(p) for _, p in played.answers)
+    assert played.at(5.0) == played.answers[-1][1]
+    assert played.at(0.0) == played.answers[0][1]
+
+
+def test_peers_play_on_the_same_clock() -> None:
+    for make in (partial(Random, world(), 0), partial(Optuna, world(), "tpe", "median", 0)):
+        played: Played = play(world(), make, 2, budget=4)
+        assert played.spent == 4
+        assert played.answers
+
+
+def test_a_surrogate_finds_a_smooth_truth_from_points_it_has_not_seen() -> None:
+    rng = np.random.default_rng(0)
+    known = [
+        {"learning_rate": float(10 ** rng.uniform(-5, -3)), "dropout": float(rng.uniform(0, 0.3))} for _ in range(50)
+    ]
+    smooth = [-((np.log10(p["learning_rate"]) + 4) ** 2) - p["dropout"] for p in known]
+    curves = np.array([v - 1.0 / np.arange(1, EVALUATIONS + 1) for v in smooth])
+    surrogate = Surrogate(Table(space(), known, [0] * 50, curves, curves, np.ones(50), RUNG))
+    assert surrogate.left_out()["r2"] > 0.95
+    assert surrogate.optimum == pytest.approx(-1 / EVALUATIONS, abs=0.05)
+
+
+def test_a_recording_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
+    file = tmp_path / "simcse.jsonl"
+    file.write_text('{"point": {"a": 1}, "seed": 0}\n{"point": {"a": 2}, "se')
+    assert len(record.recorded(file)) == 1
+    record.cut_last_half_line(file)
+    assert file.read_text() == '{"point": {"a": 1}, "seed": 0}\n'
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_holds_what_its_sheet_says(table: str) -> None:
+    drawn = points(space_of(table))
+    assert len({json.dumps(p) for p in drawn}) >= 60
+    assert len(space_of(table).params) >= 5
+    file = HERE / f"{table}.json.gz"
+    if not file.exists():
+        pytest.skip("not recorded yet")
+    assert file.stat().st_size < 5e6
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    assert {"commit", "machine", "encoder", "train", "pairs"} <= content["datasheet"].keys()
+    assert content["datasheet"]["trials"] == len(content["trials"])
+    loaded = load_table(table)
+    assert loaded.evaluations >= 12
+    assert all(point in drawn for point in loaded.points)
+    assert np.isfinite(loaded.curves).all()

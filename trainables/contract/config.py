@@ -1,0 +1,73 @@
+"""The hyperparameters that methods share, each with its default, legal range and source.
+
+A method's own ones lie in its `config` module. D-numbers are decisions of the method specification: where the papers
+are silent or contradict each other, the decision taken. Standard library only: spaces are checked without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainables.contract.knobs import Conflicts, knob
+
+POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
+HEADS = ("linear_tanh", "mlp_bn", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What every method has: how much data, how long, how often evaluated."""
+
+    batch_size: int = knob(64, "N, training examples per optimiser step, over all workers", low=2)
+    sample_size: int | None = knob(
+        None, "training examples drawn once per run, null = all (EdaCSE Tables 5-7)", kind="int", low=2, optional=True
+    )
+    epochs: int = knob(1, "passes over the (sampled) training data", low=1)
+    max_examples: int | None = knob(
+        None, "stop after this many training examples, null = all epochs", kind="int", low=1, optional=True
+    )
+    eval_examples: int = knob(8000, "training examples between two evaluations (125 steps of 64, D06)", low=1)
+    eval_steps: int | None = knob(
+        None, "optimiser steps between two evaluations; wins over eval_examples (D06)", kind="int", low=1, optional=True
+    )
+    precision: str = knob(
+        "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
+    )
+    checkpoint_seconds: float = knob(
+        60.0,
+        "work lost at most when a trial's process dies, or 20 times what a save takes; 0 = save at every step",
+        low=0,
+    )
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        """Values that do not go together, as (hyperparameter, what is wrong). v: all values by YAML name."""
+        del v
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(RunConfig):
+    """What the methods on a transformer encoder share."""
+
+    learning_rate: float = knob(3e-5, "peak learning rate of AdamW", above=0)
+    dropout: float = knob(0.1, "p of the hidden and the attention-probability dropout", low=0, below=1)
+    temperature: float = knob(0.05, "tau, divides the cosine", above=0)
+    pooling: str = knob("cls", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    head: str = knob("linear_tanh", "head on pooling `cls`; other poolings have none", choices=HEADS)
+    head_at: str = knob("train_only", "where the head is used", choices=("train_only", "train_and_test"))
+    weight_decay: float = knob(0.0, "AdamW weight decay, all parameters (1.7)", low=0)
+    lr_decay: str = knob("linear", "shape after warm-up", choices=("linear", "cosine", "constant"))
+    warmup_share: float = knob(0.0, "share of the steps with linear warm-up", low=0, below=1)
+    max_grad_norm: float = knob(1.0, "gradient norm clipping, 0 = off", low=0)
+    max_length: int = knob(32, "tokens kept per sentence, special tokens included", low=4, high=512)
+    mlm_weight: float = knob(0.0, "mu of the masked-language-model term, 0 = off (1.6)", low=0)
+    mlm_probability: float = knob(0.15, "share of tokens masked for the MLM term", above=0, below=1)
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        if v["head_at"] == "train_and_test" and v["pooling"] != "cls":
+            return [("head_at", f"train_and_test needs pooling cls, got {v['pooling']} (a head exists only there)")]
+        return []

@@ -1,0 +1,36 @@
+"""Names of selecting metrics: `stsb_dev`, or `mean(stsb_dev,atec_dev)`."""
+
+from __future__ import annotations
+
+import re
+
+DEV_SUFFIX = "_dev"
+
+
+def metric_parts(metric: str) -> list[str]:
+    """The measured names that a selecting metric is made of, in order; blanks around them do not count.
+
+    >>> metric_parts("mean( stsb_dev, atec_dev )")
+    ['stsb_dev', 'atec_dev']
+
+    Raises: ValueError if the text is neither a name nor a mean of names.
+    """
+    text = metric.strip()
+    is_mean = text.startswith("mean(") and text.endswith(")")
+    inside = text[len("mean(") : -1] if is_mean else text
+    parts = [part.strip() for part in inside.split(",")]
+    if not all(re.match(r"\w", part) for part in parts) or set("()") & set(inside) or (len(parts) > 1 and not is_mean):
+        raise ValueError(f"metric: expected a name such as stsb_dev or mean(stsb_dev,atec_dev), got {metric!r}")
+    return parts
+
+
+def normal_metric(metric: str) -> str:
+    """The one way in which a metric is written and stored: no blanks around its names.
+
+    >>> normal_metric(" mean( stsb_dev, atec_dev )")
+    'mean(stsb_dev,atec_dev)'
+
+    Raises: ValueError as `metric_parts`.
+    """
+    parts = metric_parts(metric)
+    return f"mean({','.join(parts)})" if "(" in metric else parts[0]

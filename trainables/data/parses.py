@@ -1,0 +1,192 @@
+"""Dependency parses of a corpus as flat arrays, for SDA."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Token(NamedTuple):
+    """One token of a parsed sentence, in spaCy's words. A tuple because millions of them are made.
+
+    Attributes:
+        text: the token as written; lemma: its base form (may be empty).
+        pos: coarse part of speech ("VERB"); tag: the fine one ("VBD").
+        dep: dependency label ("nsubj", "ROOT").
+        head: number of the head token in the sentence; the root's is its own.
+        space: a blank follows it in the text (Chinese: between the words of a Latin name).
+    """
+
+    text: str
+    lemma: str
+    pos: str
+    tag: str
+    dep: str
+    head: int
+    space: bool = False
+
+
+@dataclass(frozen=True)
+class Parses:
+    """The parses of n sentences with T tokens in all; sentence i is tokens starts[i]:starts[i + 1].
+
+    words, labels: the distinct strings; text, lemma: (T,) uint32 numbers into `words`; pos, tag, dep: (T,) uint16
+    numbers into `labels`; head: (T,) uint16 position in the sentence; space: (T,) bool; starts: (n + 1,) int64.
+    """
+
+    words: Sequence[str]
+    labels: Sequence[str]
+    text: NDArray[np.uint32]
+    lemma: NDArray[np.uint32]
+    pos: NDArray[np.uint16]
+    tag: NDArray[np.uint16]
+    dep: NDArray[np.uint16]
+    head: NDArray[np.uint16]
+    space: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, i: int) -> list[Token]:
+        return next(self.part(i, i + 1).sentences())
+
+    def part(self, start: int, stop: int) -> Parses:
+        """Sentences start:stop, without copying the arrays."""
+        a, b = int(self.starts[start]), int(self.starts[stop])
+        columns = {name: getattr(self, name)[a:b] for name in COLUMNS}
+        return Parses(self.words, self.labels, **columns, starts=self.starts[start : stop + 1] - a)
+
+    def sentences(self) -> Iterator[list[Token]]:
+        """The tokens of every sentence in turn."""
+        words, labels = self.words, self.labels
+        tokens = [
+            Token(words[text], words[lemma], labels[pos], labels[tag], labels[dep], head, space)
+            for text, lemma, pos, tag, dep, head, space in zip(
+                *(getattr(self, name).tolist() for name in COLUMNS), strict=True
+            )
+        ]
+        starts = self.starts.tolist()
+        for a, b in itertools.pairwise(starts):
+            yield tokens[a:b]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal parses; what is derived from them is cached under it."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, array in self.to_arrays().items():
+            digest.update(f"{name} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def to_arrays(self) -> Arrays:
+        """Plain arrays for a cache; `from_arrays` is the inverse."""
+        return {
+            **{name: getattr(self, name) for name in (*COLUMNS, "starts")},
+            **pack_texts(self.words, "words"),
+            **pack_texts(self.labels, "labels"),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Parses:
+        return Parses(
+            words=unpack_texts(arrays, "words"),
+            labels=unpack_texts(arrays, "labels"),
+            **{name: arrays[name] for name in (*COLUMNS, "starts")},
+        )
+
+    @staticmethod
+    def from_tokens(sentences: Iterable[Sequence[Token]]) -> Parses:
+        """Parses given as tokens.
+
+        Raises: ValueError if a head does not name a token of its sentence.
+        """
+        words, labels = _Numbers(), _Numbers()
+        columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+        starts = [0]
+        for number, sentence in enumerate(sentences):
+            for token in sentence:
+                if not 0 <= token.head < len(sentence):
+                    raise ValueError(
+                        f"sentence {number}: expected the head of {token.text!r} in 0..{len(sentence) - 1}, "
+                        f"got {token.head}"
+                    )
+                columns["text"].append(words[token.text])
+                columns["lemma"].append(words[token.lemma])
+                for name in ("pos", "tag", "dep"):
+                    columns[name].append(labels[getattr(token, name)])
+                columns["head"].append(token.head)
+                columns["space"].append(token.space)
+            starts.append(len(columns["text"]))
+        return Parses(
+            list(words),
+            list(labels),
+            **{name: np.array(column, COLUMNS[name]) for name, column in columns.items()},
+            starts=np.array(starts, np.int64),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Parses]) -> Parses:
+        """The sentences of all parts, under one table of words and one of labels."""
+        words, labels = _Numbers(), _Numbers()
+        columns: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, dtype)] for name, dtype in COLUMNS.items()}
+        starts = [np.zeros(1, np.int64)]
+        for part in parts:
+            word = np.array([words[w] for w in part.words], np.uint32)
+            label = np.array([labels[w] for w in part.labels], np.uint16)
+            for name in COLUMNS:
+                column = getattr(part, name)
+                if name not in ("head", "space"):
+                    column = (word if name in ("text", "lemma") else label)[column]
+                columns[name].append(column)
+            starts.append(part.starts[1:] + starts[-1][-1])
+        arrays = {name: np.concatenate(column) for name, column in columns.items()}
+        return Parses(list(words), list(labels), **arrays, starts=np.concatenate(starts))
+
+
+COLUMNS: dict[str, type[np.generic]] = {
+    "text": np.uint32, "lemma": np.uint32, "pos": np.uint16, "tag": np.uint16, "dep": np.uint16, "head": np.uint16,
+    "space": np.bool_,
+}  # fmt: skip
+
+
+class _Numbers(dict[str, int]):
+    """Numbers strings in the order of their first use."""
+
+    def __missing__(self, key: str) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+def pack_texts(texts: Sequence[str], name: str) -> Arrays:
+    """Texts as two arrays, `<name>_utf8` (all of them end to end) and `<name>_ends` (in characters): loads at once."""
+    ends = np.cumsum([len(t) for t in texts], dtype=np.int64)
+    return {
+        f"{name}_utf8": np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), np.uint8),
+        f"{name}_ends": ends,
+    }
+
+
+def unpack_texts(arrays: Mapping[str, NDArray[Any]], name: str) -> list[str]:
+    """The inverse of `pack_texts`."""
+    joined = arrays[f"{name}_utf8"].tobytes().decode("utf-8", "surrogatepass")
+    ends = arrays[f"{name}_ends"].tolist()
+    return [joined[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+
+
+def hash_texts(texts: Sequence[str]) -> str:
+    """Equal for equal lists of texts."""
+    digest = hashlib.blake2b(digest_size=16)
+    packed = pack_texts(texts, "texts")
+    for array in packed.values():
+        digest.update(array.data)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Sentence encoders: found, loaded, packed, pooled."""

@@ -1,0 +1,40 @@
+"""What `encoder:` names, in memory: a transformer encoder or word vectors, and the token ids of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
+from trainables.data.token_cache import Encode, content_hash, tokenizer_encoder
+from trainables.encoders.load import LoadedEncoder, load_encoder
+from trainables.encoders.word_vectors import WordVectors, corpus_words, load_vectors
+
+EncoderSource = LoadedEncoder | WordVectors
+
+
+def load_source(family: EncoderFamily, source: str, language: str, texts: Iterable[str] | None = None) -> EncoderSource:
+    """Read what a method trains on.
+
+    Args:
+        texts: all that will be encoded; word vectors of other words are then not read. None = all words.
+    Raises: EncoderError, or DataError for word vectors.
+    """
+    if family == WORD_VECTORS:
+        return load_vectors(source, language, None if texts is None else corpus_words(texts, language))
+    return load_encoder(source, language=language)
+
+
+def token_ids(source: EncoderSource, language: str) -> Encode:
+    """The tokenizer that belongs to a source."""
+    if isinstance(source, WordVectors):
+        tokenizer = source.tokenizer(language)
+        return lambda texts: [tokenizer.ids(text) for text in texts]
+    return tokenizer_encoder(source.tokenizer)
+
+
+def fingerprints(source: EncoderSource) -> tuple[str, str]:
+    """Hashes of the weights (or vectors), and of what decides the token ids."""
+    if isinstance(source, WordVectors):
+        own = content_hash([list(source.words), source.matrix])
+        return own, own
+    return source.fingerprint, source.tokenizer_fingerprint

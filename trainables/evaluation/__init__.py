@@ -1,0 +1,1 @@
+"""What an encoder is worth: metrics, sentence pairs, transfer tasks."""

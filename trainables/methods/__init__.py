@@ -1,0 +1,1 @@
+"""The training methods: losses, augmentation, what each needs."""

@@ -1,0 +1,44 @@
+"""EdaCSE's hyperparameters, presets and needs. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainables.contract.config import EncoderConfig
+from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.knobs import knob
+
+ALPHABETS = ("english", "chinese", "chinese_without_strong", "english_without_strong", "english_extended")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdacseConfig(EncoderConfig):
+    """EdaCSE (Appl. Sci. 2023, 13, 10120): a second InfoNCE term with inserted punctuation."""
+
+    batch_size: int = knob(32, "N, sentences per optimiser step, over all workers", low=2)
+    weight_decay: float = knob(0.01, "AdamW weight decay", low=0)
+    lr_decay: str = knob("cosine", "shape after warm-up", choices=("linear", "cosine", "constant"))
+    max_length: int = knob(64, "tokens kept per sentence, special tokens included (D15)", low=4, high=512)
+    sample_size: int | None = knob(10000, "sentences drawn once per run (D14)", kind="int", low=2, optional=True)
+    eval_examples: int = knob(4000, "training examples between two evaluations (125 steps of 32)", low=1)
+    lambda_: float = knob(0.6, "weight of the augmented term (Table 15)", name="lambda", low=0)
+    max_marks: int = knob(3, "at most this many marks inserted, 0 = plain SimCSE (Tables 9-11)", low=0, high=7)
+    alphabet: str = knob("english", "marks to draw from (Tables 12-14, D12)", choices=ALPHABETS)
+    unit: str = knob("character", "what a gap lies between (D10)", choices=("character", "word"))
+
+
+EDACSE = Declaration(
+    name="edacse",
+    config=EdacseConfig,
+    columns="sentences",
+    code="trainables.methods.edacse.method:METHOD",
+    presets={
+        "edacse_bert": Preset(("*bert-base*",), {}, "EdaCSE Table 4"),
+        "edacse_roberta": Preset(("*roberta*",), {"lambda": 0.3, "max_marks": 2}, "EdaCSE Tables 4, 10, 15"),
+        "edacse_roberta_large": Preset(
+            ("*roberta*large*",),
+            {"learning_rate": 5e-6, "batch_size": 16, "eval_examples": 2000, "max_marks": 5},
+            "EdaCSE Tables 4, 11, 15",
+        ),
+    },
+)

@@ -1,0 +1,99 @@
+"""GCLSR's hyperparameters, presets and needs. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainables.contract.config import RunConfig
+from trainables.contract.declaration import WORD_VECTORS, Declaration, Preset
+from trainables.contract.knobs import Conflicts, knob
+
+TEXTCNN_WIDTH = 4096  # projector output, cut into pieces of group_size (D48)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GclsrConfig(RunConfig):
+    """GCLSR (Appl. Sci. 2023, 13, 9873): TextCNN over word vectors, grouped loss without negatives."""
+
+    batch_size: int = knob(512, "N, last partial batch dropped", low=2)
+    sample_size: int | None = knob(10000, "sentences drawn once per run (6.1)", kind="int", low=2, optional=True)
+    epochs: int = knob(20, "passes over the sentences", low=1)
+    eval_examples: int = knob(10000, "training examples between two evaluations (one epoch, D52)", low=1)
+    group_size: int = knob(
+        16, "values per piece of the 4096-wide vectors; 4096 = no groups (D48)", low=1, high=TEXTCNN_WIDTH
+    )
+    num_groups: int | None = knob(
+        None, "pieces per vector; wins over group_size (D48)", kind="int", low=1, high=TEXTCNN_WIDTH, optional=True
+    )
+    region_sizes: tuple[int, ...] = knob(
+        (1, 1, 1, 6, 15, 20), "widths of the convolutions (Table 9, D49)", low=1, high=64
+    )
+    filters: int = knob(300, "F, filters per region size (D50)", low=1)
+    base_lr: float = knob(0.03, "learning rate is base_lr * N / 128 (D51)", above=0)
+    predictor_lr: float | None = knob(
+        1.0,
+        "constant rate of the predictor, null = same schedule as the rest (Table 6)",
+        kind="float",
+        above=0,
+        optional=True,
+    )
+    weight_decay: float = knob(0.001, "SGD weight decay, all parameters, batch-norm included", low=0)
+    momentum: float = knob(0.9, "Nesterov momentum during warm-up", low=0, below=1)
+    momentum_after_warmup: float = knob(0.8, "Nesterov momentum after warm-up (Table 7)", low=0, below=1)
+    warmup_epochs: int = knob(5, "epochs of linear warm-up from 0 (Table 8)", low=0)
+    max_words: int = knob(64, "words kept per sentence", low=1, high=512)
+    augmentation: str = knob(
+        "partial", "PWVA mode: none, full (p = 1), partial (p)", choices=("none", "full", "partial")
+    )
+    pwva: str = knob("code", "formulas of the public code or of the paper (D42)", choices=("code", "paper"))
+    pwva_p: float = knob(0.5, "probability that a word is augmented (D41)", low=0, high=1)
+    p_gwn: float = knob(0.5, "probability of Gaussian white noise (D42)", low=0, high=1)
+    p_rzs: float = knob(0.2, "probability of random zero setting", low=0, high=1)
+    p_ifft: float = knob(0.1, "probability of the Fourier operation", low=0, high=1)
+    p_rbn: float = knob(0.2, "probability of random background noise", low=0, high=1)
+    self_attention: bool = knob(True, "word-importance attention in training (6.3)")
+    attention_at_eval: bool = knob(False, "apply it at evaluation too (D44)")
+    projector_last_bn: bool = knob(True, "batch-norm after the last projector layer (D45)")
+    oov: str = knob(
+        "fixed",
+        "unknown words: one vector per word and seed, or a new one at every use (D40)",
+        choices=("fixed", "resample"),
+    )
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = [
+            (key, f"must divide {TEXTCNN_WIDTH}, got {v[key]}")
+            for key in ("group_size", "num_groups")
+            if v[key] is not None and TEXTCNN_WIDTH % v[key]
+        ]
+        total = v["p_gwn"] + v["p_rzs"] + v["p_ifft"] + v["p_rbn"]
+        if abs(total - 1) > 1e-6:
+            found.append(("p_gwn", f"p_gwn + p_rzs + p_ifft + p_rbn must be 1, got {total:g}"))
+        if max(v["region_sizes"]) > v["max_words"]:
+            found.append(
+                (
+                    "region_sizes",
+                    f"no region may be wider than max_words {v['max_words']}, got {max(v['region_sizes'])}",
+                )
+            )
+        return found
+
+
+GCLSR = Declaration(
+    name="gclsr",
+    config=GclsrConfig,
+    columns="sentences",
+    encoders=WORD_VECTORS,
+    code="trainables.methods.gclsr.method:METHOD",
+    # Projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores; the
+    # schedule runs over epochs, so that all of it fits.
+    usage='from gclsr_loader import Model\n\nvectors = Model(".").encode(["a sentence"])',
+    smoke={"max_examples": 256, "eval_examples": 128, "sample_size": 64},
+    presets={
+        "gclsr": Preset(("*",), {}, "GCLSR Sec. 4.1"),
+        "gclsr_headline": Preset((), {"region_sizes": [1, 1, 1, 1, 1, 1]}, "GCLSR Table 2 (D49)"),
+    },
+)

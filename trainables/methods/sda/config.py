@@ -1,0 +1,72 @@
+"""SDA's hyperparameters, presets and needs. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainables.contract.config import HEADS, EncoderConfig
+from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.errors import DataError
+from trainables.contract.knobs import knob
+
+EDITS = ("pi", "mv", "dn", "ensemble")
+COMPARISON_EDITS = (
+    "crop_10", "crop_20", "crop_30", "delete_10", "delete_20", "delete_30", "synonym", "mask", "repeat",
+    "random_punctuation",
+)  # fmt: skip  # SDA Tables 8-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdaConfig(EncoderConfig):
+    """SDA (arXiv:2210.03963): a minimal syntactic edit is the positive, its negation a relaxed negative."""
+
+    learning_rate: float = knob(2e-5, "peak learning rate of AdamW", above=0)
+    batch_size: int = knob(128, "N, sentences per optimiser step, over all workers", low=2)
+    head: str = knob("mlp_bn", "head on pooling `cls` (D20)", choices=HEADS)
+    eval_examples: int = knob(32000, "training examples between two evaluations (250 steps of 128)", low=1)
+    augmentation: str = knob("mv", "the edit (Table 3; comparison edits: Tables 8-9)", choices=EDITS + COMPARISON_EDITS)
+    rule_set: str = knob(
+        "official",
+        "the public code as it is, repaired, or the rules as printed (D22, D38)",
+        choices=("official", "fixed", "paper"),
+    )
+    negation_negative: bool = knob(True, "add the negated sentence as own hard negative (Table 6)")
+    negation_scope: str = knob("own", "negation negatives seen by an anchor (D24)", choices=("own", "all"))
+    delta: float = knob(0.5, "margin subtracted from the negation's cosine (4.4, D26)", low=0, high=1)
+    augmentation_share: float = knob(
+        1.0, "share of sentences paired with their edit, rest with itself (D27)", low=0, high=1
+    )
+
+
+def check_parser(spec: Mapping[str, Any]) -> None:
+    """Pre-flight: the parser is there, and the rules are of the language. Raises: ParserError, DataError."""
+    from trainables.data.parsers import parser_identity
+
+    language = spec["data"]["language"]
+    if spec["params"].get("rule_set") == "paper" and language != "en":
+        raise DataError(
+            f"params.rule_set: paper has English rules only, data.language is {language}; use official or fixed"
+        )
+    parser_identity(spec["data"].get("parser"), language)
+
+
+SDA = Declaration(
+    name="sda",
+    config=SdaConfig,
+    columns="sentences",
+    code="trainables.methods.sda.method:METHOD",
+    parser=True,
+    preflight=check_parser,
+    transfer_pooling="avg_top2",  # D29; the other methods use one pooling for everything
+    presets={
+        "sda_bert": Preset(("*bert-base*",), {"augmentation": "pi"}, "SDA Table 3"),
+        "sda_roberta": Preset(
+            ("roberta-base*", "*/roberta-base*"),
+            {"learning_rate": 1e-5, "batch_size": 64, "eval_examples": 16000},
+            "SDA Table 3",
+        ),
+        "sda_chinese": Preset(("*chinese*", "*bert-base-chinese*"), {"learning_rate": 5e-5}, "SDA Table 3"),
+    },
+)

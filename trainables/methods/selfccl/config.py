@@ -1,0 +1,53 @@
+"""SelfCCL's hyperparameters, presets and needs. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainables.contract.config import HEADS, POOLINGS, EncoderConfig
+from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.knobs import knob
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfcclConfig(EncoderConfig):
+    """SelfCCL (Appl. Sci. 2023, 13, 1913): curriculum over NLI triplets scored by the untouched encoder."""
+
+    batch_size: int = knob(512, "N, triplets per optimiser step, over all workers", low=2)
+    learning_rate: float = knob(5e-5, "peak learning rate of AdamW (D36)", above=0)
+    epochs: int = knob(4, "T of the pacing function", low=1)
+    pooling: str = knob("avg_first_last", "in scoring and in training (D31)", choices=POOLINGS)
+    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
+    eval_examples: int = knob(64000, "training examples between two evaluations (125 steps of 512)", low=1)
+    margin: float = knob(0.2, "m of the easy / semi-hard border (5.2)", low=0, high=2)
+    order: str = knob(
+        "ascending", "curriculum, anti-curriculum, fixed random", choices=("ascending", "descending", "random")
+    )
+    pacing_exponent: float = knob(1.0, "lambda of g(t): 0.5 root, 1 linear, 2 quadratic (5.3)", above=0)
+    pacing_unit: str = knob("epoch", "what t counts (D34)", choices=("epoch", "step"))
+    pacing: bool = knob(True, "false: every epoch sees all triplets (equal-step control, D35)")
+    equal_steps: bool = knob(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
+
+
+SELFCCL = Declaration(
+    name="selfccl",
+    config=SelfcclConfig,
+    columns="triplets",
+    code="trainables.methods.selfccl.method:METHOD",
+    smoke={"sample_size": 800},  # its curriculum runs over epochs: all of it fits (four epochs are 2.5 passes, D35)
+    presets={
+        "selfccl_bert": Preset(("*bert*",), {}, "SelfCCL 5.5 (D36)"),
+        "selfccl_sbert": Preset(
+            (),
+            {
+                "pooling": "avg",
+                "batch_size": 350,
+                "learning_rate": 2e-5,
+                "warmup_share": 0.1,
+                "max_length": 75,
+                "weight_decay": 0.01,
+            },
+            "SelfCCL 5.5 (D36)",
+        ),
+    },
+)

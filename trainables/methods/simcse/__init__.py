@@ -1,0 +1,1 @@
+"""SimCSE, unsupervised and supervised: the space sees `config`, trials run `method`."""

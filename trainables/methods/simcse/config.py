@@ -1,0 +1,73 @@
+"""SimCSE's hyperparameters, presets and needs. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainables.contract.config import EncoderConfig
+from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.knobs import knob
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimcseConfig(EncoderConfig):
+    """Unsupervised SimCSE (arXiv:2104.08821, Sec. 3)."""
+
+    loss_form: str = knob("one_way", "N x N one-way, or symmetric NT-Xent (D04)", choices=("one_way", "nt_xent"))
+    same_mask: bool = knob(False, "both views under one dropout mask: no augmentation at all (Table 3)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimcseSupConfig(EncoderConfig):
+    """Supervised SimCSE (arXiv:2104.08821, Sec. 4) on NLI triplets."""
+
+    batch_size: int = knob(512, "N, triplets per optimiser step, over all workers", low=2)
+    learning_rate: float = knob(5e-5, "peak learning rate of AdamW", above=0)
+    epochs: int = knob(3, "passes over the triplets", low=1)
+    eval_examples: int = knob(64000, "training examples between two evaluations (125 steps of 512)", low=1)
+    head_at: str = knob("train_and_test", "where the head is used", choices=("train_only", "train_and_test"))
+    hard_negative_weight: float = knob(0.0, "w = ln alpha, added to the own negative's logit (1.5)")
+    loss_form: str = knob(
+        "hard",
+        "hard: anchors against 2N; both_rows: positives as rows too (2.2); in_batch: no hard negatives (Table 7)",
+        choices=("hard", "both_rows", "in_batch"),
+    )
+
+
+_POST = {
+    "pooling": "cls_before_pooler", "head": "none", "weight_decay": 0.01, "lr_decay": "constant", "max_grad_norm": 0.0,
+    "epochs": 2, "eval_steps": 100, "max_length": 64,
+}  # fmt: skip  # D07
+
+SIMCSE = Declaration(
+    name="simcse",
+    config=SimcseConfig,
+    columns="sentences",
+    code="trainables.methods.simcse.method:UNSUPERVISED",
+    presets={
+        "simcse_unsup": Preset(("*bert-base*",), {}, "SimCSE Table A.1, BERT-base"),
+        "simcse_unsup_large": Preset(("*bert-large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
+        "simcse_unsup_roberta": Preset(
+            ("*roberta-base*",), {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
+        ),
+        "simcse_unsup_roberta_large": Preset(
+            ("*roberta-large*",), {"batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
+        ),
+        "post_unsup": Preset((), {**_POST, "loss_form": "nt_xent"}, "reproduction post (D04, D07)"),
+    },
+)
+SIMCSE_SUP = Declaration(
+    name="simcse_sup",
+    config=SimcseSupConfig,
+    columns="triplets",
+    code="trainables.methods.simcse.method:SUPERVISED",
+    presets={
+        "simcse_sup": Preset(("*bert-base*", "*roberta-base*"), {}, "SimCSE Table A.1"),
+        "simcse_sup_large": Preset(("*large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
+        "post_sup": Preset(
+            (),
+            {**_POST, "head_at": "train_only", "batch_size": 64, "learning_rate": 3e-5},
+            "reproduction post (D07)",
+        ),
+    },
+)

@@ -1,0 +1,1 @@
+"""Trials as Ray Train jobs inside Ray Tune."""

@@ -1,0 +1,47 @@
+"""What a trial's process speaks with: the host that runs the trial, and the messages between them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+
+from trainables.contract.spec import Outcome, TrialSpec, Verdict
+from trainables.contract.trial_files import PAUSE_FILE, study_folder
+
+Message = dict[str, Any]
+
+
+class Host(Protocol):
+    """Where trials run. Messages are Evaluation dicts with done False, and one Outcome dict with done True."""
+
+    def begin(self, spec: TrialSpec) -> None: ...
+
+    def receive(self) -> Message: ...
+
+    def answer(self, verdict: Verdict) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def outcome_message(outcome: Outcome) -> Message:
+    return {**dataclasses.asdict(outcome), "done": True}
+
+
+def pausing(spec: TrialSpec) -> bool:
+    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder)."""
+    return marked(study_folder(spec.folder))
+
+
+def marked(folder: str) -> bool:
+    """Whether the driver's marker is in a folder: a study's, or that of a trial which is to save its state and end at
+    the evaluation that it has just reported."""
+    if "://" not in folder:
+        return (Path(folder) / PAUSE_FILE).exists()
+    with contextlib.suppress(Exception):  # a remote storage in trouble ends no trial: the next look will tell
+        filesystem, path = fsspec.core.url_to_fs(f"{folder}/{PAUSE_FILE}")
+        return bool(filesystem.exists(path))
+    return False

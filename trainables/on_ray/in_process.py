@@ -1,0 +1,84 @@
+"""Trials of one worker, in the trial's own process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import ray.train
+
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.on_ray.host import Message, outcome_message, pausing
+from trainables.training.memory import use_large_pages
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class InProcess:
+    """Trials of one worker, one after another, each as a local-mode Ray Train job in a thread of this process."""
+
+    def __init__(self, spec: TrialSpec) -> None:
+        use_large_pages()
+        for name in TORCHRUN:  # of whoever started us: Ray Train's local mode would join that group and wait for it
+            os.environ.pop(name, None)
+        import torch
+
+        from trainables.training.trial import ProcessCache
+
+        torch.set_num_threads(max(1, int(spec.cpus)))
+        if 0 < spec.gpus < 1:  # trials that share a GPU: one that wants too much fails alone
+            torch.cuda.set_per_process_memory_fraction(spec.gpus)
+        self._kept = ProcessCache()
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+        self._verdicts: SimpleQueue[Verdict] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, spec: TrialSpec) -> None:
+        self._thread = threading.Thread(target=self._fit, args=(spec,), daemon=True)
+        self._thread.start()
+
+    def receive(self) -> Message:
+        message = self._messages.get()
+        if message["done"] and self._thread is not None:
+            self._thread.join()
+        return message
+
+    def answer(self, verdict: Verdict) -> None:
+        self._verdicts.put(verdict)
+
+    def close(self) -> None:
+        """Nothing is left running between trials."""
+
+    def _fit(self, spec: TrialSpec) -> None:
+        from ray.train.torch import TorchTrainer  # with torch, which the driver has no need of
+
+        def report(evaluation: Evaluation) -> Verdict:
+            self._messages.put({**vars(evaluation), "done": False})
+            return self._verdicts.get()
+
+        def loop() -> None:
+            from trainables.training.distributed import World
+            from trainables.training.trial import run_trial
+
+            world = World(device=device(spec))
+            self._messages.put(outcome_message(run_trial(spec, report, world, self._kept, partial(pausing, spec))))
+
+        try:
+            TorchTrainer(
+                loop,
+                scaling_config=ray.train.ScalingConfig(num_workers=0, use_gpu=spec.gpus > 0),
+                run_config=ray.train.RunConfig(name="trial", storage_path=tempfile.gettempdir()),  # stays empty
+            ).fit()
+        except BaseException as fault:  # Ray Train itself failed; the trial's own faults are outcomes already
+            self._messages.put(outcome_message(Outcome("failed:error", None, 0, 0, 0.0, f"Ray Train: {fault}")))
+
+
+def device(spec: TrialSpec) -> Any:
+    """The GPU that Ray made visible to this process where the spec asks for one, else the CPU."""
+    import torch
+
+    return torch.device("cuda") if spec.gpus > 0 else torch.device("cpu")

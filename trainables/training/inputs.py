@@ -1,0 +1,170 @@
+"""What trials on one encoder and one data set share: the encoder or vectors, the texts, the tools to prepare them.
+
+A warm process loads them once; a further trial on them costs its training. Tokens, parses and scores lie in the disk
+cache too, so a second process (or study) finds them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.errors import PluginError
+from trainables.contract.evaluation import DevEvaluation
+from trainables.contract.metric_names import DEV_SUFFIX
+from trainables.contract.registry import declared, evaluation_named
+from trainables.contract.spec import TrialSpec
+from trainables.data.parsers import parsed
+from trainables.data.parses import Parses
+from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
+from trainables.data.token_cache import DiskCache, TokenCache
+from trainables.data.tokens import TokenColumn, Tokens
+from trainables.encoders.load import LoadedEncoder, check_unknown
+from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
+from trainables.evaluation.sts import PreparedSets, prepare_sets
+from trainables.methods.method import Method
+from trainables.methods.shared import plain_encoder
+
+T = TypeVar("T")
+UNKNOWN_LOOKED_AT = 2_000  # training texts in which unknown tokens are counted
+Embed = Callable[[Sequence[Tokens]], Tensor]
+Value = Callable[[Embed], float]  # embed -> the selecting metric
+
+
+@dataclass(frozen=True, eq=False)
+class CachedTextTools:
+    """The `TextTools` that methods prepare their examples with."""
+
+    language: str
+    parser: str | None
+    source: EncoderSource
+    tokens: TokenCache
+    device: torch.device
+
+    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
+        return self.tokens.tokenise(texts)
+
+    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
+        return self.tokens.cache.cached(name, parts, make)
+
+    def parse(self, texts: Sequence[str]) -> Parses:
+        return parsed(texts, self.parser, self.language, self.cached)
+
+    def embed(self, column: TokenColumn, config: EncoderConfig) -> NDArray[np.float32]:
+        assert isinstance(self.source, LoadedEncoder), "only methods on an encoder score with it"
+        source = self.source
+
+        def make() -> NDArray[np.float32]:
+            network: Any = plain_encoder(config, source).to(self.device)
+            vectors: NDArray[np.float32] = network.embed(column.take(np.arange(len(column)))).cpu().numpy()
+            return vectors
+
+        return self.cached("vectors", [source.fingerprint, config.pooling, config.max_length, column], make)
+
+
+@dataclass(frozen=True, eq=False)
+class TrialInputs:
+    """Everything about a trial that its hyperparameters do not change."""
+
+    source: EncoderSource
+    corpus: Corpus
+    dev: tuple[Pairs, ...]
+    sets: PreparedSets
+    tools: CachedTextTools
+    fingerprint: str  # of encoder or vectors
+    evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
+
+    @property
+    def revisions(self) -> dict[str, str]:
+        """What was read, for the record: data set -> revision or hash."""
+        return {self.corpus.name: self.corpus.revision, **{f"{p.name}_dev": p.revision for p in self.dev}}
+
+    @property
+    def packing_note(self) -> str:
+        """Why batches are padded, "" when they are packed."""
+        return self.source.packing_note if isinstance(self.source, LoadedEncoder) else ""
+
+    def outside_scores(self, embed: Embed) -> dict[str, float]:
+        """What the evaluations from outside measure, by metric name.
+
+        Raises: PluginError if one gives other values than it says.
+        """
+
+        def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
+            column = self.tools.tokenise(list(texts))
+            vectors: NDArray[np.float32] = embed(column.take(np.arange(len(column)))).float().cpu().numpy()
+            return vectors
+
+        scores: dict[str, float] = {}
+        for evaluation, folder in self.evaluations:
+            found = evaluation.evaluate(embed_texts, folder)
+            if set(found) != set(evaluation.metrics):
+                given, wanted = ", ".join(found), ", ".join(evaluation.metrics)
+                raise PluginError(f"evaluation {evaluation.name}: expected values of {wanted}, got {given or 'none'}")
+            scores |= {metric + DEV_SUFFIX: float(value) for metric, value in found.items()}
+        return scores
+
+    def untrained(self, method: Method, config: RunConfig, seed: int, metric: str, value: Value) -> float:
+        """The selecting metric before training, of what `method.untrained` says.
+
+        Args: metric: its name; value: how it is measured.
+        """
+
+        def scored(make: Callable[[Any, Any, int], Any]) -> float:
+            return value(make(config, self.source, seed).to(self.tools.device).embed)
+
+        if (untrained := method.untrained) is None:
+            return scored(method.network)
+        what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric]
+        what += [[p.name, p.revision] for p in self.dev]
+        if self.evaluations:  # their code and data have no fingerprint: nothing of theirs is kept
+            return scored(untrained.network)
+        what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
+        what += [read_by(config, seed, untrained.reads)]
+        return self.tools.cached("untrained", what, lambda: scored(untrained.network))
+
+
+def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
+    """The values of these fields of a configuration, where "seed" is the trial's."""
+    values = (seed if name == "seed" else getattr(config, name) for name in names)
+    return [list(v) if isinstance(v, tuple) else v for v in values]
+
+
+def inputs_key(spec: TrialSpec) -> Hashable:
+    """Equal for trials that share their inputs."""
+    return (spec.method, spec.plugins, spec.encoder, json.dumps(spec.data, sort_keys=True, default=list))
+
+
+def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
+    """Load what a trial needs.
+
+    Raises: DataError, EncoderError or ValueError in one line for what is missing or of another kind.
+    """
+    declaration, data = declared(spec.method), spec.data
+    language, columns = data["language"], data.get("columns")
+    corpus = load_corpus(data["train"], language, declaration.columns, columns)
+    dev = tuple(load_pairs(name, "dev", language, columns) for name in data["dev"])
+    texts = itertools.chain(*corpus.columns.values(), *(side for p in dev for side in (p.first, p.second)))
+    source = load_source(declaration.encoders, spec.encoder, language, texts)
+    fingerprint, of_tokens = fingerprints(source)
+    tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache())
+    tools = CachedTextTools(language, data.get("parser"), source, tokens, device)
+    evaluations = tuple(
+        (evaluation_named(name), None if folder is None else Path(folder).expanduser())
+        for name, folder in (data.get("evaluations") or {}).items()
+    )
+    sets = prepare_sets(dev, tools.tokenise)
+    if isinstance(source, LoadedEncoder):
+        some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_LOOKED_AT])
+        check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])
+    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, evaluations)
