@@ -34,9 +34,11 @@ class RestStore:
         self.uri = uri.rstrip("/")
         environ = os.environ if environ is None else environ
         self._headers = {"Content-Type": "application/json", **_authorization(environ)}
-        self._context = None
+        self._context: ssl.SSLContext | None = None
         if environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
-            self._context = ssl._create_unverified_context()
+            self._context = ssl.create_default_context()
+            self._context.check_hostname = False
+            self._context.verify_mode = ssl.CERT_NONE
         self._names: dict[str, str] | None = None
 
     def studies(self) -> list[StoredRun]:

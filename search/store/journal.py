@@ -15,6 +15,7 @@ from typing import Any
 
 from search.store.errors import UserError
 from search.store.ledger import Event, Ledger
+from trainables.contract.whole_files import whole_file
 
 SYNCED = ("space", "life", "start", "end", "reopen", "point", "close")  # what a power cut may not take
 
@@ -111,9 +112,8 @@ def salvage(path: Path) -> list[str]:
         return []
     aside = next(p for n in itertools.count(1) if not (p := path.with_name(f"{path.name}.damaged-{n}")).exists())
     os.link(path, aside)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_bytes(b"".join(good))
-    os.replace(draft, path)
+    with whole_file(path) as file:
+        file.writelines(good)
     return [*lost, f"the file as it was: {aside}"]
 
 

@@ -40,6 +40,8 @@ WORKER = {"node_config": {}, "resources": {"CPU": 1}, "min_workers": 0, "max_wor
 SPACE = """
 extends: spaces/quickstart.yaml
 name: mine
+plugins: [dcl.py]  # a method that no package on the cluster has: it travels with the job
+method: dcl
 pruner: {kind: none}
 smoke:
   search: {trials: 3, concurrent: 2}
@@ -182,6 +184,7 @@ def main(repository: Path) -> None:
     project = Path.home() / "project"
     for part in ("search", "trainables", "analysis", "spaces", "tests/cluster"):
         shutil.copytree(repository / part, project / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "docs" / "examples" / "dcl.py", project)
     (project / "mine.yaml").write_text(SPACE)
     (project / CLUSTER).write_text(yaml.safe_dump(lab_file(repository)))
     os.chdir(project)

@@ -92,6 +92,12 @@ def test_every_trial_is_accounted_for(seen: dict[str, Any]) -> None:
     assert [run["status"] for run in seen["runs"] if run["role"] == "study"] == ["FINISHED"]
 
 
+def test_a_method_from_a_file_is_searched_on_the_cluster(seen: dict[str, Any]) -> None:
+    trials = [run for run in seen["runs"] if run["role"] == "trial"]
+    assert {run["method"] for run in trials} == {"dcl"}
+    assert "dcl" in seen["said"]["best"]
+
+
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(seen: dict[str, Any]) -> None:
     assert seen["left"] == 130
     job = r"run-preempted-[\d-]+"
