@@ -97,7 +97,7 @@ def own_token() -> Iterator[None]:
 
 
 def _look_again_for_the_token() -> None:
-    from ray._raylet import AuthenticationTokenLoader  # no public way; guarded by a test of two Rays in one process
+    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # no public way; guarded by a test
 
     AuthenticationTokenLoader.instance().reset_cache()
 
