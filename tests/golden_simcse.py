@@ -14,8 +14,8 @@ from transformers import BertConfig, BertModel
 
 from trainables.encoders import pooling
 from trainables.encoders.heads import MlmHead, make_head
-from trainables.encoders.load import padded_states
 from trainables.encoders.packing import pack
+from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
 from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
 
@@ -125,7 +125,7 @@ def mlm_loss(
     decoder = weights["lm_head.decoder.weight"]
     names = {"dense.weight": "transform.dense.weight", "dense.bias": "transform.dense.bias", "bias": "decoder.bias"}
     names |= {"norm.weight": "transform.LayerNorm.weight", "norm.bias": "transform.LayerNorm.bias"}
-    head = MlmHead(decoder.shape[1], len(decoder), {}, seed=0).double()
+    head = MlmHead(decoder.shape[1], (len(decoder), decoder.shape[1]), {}, seed=0).double()
     head.load_state_dict({ours: weights[f"lm_head.{theirs}"] for ours, theirs in names.items()})
     masked = torch.tensor(golden["mlm_input_ids"]).view(len(packed), -1)[packed.order]
     labels = torch.tensor(golden["mlm_labels"]).view(len(packed), -1)[packed.order]

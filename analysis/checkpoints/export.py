@@ -6,6 +6,7 @@ and its tokenizer, and sentence-transformers' own modules for the rest, so that 
 | pooling | modules behind the encoder |
 |---|---|
 | cls, cls_before_pooler | Pooling (first token), and one or two Dense for a head that is used at test time |
+| last | Pooling (last token) |
 | avg | Pooling (mean) |
 | avg_first_last, avg_top2 | WeightedLayerPooling with weights 1 on those two layers and 0 elsewhere, Pooling (mean) |
 | pretrained_pooler | Pooling (first token), Dense (the encoder's pooler) |
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 
 from analysis.checkpoints.trained import Trained
 from analysis.errors import InputError
-from trainables.encoders.load import LoadedEncoder, longest_sentence
+from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource
 
@@ -83,7 +84,7 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     with _without_bars():
         encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
     loaded.tokenizer.save_pretrained(folder)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": longest_sentence(encoder), "do_lower_case": False})
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": network.longest, "do_lower_case": False})
 
     modules = [("", "Transformer")]
     if two_layers:
@@ -94,10 +95,11 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     mean = config.pooling.startswith("avg")
     own = {
         "word_embedding_dimension": width,
-        "pooling_mode_cls_token": not mean,
+        "pooling_mode_cls_token": not mean and config.pooling != "last",
         "pooling_mode_mean_tokens": mean,
         "pooling_mode_max_tokens": False,
         "pooling_mode_mean_sqrt_len_tokens": False,
+        "pooling_mode_lasttoken": config.pooling == "last",
     }
     modules.append(_module(folder, len(modules), "Pooling", own))
     for dense in _dense_layers(network):

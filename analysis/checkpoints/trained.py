@@ -17,7 +17,7 @@ from trainables.contract.knobs import build
 from trainables.contract.registry import use_plugins
 from trainables.contract.spec import TrialSpec
 from trainables.data.tokens import TokenColumn
-from trainables.encoders.load import LoadedEncoder, longest_sentence
+from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
@@ -119,7 +119,7 @@ def load_trained(
         raise AnalysisError(f"{spec.method} does not say what it starts from")
     if isinstance(network, SentenceNetwork):
         assert isinstance(source, LoadedEncoder)
-        network.max_length = longest_sentence(source.model)
+        network.max_length = source.facts.longest
     network.eval()
     return Trained(spec, method, config, network.to(device) if device else network, source, record)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from search.space.encoder_fit import encoder_facts
 from search.space.load import load_space
 from search.space.params import Param
 from search.space.problems import SpaceError
@@ -19,6 +20,7 @@ class Checked:
     path: str
     space: Space | None
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # about its encoder
 
     def lines(self) -> list[str]:
         """For people: the problems, or what the space holds, one fact a line."""
@@ -38,6 +40,7 @@ class Checked:
             f"  {space.method} on {space.encoder}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
         ]
         out += [f"  {describe(param)}" for param in space.params.values()]
+        out += [f"  note: {note}" for note in self.notes]
         out += [f"  note: {note}" for note in paper_notes(space)] if search.baseline == "paper" else []
         return out
 
@@ -47,7 +50,9 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     checked = []
     for path in [os.fspath(path) for path in paths]:
         try:
-            checked.append(Checked(path, load_space(path, overrides, find_data=True)))
+            space = load_space(path, overrides, find_data=True)
+            facts = encoder_facts(space)
+            checked.append(Checked(path, space, notes=tuple(facts.notes()) if facts else ()))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
     return checked

@@ -10,6 +10,7 @@ from typing import Any
 
 from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
 from search.space.datasets import check_data_sets
+from search.space.encoder_fit import check_encoder_fit
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
 from search.space.params import KINDS, Param, read_param, stored
@@ -53,8 +54,8 @@ def load_space(
         given: a YAML file (`extends: other.yaml` in it is relative to it), the name of a ready space, or what such a
             file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
-        find_data: also report named data sets that this machine would not find; a space that is only read, or will
-            run elsewhere, does without.
+        find_data: also report named data sets that this machine would not find, and what an encoder whose files are
+            on this machine does not honour; a space that is only read, or will run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -69,7 +70,11 @@ def load_space(
     root = override(root, overrides, problems)
     if find_data:
         check_data_sets(root, problems)
-    return _checked(root, source, problems)
+    space = _checked(root, source, problems)
+    if find_data:
+        check_encoder_fit(space, root, problems)
+        problems.raise_if_any()
+    return space
 
 
 def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:

@@ -52,7 +52,7 @@ def test_none_and_unknown() -> None:
 
 def test_mlm_head_takes_what_the_checkpoint_has() -> None:
     pretrained = {"dense.weight": torch.eye(4), "dense.bias": torch.ones(4), "bias": torch.arange(6.0)}
-    head = MlmHead(4, 6, pretrained, seed=0)
+    head = MlmHead(4, (6, 4), pretrained, seed=0)
     decoder = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     expected = F.layer_norm(F.gelu(x + 1), (4,), eps=1e-12) @ decoder.T + torch.arange(6.0)

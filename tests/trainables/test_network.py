@@ -39,6 +39,7 @@ def alone(loaded: LoadedEncoder, tokens: np.ndarray, pooling: str) -> torch.Tens
     return {
         "cls": lambda: h[-1][0],
         "cls_before_pooler": lambda: h[-1][0],
+        "last": lambda: h[-1][-1],
         "avg": lambda: h[-1].mean(0),
         "avg_first_last": lambda: ((h[1] + h[-1]) / 2).mean(0),
         "avg_top2": lambda: ((h[-2] + h[-1]) / 2).mean(0),
@@ -190,8 +191,7 @@ def test_limits_are_named(loaded: dict[str, LoadedEncoder]) -> None:
         network_of(loaded["bert"], max_length=41)
     with pytest.raises(EncoderError, match=r"max_length: expected at most 38 for .*, got 39"):
         network_of(loaded["roberta"], max_length=39)
-    no_mask = replace(loaded["bert"], tokenizer=copy.deepcopy(loaded["bert"].tokenizer))
-    no_mask.tokenizer.mask_token = None
+    no_mask = replace(loaded["bert"], facts=replace(loaded["bert"].facts, mask_token=False))
     with pytest.raises(EncoderError, match="has no mask token"):
         network_of(no_mask, mlm_weight=0.1)
     with pytest.raises(ValueError, match="mlm_loss: expected mlm_weight > 0"):

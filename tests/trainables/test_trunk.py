@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from toy_encoders import FAMILIES, model_of, sentences
 
-from trainables.encoders.load import padded_states
 from trainables.encoders.packing import Packed, pack
+from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
 
 

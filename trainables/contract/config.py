@@ -12,7 +12,7 @@ from typing import Any
 
 from trainables.contract.knobs import Conflicts, knob
 
-POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
+POOLINGS = ("cls", "cls_before_pooler", "last", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
 HEADS = ("linear_tanh", "mlp_bn", "none")
 
 
@@ -56,6 +56,7 @@ class EncoderConfig(RunConfig):
     dropout: float = knob(0.1, "p of the hidden and the attention-probability dropout", low=0, below=1)
     temperature: float = knob(0.05, "tau, divides the cosine", above=0)
     pooling: str = knob("cls", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    bidirectional: bool = knob(False, "of a decoder: every token sees the whole sentence, where the family allows it")
     head: str = knob("linear_tanh", "head on pooling `cls`; other poolings have none", choices=HEADS)
     head_at: str = knob("train_only", "where the head is used", choices=("train_only", "train_and_test"))
     weight_decay: float = knob(0.0, "AdamW weight decay, all parameters (1.7)", low=0)

@@ -41,22 +41,29 @@ def make_head(kind: str, width: int, seed: int, std: float = 0.02) -> nn.Module 
 class MlmHead(nn.Module):
     """BERT's masked-language-model head: dense, GELU, layer norm, then the tied word embeddings as decoder.
 
+    width: H of the states; words: (V, E), shape of the word embeddings (E < H in ALBERT, ELECTRA-small, RemBERT).
     `pretrained` holds the checkpoint's own head ("dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias");
     what it lacks gets new weights from `seed`.
     """
 
     def __init__(
-        self, width: int, words: int, pretrained: Mapping[str, Tensor], seed: int, eps: float = 1e-12, std: float = 0.02
+        self,
+        width: int,
+        words: tuple[int, int],
+        pretrained: Mapping[str, Tensor],
+        seed: int,
+        eps: float = 1e-12,
+        std: float = 0.02,
     ) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=eps)
-        self.bias = nn.Parameter(torch.zeros(words))
+        self.dense = nn.Linear(width, words[1])
+        self.norm = nn.LayerNorm(words[1], eps=eps)
+        self.bias = nn.Parameter(torch.zeros(words[0]))
         _initialise(self, torch.Generator().manual_seed(seed), std)
         self.load_state_dict(dict(pretrained), strict=False)
 
     def forward(self, hidden: Tensor, decoder: Tensor) -> Tensor:
-        """Logits (M, V) of hidden states (M, H); decoder: (V, H) word embeddings."""
+        """Logits (M, V) of hidden states (M, H); decoder: (V, E) word embeddings."""
         return F.linear(self.norm(F.gelu(self.dense(hidden))), decoder, self.bias)
 
 

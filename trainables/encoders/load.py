@@ -7,27 +7,28 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainables.contract.errors import EncoderError, first_line
+from trainables.data.token_cache import DiskCache, tokenizer_fingerprint
 from trainables.data.token_cache import cache_dir as default_cache_dir
-from trainables.data.token_cache import tokenizer_fingerprint
 from trainables.data.tokens import Tokens
 from trainables.encoders.builtin_encoder import encoder_folder
+from trainables.encoders.dropout import keys, set_dropout
+from trainables.encoders.facts import EncoderFacts, facts_key, restored, stored
 from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
-from trainables.encoders.packing import Packed, pack
-from trainables.encoders.trunk import trunk_of
+from trainables.encoders.mlm_weights import mlm_weights
+from trainables.encoders.probe import probe, sees, set_bidirectional
+from trainables.encoders.tokenizing import Template, check_tokenizer, make_padding, template_of
 
 log = logging.getLogger(__name__)
 UNKNOWN_SAID, UNKNOWN_REFUSED = 0.1, 0.5  # shares of unknown tokens
-AGREEMENT = 1e-5  # packed against padded, largest difference relative to the largest value (at least 1), float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class LoadedEncoder:
         prefix, suffix: ids that the tokenizer puts around a single sentence, such as [CLS] and [SEP].
         mlm_head: the checkpoint's masked-language-model head as `heads.MlmHead` names it, {} when it has none.
         packing_note: why batches are padded, "" when they are packed.
+        facts: what was measured of it.
         fingerprint: hash of configuration and weights; tokenizer_fingerprint: of what decides the token ids.
     """
 
@@ -52,6 +54,7 @@ class LoadedEncoder:
     suffix: tuple[int, ...]
     mlm_head: Mapping[str, Tensor]
     packing_note: str
+    facts: EncoderFacts
     fingerprint: str
     tokenizer_fingerprint: str
 
@@ -85,46 +88,21 @@ def load_encoder(
     return _read(source, folder)
 
 
-def make_model(loaded: LoadedEncoder, dropout: float, pooler: bool = False) -> nn.Module:
+def make_model(loaded: LoadedEncoder, dropout: float, pooler: bool = False, bidirectional: bool = False) -> nn.Module:
     """A trainable copy of the encoder, without touching the disk.
 
     Args:
         dropout: p of every dropout of the encoder: hidden and attention-probability (methods 1.2).
         pooler: keep BERT's own pooler (an unused one would cost memory and get no gradient).
-    Raises: EncoderError if a pooler is asked of an encoder that has none.
+        bidirectional: let every token of a decoder see the whole sentence.
     """
-    pooler_module = getattr(loaded.model, "pooler", None)
-    if pooler and pooler_module is None:
-        raise EncoderError(
-            f"encoder {loaded.source!r}: pooling pretrained_pooler needs a pooler, {loaded.family} has none"
-        )
     model = copy.deepcopy(loaded.model)
-    if pooler_module is not None and not pooler:
+    if getattr(model, "pooler", None) is not None and not pooler:
         model.pooler = None
-    for part in model.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = dropout
-    for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-        if hasattr(model.config, key):
-            setattr(model.config, key, dropout)
+    set_dropout(model, dropout)
+    if bidirectional:
+        set_bidirectional(model)
     return cast(nn.Module, model)
-
-
-def padded_states(model: Any, packed: Packed, wanted: Sequence[int]) -> dict[int, Tensor]:
-    """What `Trunk.states` gives, by the library's own padded forward pass (in whatever mode the model is)."""
-    ids, mask = packed.pad(packed.ids, model.config.pad_token_id or 0), packed.mask.long()
-    every = tuple(wanted) != (model.config.num_hidden_layers,)
-    out = model(input_ids=ids, attention_mask=mask, output_hidden_states=every, return_dict=True)
-    states = {n: out.hidden_states[n] if every else out.last_hidden_state for n in wanted}
-    return {n: s.flatten(0, 1).index_select(0, packed.slots) for n, s in states.items()}
-
-
-def longest_sentence(model: Any) -> int:
-    """Most tokens of a sentence that the position embeddings allow, special tokens included."""
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    if table is None:
-        return int(model.config.max_position_embeddings)
-    return int(table.num_embeddings) - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def _builtin(name: str, language: str, cache_dir: Path | None) -> Path:
@@ -134,32 +112,51 @@ def _builtin(name: str, language: str, cache_dir: Path | None) -> Path:
 
 
 def _read(source: str, folder: Path) -> LoadedEncoder:
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     if not (folder / "config.json").is_file():
         raise EncoderError(f"encoder {source!r}: {folder} has no config.json; give a folder in Hugging Face format")
     try:
         with _quiet(), torch.random.fork_rng(devices=[]):  # weights that a checkpoint lacks are drawn: leave the
             torch.manual_seed(0)  # caller's random state alone, and draw the same ones every time
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            for key in keys(config):  # ModernBERT builds some of its dropouts only where p is not 0
+                setattr(config, key, 0.1)
+            config.use_cache = False
+            model = AutoModel.from_pretrained(folder, config=config, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, KeyError, safetensors' own: the file is unusable for all of them
         reason = first_line(error)
         raise EncoderError(f"encoder {source!r}: {folder} cannot be read: {reason}") from error
-    _check_tokenizer(source, folder, tokenizer, model.get_input_embeddings().num_embeddings)
-    prefix, suffix = _template(source, tokenizer)
+    model.eval()
+    fingerprint = _hash(_config_text(model.config), model.state_dict())
+    words, width = model.get_input_embeddings().weight.shape
+    check_tokenizer(source, folder, tokenizer, words)
+    make_padding(tokenizer)
+    template = template_of(source, tokenizer, lambda bare: not sees(model, bare)[0])
+    mask_token = tokenizer.mask_token_id is not None
+    found = DiskCache().cached("encoder", [facts_key(folder)], lambda: _measured(source, model, template, mask_token))
+    facts = restored(found)
     return LoadedEncoder(
         source=source,
         family=model.config.model_type,
         model=model,
         tokenizer=tokenizer,
-        prefix=prefix,
-        suffix=suffix,
-        mlm_head=_mlm_head(folder, tuple(model.get_input_embeddings().weight.shape)),
-        packing_note=packing_note(model, prefix, suffix),
-        fingerprint=_hash(_config_text(model.config), model.state_dict()),
+        prefix=template.prefix,
+        suffix=template.suffix,
+        mlm_head=mlm_weights(folder, model.config.hidden_size, (words, width)),
+        packing_note=facts.packing_note,
+        facts=facts,
+        fingerprint=fingerprint,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
     )
+
+
+def _measured(source: str, model: Any, template: Template, mask_token: bool) -> dict[str, Any]:
+    try:
+        return stored(probe(source, model, template, mask_token))
+    except EncoderError as error:
+        return stored(str(error))
 
 
 @contextlib.contextmanager
@@ -176,21 +173,6 @@ def _quiet() -> Any:
         library.set_verbosity(verbosity)
         if bars:
             library.enable_progress_bar()
-
-
-def _check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
-    """That the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
-
-    Raises: EncoderError.
-    """
-    files = [name for name in tokenizer.vocab_files_names.values() if name]
-    if files and not any((folder / name).is_file() for name in files):
-        raise EncoderError(f"encoder {source!r}: {folder} has no tokenizer; expected one of {', '.join(files)} in it")
-    if not embeddings / 2 <= len(tokenizer) <= embeddings:
-        raise EncoderError(
-            f"encoder {source!r}: its tokenizer and its weights do not belong together: {len(tokenizer):,} tokens for "
-            f"{embeddings:,} embeddings; save both from the same model"
-        )
 
 
 def check_unknown(loaded: LoadedEncoder, sentences: Sequence[Tokens]) -> None:
@@ -210,117 +192,6 @@ def check_unknown(loaded: LoadedEncoder, sentences: Sequence[Tokens]) -> None:
         raise EncoderError(f"{message}; choose an encoder of the data's language")
     if share > UNKNOWN_SAID:
         log.warning("%s", message)
-
-
-def _template(source: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids before and after a single sentence."""
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full = tokenizer("a")["input_ids"]
-    for start in range(len(full) - len(bare) + 1):
-        if bare and start and full[start : start + len(bare)] == bare:
-            return tuple(full[:start]), tuple(full[start + len(bare) :])
-    raise EncoderError(
-        f"encoder {source!r}: its tokenizer puts no token in front of a sentence (got {full} for {bare}); "
-        "pooling needs one, as BERT's [CLS]"
-    )
-
-
-def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> str:
-    """Why an encoder cannot be packed, "" when packed and padded passes agree on vectors and gradients.
-
-    Four short random sentences, evaluation mode. Compared are the last state and the gradients of the embedding norm
-    and the first block, through which all others pass.
-    """
-    trunk = trunk_of(model)
-    if trunk is None:
-        return f"packing does not know the family {model.config.model_type}: batches are padded"
-    rng = np.random.default_rng(0)
-    words = np.arange(model.get_input_embeddings().num_embeddings, dtype=np.int32)
-    words = words[words != model.config.pad_token_id]  # RoBERTa derives positions from ids that are not padding
-    sentences = [rng.choice(words, n) for n in (5, 2, 9, 5)]
-    packed = pack(sentences, 16, prefix, suffix)
-    layers = (len(trunk.layers),)  # not the others: asking the library for them leaves hooks in the model for good
-    parts = [part for part in vars(trunk.layers[0]).values() if isinstance(part, (nn.Linear, nn.LayerNorm))]
-    checked = [trunk.norm.weight, *(part.weight for part in parts)]
-    try:
-        packed_values = _values_and_gradients(trunk.states, packed, layers, checked)
-        padded_values = _values_and_gradients(lambda p, w: padded_states(model, p, w), packed, layers, checked)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        log.warning("packing check failed", exc_info=error)
-        return f"the packing check failed with {type(error).__name__}: batches are padded"
-    worst = max(
-        float((a - b).abs().max() / b.abs().max().clamp_min(1))
-        for a, b in zip(packed_values, padded_values, strict=True)
-    )
-    return "" if worst <= AGREEMENT else f"packed and padded passes differ by {worst:.1e}: batches are padded"
-
-
-def _values_and_gradients(
-    states: Callable[[Packed, Sequence[int]], dict[int, Tensor]],
-    packed: Packed,
-    wanted: Sequence[int],
-    parameters: Sequence[Tensor],
-) -> list[Tensor]:
-    with torch.enable_grad():
-        values = states(packed, wanted)
-        total = sum(
-            (values[n] * torch.cos(torch.arange(values[n].numel()).view(values[n].shape))).sum() for n in wanted
-        )
-        gradients = torch.autograd.grad(cast(Tensor, total), parameters)
-    return [*(v.detach() for v in values.values()), *gradients]
-
-
-# Where checkpoints keep the parts of their masked-language-model head: name here -> names there.
-_MLM_NAMES = {
-    "dense.weight": ("cls.predictions.transform.dense.weight", "lm_head.dense.weight", "vocab_transform.weight"),
-    "dense.bias": ("cls.predictions.transform.dense.bias", "lm_head.dense.bias", "vocab_transform.bias"),
-    "norm.weight": (
-        "cls.predictions.transform.LayerNorm.weight",
-        "cls.predictions.transform.LayerNorm.gamma",
-        "lm_head.layer_norm.weight",
-        "vocab_layer_norm.weight",
-    ),
-    "norm.bias": (
-        "cls.predictions.transform.LayerNorm.bias",
-        "cls.predictions.transform.LayerNorm.beta",
-        "lm_head.layer_norm.bias",
-        "vocab_layer_norm.bias",
-    ),
-    "bias": ("cls.predictions.bias", "cls.predictions.decoder.bias", "lm_head.bias", "vocab_projector.bias"),
-}
-
-
-def _mlm_head(folder: Path, embeddings: tuple[int, int]) -> dict[str, Tensor]:
-    """The head's tensors that the checkpoint has in the expected shapes; embeddings: (V, H)."""
-    words, width = embeddings
-    shapes = {"dense.weight": (width, width), "bias": (words,)}
-    stored = _stored_tensors(folder, {name for names in _MLM_NAMES.values() for name in names})
-    found = {part: next((stored[n] for n in names if n in stored), None) for part, names in _MLM_NAMES.items()}
-    return {
-        part: tensor.float()
-        for part, tensor in found.items()
-        if tensor is not None and tuple(tensor.shape) == shapes.get(part, (width,))
-    }
-
-
-def _stored_tensors(folder: Path, names: set[str]) -> dict[str, Tensor]:
-    """Those of the named tensors that the weight files hold."""
-    from safetensors import safe_open
-
-    found = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            found.update({name: tensors.get_tensor(name) for name in names.intersection(tensors.keys())})
-    for file in () if found else sorted(folder.glob("pytorch_model*.bin")):
-        try:
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # a dozen kinds; the weights themselves were read, from a file beside it
-            log.warning(
-                "%s: cannot be read (%s): no masked-language-model head is taken from it", file, first_line(error)
-            )
-            continue
-        found.update({name: tensors[name] for name in names.intersection(tensors)})
-    return found
 
 
 def _config_text(config: Any) -> str:

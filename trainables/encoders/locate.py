@@ -48,6 +48,24 @@ def local_folder(source: str) -> Path | None:
     return None
 
 
+def folder_at_hand(source: str) -> Path | None:
+    """The folder of an encoder on this machine: local, or in the hub's cache; asks nobody. None for the builtin one."""
+    if source.startswith("builtin:"):
+        return None
+    try:
+        if (folder := local_folder(source)) is None:
+            from huggingface_hub import snapshot_download
+
+            name, _, revision = source.partition("@")
+            folder = Path(
+                snapshot_download(name, revision=revision or None, allow_patterns=FILES, local_files_only=True)
+            )
+    except Exception:  # not there, or no name of a model: whoever needs it says so
+        return None
+    whole = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return folder if whole and (folder / "config.json").is_file() else None
+
+
 def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Path | None:
     """The snapshot of a hub model on this machine, downloaded if need be.
 

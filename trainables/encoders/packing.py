@@ -63,6 +63,11 @@ class Packed:
         return self._tensor(self.starts)
 
     @cached_property
+    def last(self) -> Tensor:
+        """(N,) number of each sentence's last token, on the device."""
+        return self._tensor(self.starts + self.lengths - 1)
+
+    @cached_property
     def sentence(self) -> Tensor:
         """(T,) the sentence each token belongs to."""
         return self._tensor(np.repeat(np.arange(len(self)), self.lengths))

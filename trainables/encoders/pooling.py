@@ -20,13 +20,13 @@ def wanted_states(pooling: str, layers: int) -> tuple[int, ...]:
 
     Raises: ValueError for an unknown pooling.
     """
-    if pooling in FROM_FIRST_TOKEN or pooling == "avg":
+    if pooling in FROM_FIRST_TOKEN or pooling in ("avg", "last"):
         return (layers,)
     if pooling == "avg_first_last":
         return (1, layers)
     if pooling == "avg_top2":
         return (layers - 1, layers)
-    raise ValueError(f"pooling: expected one of {', '.join((*FROM_FIRST_TOKEN, *AVERAGES))}, got {pooling!r}")
+    raise ValueError(f"pooling: expected one of {', '.join((*FROM_FIRST_TOKEN, 'last', *AVERAGES))}, got {pooling!r}")
 
 
 def average(states: Mapping[int, Tensor], packed: Packed) -> Tensor:

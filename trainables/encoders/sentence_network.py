@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from trainables.contract.config import EncoderConfig
 from trainables.contract.errors import EncoderError
 from trainables.data.tokens import Tokens
 from trainables.encoders import pooling
+from trainables.encoders.facts import unfit
 from trainables.encoders.heads import MlmHead, make_head
-from trainables.encoders.load import LoadedEncoder, longest_sentence, make_model, padded_states
+from trainables.encoders.load import LoadedEncoder, make_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
+from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
 from trainables.encoders.views import Encoded, Views
 
@@ -47,29 +49,26 @@ class SentenceNetwork(Network):
     def __init__(self, config: EncoderConfig, loaded: LoadedEncoder, seed: int) -> None:
         super().__init__()
         own = loaded.config
-        self.longest = longest_sentence(loaded.model)
-        if config.max_length > self.longest:
-            raise EncoderError(
-                f"max_length: expected at most {self.longest} for {loaded.source}, got {config.max_length}"
-            )
+        if problems := unfit(loaded.facts, loaded.source, {k: [v] for k, v in asdict(config).items()}):
+            raise EncoderError("; ".join(f"{name}: {message}" for name, message in problems))
+        self.longest = loaded.facts.longest
         self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
         self.head_at_test = config.head_at == "train_and_test"
         self.mlm_weight, self.mlm_probability = config.mlm_weight, config.mlm_probability
         self.prefix, self.suffix = loaded.prefix, loaded.suffix
         self.mask_token = loaded.tokenizer.mask_token_id
         self.packing_note = loaded.packing_note
-        self.encoder = make_model(loaded, config.dropout, pooler=config.pooling == "pretrained_pooler")
+        self.encoder = make_model(
+            loaded, config.dropout, config.pooling == "pretrained_pooler", bidirectional=config.bidirectional
+        )
         self.wanted = pooling.wanted_states(config.pooling, own.num_hidden_layers)
         std = getattr(own, "initializer_range", 0.02)
         self.head = make_head(config.head if config.pooling == "cls" else "none", own.hidden_size, seed, std)
         self.mlm_head = None
         if config.mlm_weight:
-            if self.mask_token is None:
-                raise EncoderError(
-                    f"mlm_weight: expected 0, got {config.mlm_weight}: {loaded.source} has no mask token"
-                )
+            words = tuple(self.encoder.get_input_embeddings().weight.shape)
             eps = getattr(own, "layer_norm_eps", 1e-12)
-            self.mlm_head = MlmHead(own.hidden_size, own.vocab_size, loaded.mlm_head, seed + 1, eps, std)
+            self.mlm_head = MlmHead(own.hidden_size, words, loaded.mlm_head, seed + 1, eps, std)
         self._trunk = None if self.packing_note else trunk_of(self.encoder)
 
     def encode(self, views: Views) -> dict[str, Tensor]:
@@ -166,6 +165,9 @@ class SentenceNetwork(Network):
             (vectors,) = self._states(packed, self.wanted, first_tokens_only=True).values()
             if self.pooling == "pretrained_pooler":
                 vectors = self.encoder.pooler(vectors[:, None])
+        elif self.pooling == "last":
+            (states,) = self._states(packed, self.wanted).values()
+            vectors = states.index_select(0, packed.last)
         else:
             vectors = pooling.average(self._states(packed, self.wanted), packed)
         return packed.restore(vectors if vectors.dtype == torch.float64 else vectors.float())

@@ -1,0 +1,206 @@
+"""What is searched is what is trained: dropout, pooling, the MLM head and lengths are measured per encoder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_families import folder_of, tiny
+from torch import nn
+
+from search.space import check_spaces
+from trainables.contract.errors import EncoderError
+from trainables.encoders import measure
+from trainables.encoders import probe as probing
+from trainables.encoders.dropout import Watch, set_dropout
+from trainables.encoders.facts import facts_key, restored, unfit
+from trainables.encoders.load import load_encoder, make_model
+from trainables.encoders.probe import probe
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.tokenizing import Template
+from trainables.methods.simcse.config import SimcseConfig
+
+SENTENCES = [np.arange(5, 5 + n, dtype=np.int32) for n in (3, 7, 5, 4)]
+
+
+def network(model_type: str, **params: Any) -> SentenceNetwork:
+    return SentenceNetwork(SimcseConfig(**{"max_length": 16, "head": "none", **params}), tiny(model_type), seed=0)
+
+
+@pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "eurobert", "jina_embeddings_v3", "llama", "qwen3"])
+def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
+    """These copy p into float attributes when they are built, or build a dropout only where p is not 0."""
+    pooling = tiny(model_type).facts.pooling
+    for p in (0.0, 0.4):
+        net = network(model_type, dropout=p, pooling=pooling).train()
+        with Watch() as watch, torch.no_grad():
+            views = net.encode({"anchor": SENTENCES, "positive": SENTENCES})
+        differ = not torch.allclose(views["anchor"], views["positive"], atol=1e-4)
+        assert differ is (p > 0)
+        attention = [place for place in watch.places if place.attention]
+        assert len(attention) == 2  # one per layer
+        for place in watch.places:
+            share = place.dropped / place.values
+            assert abs(share - p) <= 6 * (0.25 / place.values) ** 0.5
+    kinds = {"attention"} if model_type in ("eurobert", "llama", "qwen3") else {"attention", "hidden"}
+    assert set(tiny(model_type).facts.drops) == kinds
+    assert tiny(model_type).facts.dropout_problem == ""
+
+
+def test_a_fused_attention_is_counted_inside() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 30, 8) for _ in range(3))
+    with Watch() as watch:
+        F.scaled_dot_product_attention(query, key, value, None, 0.25)
+        F.scaled_dot_product_attention(query, key, value, dropout_p=0.25, is_causal=True)
+    assert [place.values for place in watch.places] == [2 * 4 * 30 * 30, 2 * 4 * 30 * 31 // 2]
+    assert all(place.attention and place.fits(0.25) and not place.fits(0.4) for place in watch.places)
+
+
+class _OwnDropout(nn.Module):
+    """A probability of the family's own that no attribute holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.1, self.training)
+
+
+def test_a_dropout_that_does_not_follow_is_refused_by_name() -> None:
+    loaded = tiny("bert")
+    model = make_model(loaded, 0.0).eval()
+    model.encoder.layer[1].output.dropout = _OwnDropout().eval()
+    facts = probe("mine", model, Template(loaded.prefix, loaded.suffix), True)
+    assert facts.dropout_problem.startswith("two views differ at dropout 0")
+    assert unfit(facts, "mine", {"dropout": [0.0]}) == []
+    ((name, message),) = unfit(facts, "mine", {"dropout": [0.3]})
+    assert (name, message[:40]) == ("dropout", "expected 0 for mine (bert), got 0.3: two")
+
+    class Late(_OwnDropout):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.dropout(x, 0.1, self.training and model.config.hidden_dropout_prob > 0)
+
+    model.encoder.layer[1].output.dropout = Late().eval()
+    facts = probe("mine", model, Template(loaded.prefix, loaded.suffix), True)
+    assert "hidden dropout" in facts.dropout_problem
+    assert "asked for 0.3" in facts.dropout_problem
+
+
+def test_a_family_without_dropout_trains_at_0_only() -> None:
+    facts = tiny("mamba").facts
+    assert facts.drops == ()
+    with pytest.raises(EncoderError, match=r"dropout: expected 0 for .*mamba \(mamba\), got 0.1: the family has none"):
+        network("mamba", pooling="last")
+    network("mamba", pooling="last", dropout=0.0)
+
+
+def test_vectors_that_depend_on_padding_are_refused() -> None:
+    for model_type in ("fnet", "convbert"):
+        with pytest.raises(EncoderError, match=f"the vectors of {model_type} depend on the padding of their batch"):
+            load_encoder(str(folder_of(model_type)))
+
+
+def test_what_gives_no_sentence_vectors_is_one_line() -> None:
+    with pytest.raises(EncoderError, match="t5 gives no sentence vectors here: ") as caught:
+        load_encoder(str(folder_of("t5")))
+    assert "\n" not in str(caught.value)
+
+
+def test_pooling_must_read_a_token_that_sees_the_sentence() -> None:
+    for model_type in ("llama", "gpt2"):
+        with pytest.raises(EncoderError, match=r"pooling: cls reads the first token, .* its own pooling is last"):
+            network(model_type)
+    for pooling in ("last", "avg"):
+        net = network("llama", pooling=pooling)
+        assert torch.isfinite(net.embed(SENTENCES)).all()
+
+
+@pytest.mark.parametrize("model_type", ["albert", "rembert", "electra"])
+def test_the_mlm_head_has_the_width_of_the_word_embeddings(model_type: str) -> None:
+    net = network(model_type, mlm_weight=0.1).train()
+    loss = net.mlm_loss({"anchor": SENTENCES}, np.random.default_rng(2))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert net.mlm_head is not None
+    assert net.mlm_head.dense.weight.shape == (16, 32)
+
+
+def test_the_pretrained_head_of_albert_is_found(tmp_path: Path) -> None:
+    from transformers import AlbertForMaskedLM, AutoTokenizer
+
+    loaded = tiny("albert")
+    model = AlbertForMaskedLM(loaded.config)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder_of("albert")).save_pretrained(tmp_path)
+    head = load_encoder(str(tmp_path)).mlm_head
+    torch.testing.assert_close(head["dense.weight"], model.predictions.dense.weight.detach())
+    assert set(head) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias"}
+
+
+def test_facts_are_measured_once_per_fingerprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tiny("bert")
+    monkeypatch.setattr(probing, "_dropout", lambda *_: pytest.fail("measured again"))
+    assert load_encoder(str(folder_of("bert"))).facts == tiny("bert").facts
+    before = facts_key(folder_of("bert"))
+    for file in folder_of("bert").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | {"x": 1}))
+    assert facts_key(tmp_path) != before
+
+
+def test_another_process_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure.main(str(folder_of("llama"))) == 0
+    assert restored(json.loads(capsys.readouterr().out)) == tiny("llama").facts
+
+
+SPACE = """
+method: simcse
+encoder: {encoder}
+data: {{train: builtin, dev: [builtin]}}
+metric: {{name: builtin_dev}}
+params:
+  learning_rate: {{float: [1e-5, 1e-4], log: true}}
+  max_length: 100
+  mlm_weight: {{float: [0.0, 0.1]}}
+  pooling: {{choice: [last, cls]}}
+search: {{trials: 2}}
+train:
+  epochs: 1
+"""
+
+
+def test_check_names_file_line_and_hyperparameter(tmp_path: Path) -> None:
+    tiny("llama"), tiny("mamba")
+    space = tmp_path / "bad.yaml"
+    space.write_text(SPACE.format(encoder=folder_of("llama")).lstrip())
+    (checked,) = check_spaces([space])
+    assert [line.removeprefix(f"{space}:").split(": ")[:2] for line in checked.problems] == [
+        ["7", "params.max_length"],
+        ["8", "params.mlm_weight"],
+        ["9", "params.pooling"],
+    ]
+    fixed = [
+        "params.max_length=32", "params.mlm_weight=0.0", "params.pooling=last",
+    ]  # fmt: skip
+    (checked,) = check_spaces([space], fixed)
+    assert checked.problems == ()
+    assert "  note: dropout: llama has it on attention probabilities only" in checked.lines()
+    space.write_text(SPACE.format(encoder=folder_of("mamba")).lstrip())
+    (checked,) = check_spaces([space], fixed)
+    (line,) = checked.problems
+    assert line.startswith(f"{space}:2: encoder: dropout is 0.1 by default: expected 0 for ")
+    (checked,) = check_spaces([space], [*fixed, f"encoder={folder_of('fnet')}"])
+    (line,) = checked.problems
+    assert line.startswith("--set encoder: the vectors of fnet depend on the padding")
+
+
+def test_set_dropout_leaves_what_belongs_to_other_heads() -> None:
+    model = make_model(replace(tiny("bert")), 0.2)
+    model.config.classifier_dropout = 0.7
+    set_dropout(model, 0.3)
+    assert model.config.classifier_dropout == 0.7
+    assert model.config.hidden_dropout_prob == 0.3

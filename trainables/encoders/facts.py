@@ -1,0 +1,148 @@
+"""What was measured of an encoder, and which hyperparameters it cannot honour. No torch: spaces are checked with it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trainables.contract.errors import EncoderError, last_line
+from trainables.data.token_cache import DiskCache, content_hash
+from trainables.encoders.locate import folder_at_hand
+
+VERSION = 1  # of what is measured and how; raise it when the probe changes
+PROBE_SECONDS = 600.0
+LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderFacts:
+    """What `probe` found out by running an encoder.
+
+    Attributes:
+        family: the configuration's model_type.
+        longest: tokens of a sentence at most, special tokens included.
+        first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
+        drops: what dropout reaches: "attention" (probabilities), "hidden" (states), both, none.
+        dropout_problem: why the family does not honour dropout, "" when it does.
+        pooler, mask_token: whether the encoder has a pooler, the tokenizer a mask token.
+        bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
+        packing_note: why batches are padded, "" when they are packed.
+        end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
+    """
+
+    family: str
+    longest: int
+    first_sees: bool
+    last_sees: bool
+    drops: tuple[str, ...]
+    dropout_problem: str
+    pooler: bool
+    mask_token: bool
+    bidirectional: bool
+    packing_note: str
+    end_token: str
+
+    @property
+    def pooling(self) -> str:
+        """The pooling that the family is made for."""
+        return "cls" if self.first_sees else "last"
+
+    def notes(self) -> list[str]:
+        """What a user should know before training, one line each."""
+        lines = [self.packing_note] if self.packing_note else []
+        if self.drops and len(self.drops) < 2:
+            what = "attention probabilities" if self.drops == ("attention",) else "hidden states"
+            lines.append(f"dropout: {self.family} has it on {what} only")
+        if self.end_token:
+            lines.append(f"the tokenizer ends no sentence: {self.end_token} is appended, also in an export")
+        if not self.first_sees:
+            lines.append(f"{self.family} is a decoder: its pooling is {self.pooling} (avg is possible)")
+        return lines
+
+
+def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
+    """Hyperparameters that an encoder cannot honour, as (name, what is wrong), one line each.
+
+    Args:
+        asked: values of each hyperparameter by YAML name: all that a space may propose, or the one of a trial.
+    """
+    found: list[tuple[str, str]] = []
+
+    def values(name: str) -> Sequence[Any]:
+        return asked.get(name, ())
+
+    if (dropped := [v for v in values("dropout") if v]) and (facts.dropout_problem or not facts.drops):
+        reason = facts.dropout_problem or "the family has none"
+        found.append(("dropout", f"expected 0 for {source} ({facts.family}), got {dropped[0]:g}: {reason}"))
+    if True in values("bidirectional") and not facts.bidirectional:
+        found.append(("bidirectional", f"expected false for {source}: {facts.family} does not allow it"))
+    for pooling in dict.fromkeys(values("pooling")):
+        token = "first" if pooling in FIRST_TOKEN else "last" if pooling in LAST_TOKEN else ""
+        sees = {"first": facts.first_sees, "last": facts.last_sees, "": True}[token]
+        if not sees:
+            message = f"{pooling} reads the {token} token, which does not see the sentence in {source} ({facts.family})"
+            found.append(("pooling", f"{message}; its own pooling is {facts.pooling}"))
+        elif pooling == "pretrained_pooler" and not facts.pooler:
+            found.append(("pooling", f"pretrained_pooler needs a pooler, {facts.family} has none ({source})"))
+    if (longest := max(values("max_length"), default=0)) > facts.longest:
+        found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
+    if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
+        found.append(("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token"))
+    return found
+
+
+def facts_key(folder: Path) -> str:
+    """Fingerprint of an encoder's folder and of what runs it, without reading the weights: their sizes and times."""
+    parts: list[object] = [VERSION, importlib.metadata.version("transformers"), importlib.metadata.version("torch")]
+    for file in sorted(folder.iterdir()):
+        if file.suffix == ".json" and file.stat().st_size < 2**20:
+            parts += [file.name, file.read_bytes()]
+        elif file.is_file():
+            parts += [file.name, file.stat().st_size, file.stat().st_mtime_ns]
+    return content_hash(parts)
+
+
+def stored(facts: EncoderFacts | str) -> dict[str, Any]:
+    """As it lies in the cache; a text is why the encoder is of no use."""
+    return {"unusable": facts} if isinstance(facts, str) else asdict(facts)
+
+
+def restored(found: Mapping[str, Any]) -> EncoderFacts:
+    """What `stored` gave.
+
+    Raises: EncoderError for an encoder of no use.
+    """
+    if "unusable" in found:
+        raise EncoderError(found["unusable"])
+    values = {f.name: found[f.name] for f in fields(EncoderFacts)}
+    return EncoderFacts(**{**values, "drops": tuple(values["drops"])})
+
+
+def facts_at_hand(source: str) -> EncoderFacts | None:
+    """The facts of an encoder whose files are on this machine, None for others and for the builtin one.
+
+    They are measured once, in a process of their own (this one may be without torch), and kept under the fingerprint.
+
+    Raises: EncoderError if the encoder is of no use here.
+    """
+    folder = folder_at_hand(source)
+    if folder is None:
+        return None
+
+    def measure() -> dict[str, Any]:
+        command = [sys.executable, "-m", "trainables.encoders.measure", str(folder)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise EncoderError(f"encoder {source!r}: not measured within {PROBE_SECONDS:.0f} s") from None
+        if done.returncode:
+            raise EncoderError(f"encoder {source!r}: cannot be measured: {last_line(done.stderr)}")
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    return restored(DiskCache().cached("encoder", [facts_key(folder)], measure))

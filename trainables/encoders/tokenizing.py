@@ -1,0 +1,90 @@
+"""A tokenizer as sentences meet it: what it puts around one, and the end token that decoders' tokenizers leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainables.contract.errors import EncoderError
+
+
+@dataclass(frozen=True)
+class Template:
+    """Ids around a single sentence, such as [CLS] and [SEP]; end_token: the text of one that was appended here."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    end_token: str = ""
+
+
+def template_of(source: str, tokenizer: Any, is_causal: Callable[[Template], bool]) -> Template:
+    """Ids before and after a single sentence.
+
+    A tokenizer that puts nothing behind a sentence of a causal encoder gets its end token there, also when it is saved:
+    the last token is to be one that every sentence ends in.
+
+    Args:
+        is_causal: whether the encoder's first token sees less than the sentence; asked where nothing stands behind it.
+    Raises: EncoderError if a sentence does not keep its tokens, or no token is put around one.
+    """
+    prefix, suffix = _around(source, tokenizer)
+    if suffix or not is_causal(Template(prefix, suffix)):
+        if not prefix and not suffix:
+            raise EncoderError(
+                f"encoder {source!r}: its tokenizer puts no token around a sentence; pooling needs one, as BERT's [CLS]"
+            )
+        return Template(prefix, suffix)
+    if tokenizer.eos_token_id is None or getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise EncoderError(f"encoder {source!r}: its tokenizer ends no sentence and has no end token to append")
+    _append(tokenizer, prefix, tokenizer.eos_token_id)
+    found = _around(source, tokenizer)
+    if found != (prefix, (tokenizer.eos_token_id,)):
+        raise EncoderError(f"encoder {source!r}: its tokenizer takes no end token {tokenizer.eos_token}")
+    return Template(*found, end_token=tokenizer.eos_token)
+
+
+def make_padding(tokenizer: Any) -> None:
+    """A padding token for tokenizers without one (GPT-2, Llama): batches of an export are padded by it, and masked."""
+    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+def check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
+    """That the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
+
+    Raises: EncoderError.
+    """
+    files = [name for name in tokenizer.vocab_files_names.values() if name]
+    if files and not any((folder / name).is_file() for name in files):
+        raise EncoderError(f"encoder {source!r}: {folder} has no tokenizer; expected one of {', '.join(files)} in it")
+    if not embeddings / 2 <= len(tokenizer) <= embeddings:
+        raise EncoderError(
+            f"encoder {source!r}: its tokenizer and its weights do not belong together: {len(tokenizer):,} tokens for "
+            f"{embeddings:,} embeddings; save both from the same model"
+        )
+
+
+def _around(source: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    for start in range(len(full) - len(bare) + 1):
+        if bare and full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    raise EncoderError(
+        f"encoder {source!r}: its tokenizer changes a sentence among its special tokens ({full}, {bare})"
+    )
+
+
+def _append(tokenizer: Any, prefix: tuple[int, ...], end: int) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    if hasattr(tokenizer, "add_eos_token"):
+        tokenizer.add_eos_token = True
+    names = [(tokenizer.convert_ids_to_tokens(i), i) for i in dict.fromkeys((*prefix, end))]
+    before = "".join(f"{tokenizer.convert_ids_to_tokens(i)} " for i in prefix)
+    after = tokenizer.convert_ids_to_tokens(end)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{before}$A {after}", pair=f"{before}$A {after} $B:1 {after}:1", special_tokens=names
+    )
