@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from search.console.phases import Phases
     from search.console.status import StudyStatus
     from search.running.life import Options
     from search.running.result import StudyResult
@@ -56,14 +57,19 @@ def run(
     Raises: SpaceError for a wrong space; DataError or EncoderError when something that it names is missing; UserError
         when the storage cannot be written, the name is taken, or a trial needs more than the machine has.
     """
-    from search.running.preflight import preflight
-    from search.running.runner import run_study
     from search.space import Space
     from search.space import load_space as load
 
-    loaded = space if isinstance(space, Space) else load(space, find_data=True)
-    preflight(loaded)
-    return run_study(loaded, os.fspath(storage), name=name, options=_options(address, quiet))
+    with _phases(quiet) as phases:
+        phases.begin("looking for data and encoder")
+        from search.running.preflight import preflight
+
+        loaded = space if isinstance(space, Space) else load(space, find_data=True)
+        preflight(loaded)
+        phases.begin("loading the search")
+        from search.running.runner import run_study
+
+        return run_study(loaded, os.fspath(storage), name=name, options=_options(address, phases))
 
 
 def resume(
@@ -84,16 +90,18 @@ def resume(
     Raises: UserError when there is no such study, another driver runs it, its files are damaged, or an override
         changes what is searched.
     """
-    from search.running.runner import resume_study
+    with _phases(quiet) as phases:
+        phases.begin("loading the search")
+        from search.running.runner import resume_study
 
-    return resume_study(
-        os.fspath(storage),
-        study,
-        overrides=overrides,
-        retry_failed=retry_failed,
-        salvage_journal=salvage_journal,
-        options=_options(address, quiet),
-    )
+        return resume_study(
+            os.fspath(storage),
+            study,
+            overrides=overrides,
+            retry_failed=retry_failed,
+            salvage_journal=salvage_journal,
+            options=_options(address, phases),
+        )
 
 
 def confirm(
@@ -109,9 +117,11 @@ def confirm(
 
     Raises: UserError when there is no such study, none of its points is complete, or another driver runs it.
     """
-    from search.running.runner import confirm_study
+    with _phases(quiet) as phases:
+        phases.begin("loading the search")
+        from search.running.runner import confirm_study
 
-    return confirm_study(os.fspath(storage), study, top=top, seeds=seeds, options=_options(address, quiet))
+        return confirm_study(os.fspath(storage), study, top=top, seeds=seeds, options=_options(address, phases))
 
 
 def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -> StudyStatus:
@@ -124,9 +134,15 @@ def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -
     return status_now(os.fspath(storage), study)[0]
 
 
-def _options(address: str | None, quiet: bool) -> Options:
+def _phases(quiet: bool) -> Phases:
     from rich.console import Console
 
+    from search.console.phases import Phases
+
+    return Phases(Console(quiet=quiet))
+
+
+def _options(address: str | None, phases: Phases) -> Options:
     from search.running.life import Options
 
-    return Options(console=Console(quiet=quiet), address=address)
+    return Options(console=phases.console, phases=phases, address=address)

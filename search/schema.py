@@ -53,6 +53,9 @@ TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as the server 
 # seeds, in [-1, 1], before any seed has been repeated.
 SEED_SD: Final = 0.0079
 
+# Stored in [-1, 1], shown to people times 100, as papers print them: by `search` and by `analysis` alike.
+SHOWN_SCALE: Final = 100.0
+
 TEST_SUFFIX: Final = "_test"
 UNTRAINED_PREFIX: Final = "untrained_"  # untrained_stsb_dev: of the encoder before training
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
+from search.schema import SHOWN_SCALE
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 
+LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: what is said of the time left
+
 
 def headline(space: Space, ledger: Ledger, now: int) -> str:
-    """`quickstart: 12 of 16 points, best 0.712 (t0007), 2 failed (oom), 3m10s, about 1m left`."""
+    """`quickstart: 12 of 16 points, best stsb_dev 71.20 (t0007), 2 failed (oom), 3m10s, 1m to 2m left`."""
     done, total = len(ledger.tried), wanted_points(space)
     parts = [f"{done}{f' of {total}' if total else ''} points"]
     if ledger.best is not None:
@@ -30,7 +36,7 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     parts.append(duration(elapsed))
     left = seconds_left(space, ledger, elapsed)
     if left is not None and ledger.closed is None:
-        parts.append(f"about {duration(left)} left")
+        parts.append(f"{between(*left)} left")
     return f"{space.name}: " + ", ".join(parts)
 
 
@@ -47,23 +53,70 @@ def open_work(space: Space, ledger: Ledger) -> str:
     return ", ".join(parts)
 
 
-def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> float | None:
-    """Estimate from the rate of trials so far, if every further point has all its seeds, within the time budget; None
-    before the first trial has ended."""
-    total, ended, by_trials = wanted_points(space), ledger.ended(), None
-    if total and ended:
+def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> tuple[float, float] | None:
+    """The likely range (80 %) of the seconds to the end, within the time budget; None before the first evaluation.
+
+    What trials to come will take is learnt from those that have ended (before that, from the pace of those that run),
+    so the time that Ray and the first processes take to start does not count.
+    """
+    seen = [r for r in list(ledger.trials.values()) if r.trial.stage == "search" and r.examples and r.seconds]
+    ranges = []
+    if seen:
+        running = [r for r in list(ledger.open_trials.values()) if r.state == "running"]
+        ranges = [
+            found
+            for found in (_by_trials(space, ledger, seen, running), _by_training(space, ledger, seen, running))
+            if found
+        ]
+    if space.search.time is not None:
+        ranges.append((max(0.0, space.search.time - elapsed),) * 2)
+    return (min(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
+
+
+def _by_trials(
+    space: Space, ledger: Ledger, seen: Sequence[TrialRecord], running: Sequence[TrialRecord]
+) -> tuple[float, float] | None:
+    """Until the wanted points have all their seeds."""
+    total = wanted_points(space)
+    if total is None:
+        return None
+    whole = [r.seconds / r.examples * max(r.planned, r.examples) for r in seen]
+    over = [r.seconds for r in seen if not r.open or r.waiting is not None]
+    costs = over or whole
+    mean = statistics.fmean(costs)
+    if space.pruner.kind == "asha":  # a paused point has cost what it will, most likely
+        to_start = total - len(ledger.tried) - sum(r.trial.number not in ledger.tried for r in running)
+    else:
         of_settled = sum(point["seeds"] for point in ledger.points.values())
-        to_come = (total - len(ledger.points)) * space.search.repeats - (ended - of_settled)
-        by_trials = elapsed / ended * max(0, to_come)
-        if space.pruner.kind == "asha":  # a paused point has cost what it will, most likely
-            by_trials = elapsed / len(ledger.tried) * max(0, total - len(ledger.tried))
-    by_training = None
+        to_start = (total - len(ledger.points)) * space.search.repeats - (ledger.ended() - of_settled) - len(running)
+    to_start = max(0, to_start)
+    rest = [(1 - r.examples / r.planned) * r.seconds / r.examples * r.planned if r.examples else mean for r in running]
+    places = max(1, len(running))
+    middle = max((to_start * mean + sum(rest)) / places, max(rest, default=0.0))
+    sd = statistics.stdev(costs) if len(costs) > 1 else mean / 2
+    half = LIKELY_Z * sd * math.sqrt(to_start + len(rest) + (to_start + len(rest)) ** 2 / len(costs)) / places
+    return max(0.0, middle - half), middle + half
+
+
+def _by_training(
+    space: Space, ledger: Ledger, seen: Sequence[TrialRecord], running: Sequence[TrialRecord]
+) -> tuple[float, float] | None:
+    """Until the training budget is spent."""
     share = training_share(space, ledger)
-    if share:
-        by_training = elapsed * max(0.0, 1 / share - 1)
-    by_time = max(0.0, space.search.time - elapsed) if space.search.time is not None else None
-    known = [s for s in (by_trials, by_training, by_time) if s is not None]
-    return min(known) if known else None
+    if not share:
+        return None
+    paces = [r.seconds / r.examples for r in seen]
+    middle = ledger.examples * max(0.0, 1 / share - 1) * statistics.fmean(paces) / max(1, len(running))
+    spread = statistics.stdev(paces) / statistics.fmean(paces) if len(paces) > 1 else 0.5
+    half = LIKELY_Z * spread / math.sqrt(len(paces)) * middle
+    return max(0.0, middle - half), middle + half
+
+
+def between(low: float, high: float) -> str:
+    """`about 4m10s`, or `3m to 5m` where the ends are apart."""
+    if high - low <= 0.2 * high or duration(low) == duration(high):
+        return f"about {duration((low + high) / 2)}"
+    return f"{duration(low)} to {duration(high)}"
 
 
 def training_share(space: Space, ledger: Ledger) -> float | None:
@@ -105,8 +158,8 @@ def trial_line(record: TrialRecord, space: Space) -> str:
 
 
 def number(value: float | None) -> str:
-    """A correlation in [-1, 1] with four decimals."""
-    return "" if value is None else f"{value:.4f}"
+    """A value in [-1, 1] as it is shown: times 100, as in papers, with two decimals."""
+    return "" if value is None else f"{value * SHOWN_SCALE:.2f}"
 
 
 def show(value: Any) -> str:

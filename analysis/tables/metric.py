@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analysis.errors import InputError
-from search.schema import DEV_SUFFIX, TEST_SUFFIX
+from search.schema import DEV_SUFFIX, SHOWN_SCALE, TEST_SUFFIX
 from trainables.contract.metric_names import metric_parts, normal_metric
 
 Mode = Literal["max", "min"]
@@ -28,7 +28,7 @@ class Metric:
     @property
     def scale(self) -> float:
         """What a value is multiplied by when printed for people: 100 for dev correlations, as papers do, else 1."""
-        return 100.0 if all(part.endswith(DEV_SUFFIX) for part in self.parts) else 1.0
+        return SHOWN_SCALE if all(part.endswith(DEV_SUFFIX) for part in self.parts) else 1.0
 
 
 def parse_metric(text: str, mode: Mode = "max") -> Metric:

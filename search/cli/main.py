@@ -50,6 +50,7 @@ def main() -> None:
 @user_errors
 def run(space: str, overrides: Sequence[str], storage: str, address: str | None, name: str | None, smoke: bool) -> None:
     """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
+    click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
     from search.space import load_space
 

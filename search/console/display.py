@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from search.console.trial_table import trial_table
 from search.space import Space
-from search.store.ledger import Event, Ledger, TrialRecord
-from search.wording import best_trials, headline, number, show, trial_line
+from search.store.ledger import Event, Ledger
+from search.wording import best_trials, headline, trial_line
 
 ROWS = 8  # ended trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
@@ -42,15 +41,22 @@ class LiveTable:
 
     def __init__(self, console: Console, space: Space, ledger: Ledger) -> None:
         self._space, self._ledger, self._notes = space, ledger, [""]
+        self._doing: dict[str, str] = {}
+        self._console = console
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=1, transient=True)
 
     def observe(self, event: Event) -> None:
-        """Nothing: the table is drawn from the ledger."""
+        """The table is drawn from the ledger; what trials are busy with before their first evaluation is not in it."""
+        if event["e"] == "phase":
+            share = f" {event['done'] / event['of']:.0%}" if event["of"] else ""
+            self._doing[event["id"]] = event["what"] + share
+        elif "id" in event:
+            self._doing.pop(event["id"], None)
 
     def note(self, text: str) -> None:
         self._notes[0] = text
         if not self._live.is_started:
-            self._live.console.print(text, markup=False)
+            self._console.print(text, markup=False)
 
     def start(self) -> None:
         self._live.start()
@@ -61,16 +67,18 @@ class LiveTable:
     def _draw(self) -> Group:
         ledger = self._ledger
         running = [s for s in list(ledger.open_trials.values()) if s.state == "running"]
-        names = list(self._space.params)
-        table = Table(box=None, pad_edge=False)
-        for heading in ("trial", "state", "examples", "now", "best", *names):
-            table.add_column(heading, justify="left" if heading in ("trial", "state", *names) else "right")
-        for record in running + best_trials(ledger, ROWS):
-            table.add_row(*row(record, names))
+        baselines = [s for s in list(ledger.trials.values()) if s.trial.baseline and not s.open]
+        shown = best_trials(ledger, ROWS)
+        shown += [s for s in baselines if s not in shown][:1]
+        best = ledger.best.trial.id if ledger.best else None
+        width = self._console.width
+        table, dropped = trial_table(running + shown, self._space, width, best, self._doing)
         lines: list[RenderableType] = [
             Text(headline(self._space, ledger, int(time.time() * 1000)), style="bold"),
             table,
         ]
+        if dropped:
+            lines.append(Text(f"not shown at {width} columns: {', '.join(dropped)}", style="dim"))
         if self._notes[0]:
             lines.append(Text(self._notes[0], style="yellow"))
         return Group(*lines)
@@ -88,7 +96,7 @@ class PlainLines:
             self._print(trial_line(self._ledger.trials[event["id"]], self._space))
         elif event["e"] == "retry":
             self._print(f"{event['id']}: {event['reason']}; started again from its last checkpoint")
-        elif time.monotonic() - self._said > PLAIN_EVERY_S:
+        elif event["e"] != "phase" and time.monotonic() - self._said > PLAIN_EVERY_S:
             self._print(headline(self._space, self._ledger, event["t"]))
 
     def note(self, text: str) -> None:
@@ -103,11 +111,3 @@ class PlainLines:
     def _print(self, text: str) -> None:
         self._said = time.monotonic()
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def row(record: TrialRecord, names: list[str]) -> list[str]:
-    """Cells of the live table."""
-    progress = f"{record.examples:,}" + (f"/{record.planned:,}" if record.planned else "")
-    point: Mapping[str, Any] = record.trial.point
-    cells = [record.trial.id, record.state, progress, number(record.value), number(record.best)]
-    return cells + [show(point[name]) if name in point else "" for name in names]

@@ -39,8 +39,9 @@ class StudyStatus:
     Attributes:
         state: running, finished, failed, interrupted, out_of_budget, or died (killed; it can be resumed).
         points: of which a seed has ended; of: how many there are to be (None: time, training or patience end it).
-        best: value of the best completed trial, Spearman in [-1, 1]; best_trial its id.
-        failed: failed trials by kind; per_hour: such points per hour; left_s: estimate of the seconds to the end.
+        best: value of the best completed trial, in [-1, 1] (for people it is printed times 100); best_trial its id.
+        failed: failed trials by kind; per_hour: such points per hour.
+        left_low_s, left_high_s: between which the seconds to the end probably lie.
         disk_bytes: of the trials' folders.
         open: what `resume` would take up, in words; "" while it runs, and when there is nothing.
         tracker: what keeps MLflow from being up to date, else "".
@@ -60,7 +61,8 @@ class StudyStatus:
     best_trial: str
     elapsed_s: float
     per_hour: float | None
-    left_s: float | None
+    left_low_s: float | None
+    left_high_s: float | None
     disk_bytes: int
     reason: str = ""
     open: str = ""
@@ -76,6 +78,7 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
     running = is_running(folder, ledger, now_ms)
     state = "running" if running else next((s for s in WORST_FIRST if s in ledger.stages.values()), "interrupted")
     elapsed = ledger.elapsed(now_ms if running else None)
+    left = seconds_left(space, ledger, elapsed) if running else None
     open_trials = list(ledger.open_trials.values())
     kinds = {stop.removeprefix("failed:"): n for stop, n in ledger.stops.items() if stop.startswith("failed:")}
     status = StudyStatus(
@@ -93,7 +96,8 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         best_trial=ledger.best.trial.id if ledger.best else "",
         elapsed_s=round(elapsed, 1),
         per_hour=round(len(ledger.tried) / elapsed * 3600, 2) if elapsed else None,
-        left_s=_left(space, ledger, elapsed, state),
+        left_low_s=round(left[0], 1) if left else None,
+        left_high_s=round(left[1], 1) if left else None,
         disk_bytes=disk_bytes(folder),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
         open="" if running else open_work(space, ledger),
@@ -203,8 +207,3 @@ def listing(statuses: Sequence[StudyStatus], form: str) -> str:
     writer.writeheader()
     writer.writerows({**row, "failed": ";".join(f"{k}={n}" for k, n in row["failed"].items())} for row in rows)
     return out.getvalue()
-
-
-def _left(space: Space, ledger: Ledger, elapsed: float, state: str) -> float | None:
-    left = seconds_left(space, ledger, elapsed) if state == "running" else None
-    return round(left, 1) if left is not None else None

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from search.console.display import Display, display_for
+from search.console.phases import Phases
 from search.remote.backup import out_of_reach
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
@@ -21,7 +22,7 @@ from search.space import Space
 from search.space.outside import changed
 from search.store.errors import UserError
 from search.store.journal import Journal
-from search.store.layout import StudyFolder
+from search.store.layout import StudyFolder, storage_option
 from search.store.ledger import Event, Ledger
 from search.store.lock import exclusive
 from search.store.mirror import Mirror
@@ -33,6 +34,7 @@ from search.study.search_plan import SearchPlan
 from search.tracking.mlflow_store import unreachable
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
+from search.wording import wanted_points
 from trainables.contract.errors import last_line
 
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
@@ -49,11 +51,13 @@ class Options:
     Attributes:
         address: of a running Ray cluster ("auto" = found by RAY_ADDRESS or on this machine); None = RAY_ADDRESS where
             set, else a private Ray that ends with the search.
+        phases: what is shown of the time before the first evaluation; None = begins with the life.
         trainable: what runs a trial; None = `trainables.on_ray.trainable.TrialJob`.
         handle_signals: Ctrl-C, SIGTERM and SIGHUP pause the study instead of raising (only from the main thread).
     """
 
     console: Console = field(default_factory=Console)
+    phases: Phases | None = None
     address: str | None = None
     trainable: Any = None
     handle_signals: bool = True
@@ -67,6 +71,7 @@ class Life:
 
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
         self.space, self.folder, self.options, self.stages = space, folder, options, stages
+        self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
         self._capacity: Callable[[], int] | None = None  # None: Ray has not been started
 
@@ -76,7 +81,7 @@ class Life:
         Args: before: called with the open journal before anything is planned (a larger budget, trials to retry).
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.
         """
-        with exclusive(self.folder):
+        with exclusive(self.folder), self.phases:
             journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
             try:
                 before(journal)
@@ -95,7 +100,8 @@ class Life:
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
         keep, states_gb = self.space.search.keep_best, self.space.pruner.states_gb
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
-        observe = _Observer(display, retention, replayer)
+        observe = _Observer(display, retention, replayer, self.phases)
+        self._introduce(tracker)
         for line in changed(self.space.plugins):
             display.note(line)
         with ExitStack() as stack:
@@ -113,6 +119,7 @@ class Life:
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
+                    self.phases.begin("starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
                     self.space = replace(self.space, resources=known)
@@ -147,6 +154,19 @@ class Life:
             link=None if out_of_reach(tracker.uri) else tracker.link(),
         )
 
+    def _introduce(self, tracker: Tracker) -> None:
+        """Before anything takes long: what runs, how to pause it, where to look."""
+        space, metric = self.space, self.space.metric.name
+        count = wanted_points(space)
+        extent = f"{count} points" if count else "until its budget is spent"
+        where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
+        where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
+        self.phases.console.print(
+            f"study {self.folder.study}: {space.method} on {space.encoder}, {extent}, by {metric} (shown x 100)\n"
+            f"Ctrl-C pauses it, search resume goes on. MLflow, also meanwhile: {where}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+
     def _fits(self) -> int:
         return self._capacity() if self._capacity is not None else 0
 
@@ -165,7 +185,8 @@ class Life:
             driver.interrupt(number.name)
             display.note("pausing: trials save their state and stop; once more = at once")
 
-        display.start()
+        if not self.phases.open:  # else with the first evaluation
+            display.start()
         resources = driver.space.resources
         try:
             with handled(pause) if self.options.handle_signals else nullcontext():
@@ -179,6 +200,7 @@ class Life:
             if not driver.pausing:  # Tune trips over trials that are dropped while they start; the pause goes on
                 driver.fail(last_line(error))
         finally:
+            self.phases.close()
             display.stop()
             driver.close_life()
 
@@ -215,11 +237,13 @@ class Life:
 class _Observer:
     """What follows an event while trials run: the display, now and then the checkpoints, a word about the tracker."""
 
-    def __init__(self, display: Display, retention: CheckpointRetention, replayer: Replayer) -> None:
-        self._display, self._retention, self._replayer = display, retention, replayer
+    def __init__(self, display: Display, retention: CheckpointRetention, replayer: Replayer, phases: Phases) -> None:
+        self._display, self._retention, self._replayer, self._phases = display, retention, replayer, phases
         self._applied, self._trouble = time.monotonic(), ""
 
     def __call__(self, event: Event) -> None:
+        if self._phases.open and not self._phases.observe(event):
+            self._display.start()
         self._display.observe(event)
         if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
             self._retention.apply()

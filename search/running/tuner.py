@@ -20,6 +20,7 @@ from search.store.ledger import Trial
 from search.study.driver import Driver
 from trainables.contract.errors import last_line
 from trainables.contract.spec import Evaluation, Outcome
+from trainables.on_ray.host import PHASE
 from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
@@ -90,6 +91,9 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
+        if PHASE in result:
+            self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
+            return str(TrialScheduler.CONTINUE)
         verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
         if verdict == "pause" and not self._shared.driver.pausing:
             return str(TrialScheduler.CONTINUE)  # it finds its marker, saves its state and ends by itself

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainables.contract.metric_names import DEVICE_MEMORY
+
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)
 # life     a driver starts on a stage                settings of this life
@@ -71,6 +73,7 @@ class TrialRecord:
     ended: int = 0
     rungs: dict[int, float] = field(default_factory=dict)
     waiting: int | None = None
+    memory_gb: float | None = None  # most that its device has held, where that is known
 
     @property
     def open(self) -> bool:
@@ -174,6 +177,7 @@ class Ledger:
         record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
         record.best, record.best_at = event["best"], event["best_at"]
         record.seconds = max(record.seconds, event["seconds"])
+        record.memory_gb = event["metrics"].get(DEVICE_MEMORY, record.memory_gb)
 
     def _pause(self, event: Event) -> None:
         self.trials[event["id"]].state = "paused"

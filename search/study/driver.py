@@ -156,6 +156,10 @@ class Driver:
         self._count(record)
         self.tick()
 
+    def busy(self, trial_id: str, phase: str, done: int, of: int) -> None:
+        """What a trial does before its first evaluation: for those who watch, not for the journal."""
+        self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
+
     def retried(self, trial_id: str, reason: str) -> None:
         """A trial's process died; Tune starts it again."""
         self._write("retry", id=trial_id, reason=reason)

@@ -24,7 +24,7 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
     if ledger is not None and ledger.lives:
         lines = [headline(space, ledger, ledger.lives[-1][1])]
         lines += [trial_line(s, space) for s in best_trials(ledger, SHOWN) if s.state == "completed"]
-        parts.append("**So far**\n\n```\n" + "\n".join(lines) + "\n```")
+        parts.append("**So far** (values x 100)\n\n```\n" + "\n".join(lines) + "\n```")
     rows = [f"| `{name}` | `{param.written()}` |" for name, param in space.params.items()]
     parts.append("| searched | range |\n|---|---|\n" + "\n".join(rows))
     parts.append(

@@ -20,7 +20,7 @@ def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path
     driver = world.life()
     note = study_note(space, world.folder, driver.ledger)
     assert driver.ledger.best is not None
-    assert f"best stsb_dev {driver.ledger.best.best:.4f} ({driver.ledger.best.trial.id})" in note
+    assert f"best stsb_dev {100 * driver.ledger.best.best:.2f} ({driver.ledger.best.trial.id})" in note
     assert "6 of 6 points" in note
     assert "| `learning_rate` | `{'float': [1e-06, 0.001], 'log': True}` |" in note
     assert "Sampler `random`" in note

@@ -37,7 +37,7 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
     status, _, ledger = study_status(world.folder)
     assert (status.state, status.points, status.of, status.failed) == ("finished", 6, 6, {"nan": 1})
     assert status.best == max(s.best or 0 for s in ledger.trials.values() if s.state == "completed")
-    assert (status.running, status.paused, status.left_s) == (0, 0, None)
+    assert (status.running, status.paused, status.left_high_s) == (0, 0, None)
     print_status(str(world.root), None, "table")
     shown = capsys.readouterr().out
     assert "fake-1: finished" in shown
@@ -66,8 +66,10 @@ def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     assert status.running == len(ledger.open_trials)
     assert 0 < status.points < 6
     assert status.per_hour == pytest.approx(status.points / status.elapsed_s * 3600, rel=0.1)
-    expected = status.elapsed_s / status.points * (6 - status.points)
-    assert seconds_left(space, ledger, status.elapsed_s) == pytest.approx(expected)
+    left = seconds_left(space, ledger, status.elapsed_s)
+    assert left is not None
+    assert (status.left_low_s, status.left_high_s) == (round(left[0], 1), round(left[1], 1))
+    assert 0 <= left[0] < left[1] < 60
 
 
 def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
@@ -79,7 +81,9 @@ def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
     assert headline(space, ledger, 0).startswith("fake: 6 of 6 points")
     ended = ledger.ended()
     assert 6 <= ended < 10
-    assert seconds_left(space, ledger, 100.0) == pytest.approx(100 / ended * (18 - ended))
+    left = seconds_left(space, ledger, 100.0)
+    assert left is not None
+    assert left[1] >= 0.6 * (18 - ended) * 0.99  # of 0.6 s each, one after the other
 
 
 def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +110,7 @@ def test_lines_for_a_log_file(world: World) -> None:
     display.observe({"e": "end", "t": 0, "id": "t0002"})
     display.observe({"e": "retry", "t": 0, "id": "t0001", "reason": "process: gone"})
     first, second, third = out.getvalue().splitlines()
-    assert first.startswith("t0000 completed  best 0.7")
+    assert first.startswith("t0000 completed  best 7")
     assert first.endswith("learning_rate=3e-05 batch_size=64")
     assert second.startswith("t0002 failed:nan  nan happened")
     assert third == "t0001: process: gone; started again from its last checkpoint"
@@ -126,7 +130,7 @@ def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     for record in [*ledger.open_trials.values(), *best_trials(ledger, 3)]:
         assert record.trial.id in shown
     assert "tracker: down" in shown
-    assert "best stsb_dev 0.7" in shown
+    assert "best stsb_dev 7" in shown
 
 
 def test_the_last_lines_say_how_to_go_on(world: World) -> None:
@@ -158,7 +162,7 @@ def test_best_trials_are_completed_ones_first(world: World) -> None:
     assert values == sorted((v for v in values if v is not None), reverse=True)
     assert shown[-1].failed
     assert trial_line(shown[0], world.space).startswith(shown[0].trial.id)
-    assert headline(world.space, ledger, 0).startswith("fake: 6 of 6 points, best stsb_dev 0.")
+    assert headline(world.space, ledger, 0).startswith("fake: 6 of 6 points, best stsb_dev 7")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59.6, "1m00s"), (190, "3m10s"), (3725, "1h02m")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 DEV_SUFFIX = "_dev"
+DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: the most that the trial has held on its GPU so far, 1e9 bytes
 
 
 def metric_parts(metric: str) -> list[str]:

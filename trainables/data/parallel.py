@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from trainables.contract.phases import phase
+
 A = TypeVar("A")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]  # (sentences done, sentences in all)
@@ -64,12 +66,18 @@ def progress_shown(title: str) -> Iterator[Progress]:
 
         with Bar(console=Console(stderr=True)) as bar:
             task = bar.add_task(title)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+            def draw(done: int, total: int) -> None:
+                phase(title, done, total)
+                bar.update(task, completed=done, total=total)
+
+            yield draw
         return
     start = last = time.monotonic()
 
     def log(done: int, total: int) -> None:
         nonlocal last
+        phase(title, done, total)
         now = time.monotonic()
         if done == total or now - last >= LOG_SECONDS:
             last = now

@@ -19,6 +19,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from trainables.contract.phases import phase
 from trainables.contract.whole_files import whole_file
 from trainables.data.tokens import TokenColumn
 
@@ -140,6 +141,7 @@ class TokenCache:
     def _column(self, texts: list[str]) -> TokenColumn:
         flat, lengths = [], []
         for start in range(0, len(texts), CHUNK):
+            phase("tokenising", start, len(texts))
             rows = [row[:MAX_TOKENS] for row in self.encode(texts[start : start + CHUNK])]
             lengths += [len(row) for row in rows]
             flat.append(np.fromiter((i for row in rows for i in row), dtype=np.int32, count=sum(map(len, rows))))

@@ -13,10 +13,12 @@ from trainables.contract.spec import Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import PAUSE_FILE, study_folder
 
 Message = dict[str, Any]
+PHASE = "phase"  # key of the messages that want no answer
 
 
 class Host(Protocol):
-    """Where trials run. Messages are Evaluation dicts with done False, and one Outcome dict with done True."""
+    """Where trials run. Messages are Evaluation dicts with done False, and one Outcome dict with done True; between
+    them `phase_message`s, which want no answer."""
 
     def begin(self, spec: TrialSpec) -> None: ...
 
@@ -29,6 +31,11 @@ class Host(Protocol):
 
 def outcome_message(outcome: Outcome) -> Message:
     return {**dataclasses.asdict(outcome), "done": True}
+
+
+def phase_message(what: str, done: int, of: int) -> Message:
+    """What a trial is busy with before its first evaluation."""
+    return {PHASE: what, "phase_done": done, "phase_of": of, "done": False}
 
 
 def pausing(spec: TrialSpec) -> bool:

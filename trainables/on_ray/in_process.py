@@ -11,8 +11,9 @@ from typing import Any
 
 import ray.train
 
+from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.on_ray.host import Message, outcome_message, pausing
+from trainables.on_ray.host import Message, outcome_message, pausing, phase_message
 from trainables.training.memory import use_large_pages
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -65,7 +66,9 @@ class InProcess:
             from trainables.training.trial import run_trial
 
             world = World(device=device(spec))
-            self._messages.put(outcome_message(run_trial(spec, report, world, self._kept, partial(pausing, spec))))
+            with heard(lambda what, done, of: self._messages.put(phase_message(what, done, of))):
+                outcome = run_trial(spec, report, world, self._kept, partial(pausing, spec))
+            self._messages.put(outcome_message(outcome))
 
         try:
             TorchTrainer(

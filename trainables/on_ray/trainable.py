@@ -12,8 +12,8 @@ from typing import Any
 
 from ray import tune
 
-from trainables.contract.spec import TrialSpec
-from trainables.on_ray.host import Host, Message, marked, pausing
+from trainables.contract.spec import TrialSpec, Verdict
+from trainables.on_ray.host import PHASE, Host, Message, marked, pausing
 from trainables.on_ray.in_process import InProcess
 
 
@@ -43,7 +43,8 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
             self._host.answer("pause" if self._pauses and marked(self._spec.folder) else "go")
         self._running = False  # should the host have died, there is nothing left to stop
         message = self._host.receive()
-        self._unanswered = self._running = not message["done"]
+        self._running = not message["done"]
+        self._unanswered = self._running and PHASE not in message
         return message
 
     def cleanup(self) -> None:
@@ -64,10 +65,13 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""
         if self._running:
-            self._host.answer("pause" if pausing(self._spec) else "prune")
-            while not self._host.receive()["done"]:
-                self._host.answer("prune")
-            self._running = False
+            verdict: Verdict = "pause" if pausing(self._spec) else "prune"
+            if self._unanswered:
+                self._host.answer(verdict)
+            while not (message := self._host.receive())["done"]:
+                if PHASE not in message:  # an answer that nobody awaits would be the next trial's
+                    self._host.answer(verdict)
+            self._running = self._unanswered = False
 
 
 def placement(workers: int, cpus: float, gpus: float) -> tune.PlacementGroupFactory:

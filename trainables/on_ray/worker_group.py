@@ -25,9 +25,10 @@ from ray.train.torch import TorchTrainer
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
+from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
-from trainables.on_ray.host import Message, outcome_message, pausing
+from trainables.on_ray.host import Message, outcome_message, pausing, phase_message
 from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
@@ -230,6 +231,9 @@ def serve(config: dict[str, Any]) -> None:
         verdict: Verdict = ray.get(mailbox.verdict.remote())
         return verdict
 
+    def tell(what: str, done: int, of: int) -> None:
+        ray.get(mailbox.send.remote(phase_message(what, done, of)))
+
     while (posted := ray.get(mailbox.spec.remote(number))) is not None:
         number += 1
         spec = TrialSpec.from_dict(posted)
@@ -237,7 +241,8 @@ def serve(config: dict[str, Any]) -> None:
         place = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
         world = World(rank, context.get_world_size(), place)
         try:
-            outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
+            with heard(tell) if rank == 0 else contextlib.nullcontext():
+                outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
         except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):
                 kind, reason = classify(fault)

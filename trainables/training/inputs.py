@@ -22,6 +22,7 @@ from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.errors import PluginError
 from trainables.contract.evaluation import DevEvaluation
 from trainables.contract.metric_names import DEV_SUFFIX
+from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.spec import TrialSpec
 from trainables.data.parsers import parsed
@@ -123,6 +124,7 @@ class TrialInputs:
         def scored(make: Callable[[Any, Any, int], Any]) -> float:
             return value(make(config, self.source, seed).to(self.tools.device).embed)
 
+        phase("evaluating the untrained encoder")
         if (untrained := method.untrained) is None:
             return scored(method.network)
         what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric]
@@ -152,9 +154,11 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     """
     declaration, data = declared(spec.method), spec.data
     language, columns = data["language"], data.get("columns")
+    phase("reading the data")
     corpus = load_corpus(data["train"], language, declaration.columns, columns)
     dev = tuple(load_pairs(name, "dev", language, columns) for name in data["dev"])
     texts = itertools.chain(*corpus.columns.values(), *(side for p in dev for side in (p.first, p.second)))
+    phase("loading the encoder")
     source = load_source(declaration.encoders, spec.encoder, language, texts)
     fingerprint, of_tokens = fingerprints(source)
     tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache())

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainables.contract.metric_names import DEVICE_MEMORY
+from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
 from trainables.training.checkpoint import BackgroundWriter, snapshot
@@ -70,6 +72,8 @@ class Training:
         )
         self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.progress, self.best = Progress(), _Best()
+        if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
+            torch.cuda.reset_peak_memory_stats(world.device)
         self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
         self.losses: list[Tensor] = []
         self.metrics: dict[str, float] = dict(examples.facts)
@@ -88,6 +92,8 @@ class Training:
         verdict: Verdict = "go"
         clock = time.monotonic()
         while self.progress.step < len(self.batches) and verdict == "go":
+            if self.world.rank == 0 and self.progress.best is None:  # from the first evaluation on those are heard
+                phase("training", self.progress.examples, self.planned)
             before = self.progress.examples // self.rung_size
             self._step(self.batches[self.progress.step])
             self.progress.seconds += time.monotonic() - clock
@@ -172,6 +178,8 @@ class Training:
             raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
         metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0])}
         self.metrics = {}  # facts are logged once
+        if self.world.device.type == "cuda":
+            metrics[DEVICE_MEMORY] = torch.cuda.max_memory_allocated(self.world.device) / 1e9
         if p.best is None or (value > p.best if self.mode == "max" else value < p.best):
             p.best, p.best_at = value, p.examples
             if self.world.rank == 0:

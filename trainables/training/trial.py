@@ -13,6 +13,7 @@ import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
 from trainables.contract.knobs import build
+from trainables.contract.phases import phase
 from trainables.contract.registry import use_plugins
 from trainables.contract.spec import Outcome, Report, TrialSpec
 from trainables.evaluation.metrics import selecting_value
@@ -109,6 +110,7 @@ def _run(spec: TrialSpec, report: Report, world: World, kept: ProcessCache, paus
     config = build(method.config, spec.params)
     key = inputs_key(spec)
     inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
+    phase("preparing the examples")
     examples = kept.get(
         "examples",
         (key, repr(read_by(config, spec.seed, method.prepared_from))),

@@ -1,0 +1,204 @@
+"""What a terminal shows while a search runs: the first half minute, the table at any width, colour or none."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import Death, World, make_space
+from rich.console import Console
+
+from search.console.display import LiveTable, display_for
+from search.console.phases import Phases
+from search.console.trial_table import trial_table
+from search.space import space_from
+from search.store.ledger import Ledger, Trial, TrialRecord
+from search.wording import between, number, seconds_left
+from trainables.contract import phases
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(n: int, **fields: object) -> TrialRecord:
+    point = {"learning_rate": 1.234e-5 * (n + 1), "batch_size": 64}
+    trial = Trial(
+        id=f"t{n:04d}", number=n, repeat=0, seed=0, stage="search", point=point, params=point, point_id=str(n),
+        baseline="paper" if n == 0 else "",
+    )  # fmt: skip
+    given = {"state": "completed", "examples": 250_000, "planned": 1_000_000, "value": 0.71234, "best": 0.7 + n / 1000}
+    return TrialRecord(trial=trial, seconds=125.0, **{**given, **fields})  # type: ignore[arg-type]
+
+
+def drawn(width: int, colour: bool = False) -> str:
+    records = [record(n) for n in range(4)]
+    table, dropped = trial_table(records, make_space(), width, "t0003", {})
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system="standard" if colour else None)
+    console.print(table)
+    return out.getvalue() + f"dropped: {','.join(dropped)}"
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+def test_no_width_cuts_a_number(width: int) -> None:
+    shown = drawn(width)
+    assert "…" not in shown
+    lines = shown.splitlines()
+    assert max(map(len, lines[:-1])) <= width
+    assert len(lines) == 1 + 4 + 1
+    for n in range(4):
+        assert f"{70 + n / 10:.2f}" in lines[n + 1]
+        assert f"t{n:04d}" in lines[n + 1]
+
+
+def test_what_matters_least_goes_first() -> None:
+    assert drawn(200).splitlines()[-1] == "dropped: "
+    assert drawn(80).splitlines()[-1] == "dropped: ex/s,took"
+    assert drawn(60).splitlines()[-1] == "dropped: ex/s,took,learning_rate"
+    assert "learning_rate" in drawn(40).splitlines()[-1]
+
+
+def test_best_and_baseline_are_marked_without_colour_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *_, last = drawn(80).splitlines()[1:-1]
+    assert first.split()[:2] == ["base", "t0000"]
+    assert last.split()[:2] == ["best", "t0003"]
+    assert "\x1b[1;32m" in drawn(80, colour=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1;32m" not in drawn(80, colour=True)
+
+
+def test_a_trial_says_what_it_does_before_its_first_evaluation(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 6}), tmp_path)
+    with pytest.raises(Death):
+        world.life(die_at=12)
+    ledger = Ledger()
+    from search.store.journal import fold
+
+    fold(world.folder.journal, ledger)
+    (trial_id,) = list(ledger.open_trials)[:1]
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None)
+    display = display_for(console, world.space, ledger)
+    assert isinstance(display, LiveTable)
+    display.observe({"e": "phase", "t": 0, "id": trial_id, "what": "tokenising", "done": 3, "of": 4})
+    console.print(display._draw())
+    assert "tokenising 75%" in out.getvalue()
+    display.observe({"e": "eval", "t": 0, "id": trial_id})
+    out.truncate(0)
+    console.print(display._draw())
+    assert "tokenising" not in out.getvalue()
+
+
+def test_device_memory_and_pace_have_columns() -> None:
+    table, _ = trial_table([record(0, memory_gb=12.34)], make_space(), 200, None, {})
+    out = io.StringIO()
+    Console(file=out, width=200).print(table)
+    assert "12.3 GB" in out.getvalue()
+    assert "2,000" in out.getvalue()  # examples a second
+
+
+def test_the_opening_follows_one_trial_and_ends_with_a_result() -> None:
+    out = io.StringIO()
+    opening = Phases(Console(file=out, width=100))
+    with opening:
+        opening.begin("starting Ray")
+        assert opening.observe({"e": "start", "id": "t0000"})
+        assert opening.observe({"e": "phase", "id": "t0000", "what": "tokenising", "done": 1, "of": 2})
+        assert opening.observe({"e": "phase", "id": "t0001", "what": "reading the data", "done": 0, "of": 0})
+        assert opening.observe({"e": "phase", "id": "t0000", "what": "tokenising", "done": 2, "of": 2})
+        assert not opening.observe({"e": "eval", "id": "t0000"})
+        assert not opening.observe({"e": "start", "id": "t0002"})
+    lines = [line.split("  ")[1] for line in out.getvalue().splitlines()]
+    assert lines == ["starting Ray", "starting a trial's process", "tokenising", "first result after 0 s"]
+
+
+def test_phases_are_heard_only_by_who_listens_and_not_too_often() -> None:
+    said: list[tuple[str, int, int]] = []
+    phases.phase("nobody")
+    with phases.heard(lambda *what: said.append(what)):
+        for k in range(1000):
+            phases.phase("tokenising", k, 1000)
+        phases.phase("training")
+    phases.phase("nobody")
+    assert said == [("tokenising", 0, 1000), ("training", 0, 0)]
+
+
+def test_the_time_left_learns_from_trials_and_not_from_the_start() -> None:
+    """Ten minutes went by before the first trial; trials take 100 s, two at a time, eight are to come."""
+    space = make_space({"trials": 12})
+    ledger = Ledger()
+    for n in range(2):
+        ended = record(n, examples=1000, planned=1000)
+        ended.seconds = 100.0 + 10 * n
+        ledger.trials[ended.trial.id] = ended
+        ledger.points[n] = {"seeds": 1}
+        ledger.stops["completed"] += 1
+    for n in (2, 3):
+        running = record(n, state="running", examples=500, planned=1000)
+        running.seconds = 50.0
+        ledger.trials[running.trial.id] = ledger.open_trials[running.trial.id] = running
+    left = seconds_left(space, ledger, 710.0)
+    assert left is not None
+    low, high = left
+    expected = (8 * 105 + 2 * 50) / 2
+    assert low < expected < high
+    assert (low + high) / 2 == pytest.approx(expected)
+    assert high - low < expected
+    slower = seconds_left(space_from_time(space, 720.0), ledger, 710.0)
+    assert slower == (10.0, 10.0), "the time budget ends it first"
+
+
+def space_from_time(space, seconds):  # type: ignore[no-untyped-def]
+    plain = space.resolved()
+    plain["search"]["time"] = seconds
+    return space_from(plain)
+
+
+def test_a_range_is_said_as_one() -> None:
+    assert between(170, 190) == "about 3m00s"
+    assert between(60, 180) == "1m00s to 3m00s"
+
+
+def test_values_are_shown_on_the_scale_of_analysis() -> None:
+    from analysis.tables.metric import parse_metric
+
+    assert number(0.50634) == f"{0.50634 * parse_metric('stsb_dev').scale:.2f}" == "50.63"
+
+
+@pytest.mark.ray
+def test_no_second_of_the_quick_start_is_silent(tmp_path: Path) -> None:
+    """The first line at once, then never three seconds without a word (more where others keep the machine busy)."""
+    main, other = pty.openpty()
+    command = [str(Path(sys.executable).with_name("search")), "run", str(ROOT / "spaces" / "quickstart.yaml")]
+    command += ["--storage", str(tmp_path), "--set", "search.trials=1", "--set", "train.max_examples=500"]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env={**os.environ, "TERM": "xterm"})
+    os.close(other)
+    times, text = [began], b""
+    while True:
+        ready, _, _ = select.select([main], [], [], 120)
+        try:
+            data = os.read(main, 65536) if ready else b""
+        except OSError:  # its terminal is closed
+            data = b""
+        if not data:
+            break
+        times.append(time.monotonic())
+        text += data
+    assert process.wait(timeout=60) == 0, text.decode()
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    gaps = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+    assert gaps[0] < 0.5 * busy, "the first line"
+    assert max(gaps) < 3.0 * busy, f"silent {max(gaps):.1f} s"
+    shown = text.decode()
+    for phase in ("starting Ray", "starting a trial's process", "reading the data", "loading the encoder", "training"):
+        assert phase in shown
+    assert "Ctrl-C pauses it" in shown
+    assert "MLflow, also meanwhile: search ui quickstart-1" in shown
+
