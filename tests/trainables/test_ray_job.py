@@ -14,7 +14,7 @@ from ray import tune
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
 from trainables.contract.trial_files import PAUSE_FILE, study_folder
-from trainables.on_ray.host import pausing
+from trainables.on_ray.host import PHASE, pausing
 from trainables.on_ray.in_process import InProcess
 from trainables.on_ray.trainable import TrialJob, placement
 from trainables.training.checkpoint import TrialFiles
@@ -58,6 +58,17 @@ def test_a_stopped_trial_is_pruned_where_it_was_judged(process: TrialProcess, tm
     weights = TrialFiles(str(tmp_path / "trials" / "a"))
     assert weights.load_best()[1]["best"]["examples"] <= judged["examples"] == 2 * RUNG
     assert weights.load_last() is None
+
+
+def test_a_trial_stopped_before_its_first_evaluation_leaves_the_next_one_alone(
+    process: TrialProcess, tmp_path: Path
+) -> None:
+    """Messages about phases want no answer: one given all the same would stop the next trial."""
+    process.next(spec_of(tmp_path, "a", seed=7))
+    assert PHASE in ray.get(process.actor.train.remote(), timeout=240)
+    process.next(spec_of(tmp_path, "b", seed=7))
+    results = process.to_the_end()
+    assert (results[-1]["stop"], len(results)) == ("completed", RUNGS + 1)
 
 
 def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: Path) -> None:
@@ -104,7 +115,8 @@ def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:
     host = InProcess(spec)
     host.begin(spec)
     while not (message := host.receive())["done"]:
-        host.answer("go")
+        if PHASE not in message:
+            host.answer("go")
     assert message["stop"] == "completed", message
     assert threading.active_count() == threads
 

@@ -87,7 +87,8 @@ host = InProcess(spec)
 host.begin(spec)
 message = host.receive()
 while not message["done"]:
-    host.answer("go")
+    if "phase" not in message:
+        host.answer("go")
     message = host.receive()
 print(message["stop"])
 """

@@ -15,6 +15,7 @@ import ray
 
 from trainables.contract.spec import TrialSpec
 from trainables.contract.trial_files import PAUSE_FILE
+from trainables.on_ray.host import PHASE
 from trainables.on_ray.trainable import TrialJob
 
 RUNG, RUNGS = 16, 3
@@ -58,11 +59,16 @@ class TrialProcess:
     """One process that runs trial after trial."""
 
     def __init__(self, spec: TrialSpec) -> None:
+        self.phases: list[str] = []
         self.actor = ray.remote(num_cpus=0, max_restarts=0)(TrialJob).remote({"spec": spec.to_dict()})
 
     def step(self) -> dict[str, Any]:
-        result: dict[str, Any] = ray.get(self.actor.train.remote(), timeout=240)
-        return result
+        """The next evaluation or the end; what the trial is busy with before goes into `phases`."""
+        while True:
+            result: dict[str, Any] = ray.get(self.actor.train.remote(), timeout=240)
+            if PHASE not in result:
+                return result
+            self.phases.append(result[PHASE])
 
     def to_the_end(self) -> list[dict[str, Any]]:
         """Results from here to the trial's last."""
