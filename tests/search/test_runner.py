@@ -57,6 +57,7 @@ def one_ray() -> Iterator[None]:
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{HERE}:{HERE.parents[1]}"  # trial processes find the fake trial by it
     ray.init(
+        "local",  # never one that happens to run on this machine
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,

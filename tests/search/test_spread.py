@@ -84,7 +84,7 @@ def test_a_private_ray_and_others_follow_each_other_in_one_process(
 def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
     import ray
 
-    ray.init(num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
+    ray.init("local", num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
     data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": {"sleep": "0.5"}}
     space = make_space({"trials": 8}, data=data, resources={"gpus": 0.5, "cpus": 1})
     folder = StudyFolder(str(tmp_path), "packed")
