@@ -179,6 +179,29 @@ def _links() -> dict[str, Link]:
     link("simcse_table_d1_temperature", paper, "table_d1_temperature", by_value, "temperature", columns=DEV, values={})
     link("simcse_table_d2_mlm", paper, "table_d2_mlm", by_value, "mlm_weight",
          columns={"STS-B": "stsb_dev", "avg_transfer": "transfer_avg_test"}, values={"none": 0.0})  # fmt: skip
+    for row, space in (("unsup 1m", "simcse_unsup_bert"), ("QQP 134k", "simcse_table04_qqp"),
+                       ("Flickr30k 318k", "simcse_table04_flickr30k"), ("ParaNMT 5m", "simcse_table04_paranmt"),
+                       ("NLI neutral 314k", "simcse_table04_nli_neutral"),
+                       ("NLI contradiction 314k", "simcse_table04_nli_contradiction"),
+                       ("NLI all 942k", "simcse_table04_nli_all")):  # fmt: skip
+        name = space if "table04" in space else "simcse_table04_unsup"
+        link(name, paper, "table_4_supervised_data", by_name, space=space, columns=DEV, rows={row: {}})
+    for name, source, table, space, row in (
+        ("selfccl_table04_whitening", "selfccl", "table_4", "whitening_nli_bert", "BERTbase-whitening-NLI"),
+        ("gclsr_table02_whitening", "gclsr", "table_2", "whitening_nli_bert", "BERT-base-whitening"),
+        ("selfccl_table04_mirror_bert", "selfccl", "table_4", "mirror_bert_bert", "Mirror-BERTbase"),
+        ("sda_table04_consert", "sda", "table_4", "consert_bert", "ConSERT-base"),
+        ("sda_table04_esimcse_bert", "sda", "table_4", "esimcse_bert", "ESimCSE-BERT-base"),
+        ("sda_table04_esimcse_roberta", "sda", "table_4", "esimcse_roberta", "ESimCSE-RoBERTa-base"),
+        ("sda_table04_arccse", "sda", "table_4", "arccse_bert", "ArcCSE-BERT-base"),
+        ("sda_table05_arccse", "sda", "table_5", "arccse_bert", "ArcCSE-BERT-base"),
+        ("selfccl_table04_diffcse", "selfccl", "table_4", "diffcse_bert", "DiffCSE-BERTbase"),
+        ("selfccl_table05_diffcse", "selfccl", "table_5", "diffcse_bert", "DiffCSE-BERTbase"),
+        ("sda_table04_diffcse_bert", "sda", "table_4", "diffcse_bert", "DiffCSE-BERT-base"),
+        ("sda_table04_diffcse_roberta", "sda", "table_4", "diffcse_roberta", "DiffCSE-RoBERTa-base"),
+        ("sda_table05_diffcse_roberta", "sda", "table_5", "diffcse_roberta", "DiffCSE-RoBERTa-base"),
+    ):
+        link(name, source, table, by_name, space=space, columns=TRANSFER if table == "table_5" else STS, rows={row: {}})
     post = "simcse_reproduction_post"
     link("post_unsup", post, "readme_unsup", by_post)
     link("post_sup", post, "readme_sup", by_post, mode="sup")

@@ -59,12 +59,12 @@ def test_the_last_smaller_batch_is_dropped_unless_alone() -> None:
 
 def test_pacing_by_epoch_grows_and_equal_steps_repeat() -> None:
     order = np.arange(20)[::-1].copy()
-    paced = [b.tolist() for b in paced_epochs(order, 5, 4, 1.0, equal_steps=False)]
+    paced = [b.tolist() for _, b in paced_epochs(order, 5, 4, 1.0, equal_steps=False)]
     assert len(paced) == 1 + 2 + 3 + 4
     assert paced[0] == paced[1] == paced[3] == paced[6] == [19, 18, 17, 16, 15]
     assert paced[9] == [4, 3, 2, 1, 0]
-    equal = [b.tolist() for b in paced_epochs(order, 5, 4, 1.0, equal_steps=True)]
-    unpaced = [b.tolist() for b in paced_epochs(order, 5, 4, 0.0, equal_steps=False)]
+    equal = [b.tolist() for _, b in paced_epochs(order, 5, 4, 1.0, equal_steps=True)]
+    unpaced = [b.tolist() for _, b in paced_epochs(order, 5, 4, 0.0, equal_steps=False)]
     assert len(equal) == len(unpaced) == 16
     assert equal[:4] == [paced[0]] * 4
     assert equal[4:8] == paced[1:3] * 2

@@ -9,6 +9,7 @@ import torch.distributed as dist
 import toy
 from torch import multiprocessing
 
+from trainables.methods.method import Batch
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
 from trainables.training.distributed import World
@@ -16,7 +17,7 @@ from trainables.training.distributed import World
 pytestmark = pytest.mark.costly
 
 CONFIG = SimcseConfig(dropout=0.0)
-BATCH = np.arange(21)  # odd: the shares differ
+BATCH = Batch(np.arange(21))  # odd: the shares differ
 
 
 def gradients(world: World) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from trainables.methods.edacse import method as edacse
 from trainables.methods.edacse.config import EdacseConfig
 from trainables.methods.edacse.insertion import ALPHABETS
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Examples
+from trainables.methods.method import Batch, Examples
 
 TEXTS = ["今天天气很好", "我要买 iPhone13 手机", "", "两个", "他们在医院里"]
 CONFIG = EdacseConfig(batch_size=2, epochs=3, sample_size=None, max_marks=3)
@@ -54,7 +54,7 @@ def test_every_use_draws_new_marks() -> None:
     desk = Desk()
     examples = edacse.prepare({"sentence": TEXTS}, CONFIG, 0, desk)
     assert examples.facts == {"inserted_as_text_share": 0.0}
-    batch = np.arange(len(TEXTS))
+    batch = Batch(np.arange(len(TEXTS)))
     seen = []
     for step in range(2):
         views = edacse.views(examples, batch, CONFIG, np.random.default_rng(step))
@@ -75,10 +75,10 @@ def test_on_text_every_epoch_has_its_own_marks() -> None:
     examples = edacse.prepare({"sentence": TEXTS}, config, 0, desk)
     assert examples.facts == {"inserted_as_text_share": 1.0}
     uses: dict[int, list[str]] = {}
-    for batch in edacse.plan(examples, config, 0):
+    for batch in edacse.METHOD.plan(examples, config, 0):
         views = edacse.views(examples, batch, config, np.random.default_rng(9))
-        for i, tokens in zip(batch % len(TEXTS), views["augmented"], strict=True):
-            uses.setdefault(int(i), []).append(desk.text(tokens))
+        for i, tokens in zip(batch, views["augmented"], strict=True):
+            uses.setdefault(i, []).append(desk.text(tokens))
     assert len(uses) == 4
     assert all(len(texts) == 3 for texts in uses.values())  # once an epoch
     assert all(len(set(texts)) > 1 for i, texts in uses.items() if TEXTS[i])
@@ -87,11 +87,11 @@ def test_on_text_every_epoch_has_its_own_marks() -> None:
         assert all("".join(c for c in text if c not in ALPHABETS["english"]) == bare for text in texts)
 
 
-def test_the_plan_of_clean_sentences_is_plain_shuffling() -> None:
+def test_batches_say_their_epoch() -> None:
     examples = edacse.prepare({"sentence": TEXTS}, CONFIG, 0, Desk())
-    batches = list(edacse.plan(examples, CONFIG, 0))
+    batches = list(edacse.METHOD.plan(examples, CONFIG, 0))
     assert [len(b) for b in batches] == [2, 2] * 3  # the fifth sentence would be alone
-    assert max(b.max() for b in batches) < len(TEXTS)
+    assert [b.epoch for b in batches] == [0, 0, 1, 1, 2, 2]
 
 
 def test_without_marks_or_weight_it_is_simcse() -> None:
@@ -99,7 +99,7 @@ def test_without_marks_or_weight_it_is_simcse() -> None:
     for config in (replace(CONFIG, max_marks=0), replace(CONFIG, lambda_=0.0)):
         examples = edacse.prepare({"sentence": TEXTS}, config, 0, Desk())
         assert type(examples) is Examples
-        views = edacse.views(examples, np.array([0, 3]), config, np.random.default_rng(0))
+        views = edacse.views(examples, Batch(np.array([0, 3])), config, np.random.default_rng(0))
         assert list(views) == ["anchor", "positive"]
         loss = edacse.loss({"anchor": z["a"], "positive": z["b"]}, config)
         assert loss == info_nce(z["a"], z["b"], config.temperature)

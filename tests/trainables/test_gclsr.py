@@ -14,7 +14,7 @@ from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr import method as gclsr
 from trainables.methods.gclsr.config import GclsrConfig
 from trainables.methods.losses import grouped_cosine
-from trainables.methods.method import Examples
+from trainables.methods.method import Batch, Examples
 
 CONFIG = GclsrConfig(filters=4, region_sizes=(1, 2), max_words=8, batch_size=8, epochs=4, warmup_epochs=1)
 
@@ -116,7 +116,7 @@ def test_training_lowers_the_loss_of_the_same_sentences() -> None:
     before = [p.detach().clone() for p in network.backbone.parameters()]
     losses = []
     for _ in range(5):
-        views = gclsr.views(data, np.arange(8), CONFIG, np.random.default_rng(0))
+        views = gclsr.views(data, Batch(np.arange(8)), CONFIG, np.random.default_rng(0))
         loss = gclsr.loss(network.project(network.encode(views)), CONFIG)
         loss.backward()
         sgd.step()

@@ -19,6 +19,7 @@ from trainables.contract.knobs import build
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
 from trainables.data.tokens import TokenColumn
+from trainables.methods.method import Batch
 from trainables.methods.sda import corpus as sda_corpus
 from trainables.methods.sda import method as sda
 from trainables.methods.sda.config import COMPARISON_EDITS, EDITS, SdaConfig
@@ -185,7 +186,7 @@ def test_an_empty_line_stays_empty() -> None:
 
 def test_views_take_all_roles() -> None:
     examples, tools = prepared()
-    views = sda.views(examples, np.array([2, 0]), build(SdaConfig, {}), np.random.default_rng(0))
+    views = sda.views(examples, Batch(np.array([2, 0])), build(SdaConfig, {}), np.random.default_rng(0))
     assert [tools.text(t) for t in views["anchor"]] == [SENTENCES[2], SENTENCES[0]]
     assert set(views) == {"anchor", "positive", "negative"}
 

@@ -52,12 +52,13 @@ def test_the_plan_starts_with_the_easy_ones() -> None:
     examples = selfccl.prepare(TEXTS, CONFIG, 0, Desk())
     batches = list(selfccl.plan(examples, CONFIG, 0))
     assert [len(b) for b in batches] == [4] * (1 + 3 + 4 + 6)
-    assert batches[0].tolist() == examples.order[:4].tolist()
+    assert [b.epoch for b in batches] == [0] + [1] * 3 + [2] * 4 + [3] * 6
+    assert list(batches[0]) == examples.order[:4].tolist()
     unpaced = list(selfccl.plan(examples, replace(CONFIG, pacing=False), 0))
     equal = list(selfccl.plan(examples, replace(CONFIG, equal_steps=True), 0))
     by_step = list(selfccl.plan(examples, replace(CONFIG, pacing_unit="step"), 0))
     assert len(unpaced) == len(equal) == len(by_step) == 24
-    assert set(by_step[0].tolist()) == set(examples.order[:4].tolist())
+    assert set(by_step[0]) == set(examples.order[:4].tolist())
 
 
 def test_a_sample_keeps_the_order() -> None:

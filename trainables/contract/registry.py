@@ -26,6 +26,13 @@ SHIPPED = {  # name -> where its Declaration lies
     "sda": "trainables.methods.sda.config:SDA",
     "selfccl": "trainables.methods.selfccl.config:SELFCCL",
     "gclsr": "trainables.methods.gclsr.config:GCLSR",
+    "whitening": "trainables.methods.baselines.config:WHITENING",
+    "consert": "trainables.methods.baselines.config:CONSERT",
+    "esimcse": "trainables.methods.baselines.config:ESIMCSE",
+    "mirror_bert": "trainables.methods.baselines.config:MIRROR_BERT",
+    "arccse": "trainables.methods.baselines.config:ARCCSE",
+    "sncse": "trainables.methods.baselines.config:SNCSE",
+    "diffcse": "trainables.methods.baselines.config:DIFFCSE",
 }
 _methods: dict[str, Brought] = {}  # of plugin files, by the method's name
 _evaluations: dict[str, Brought] = {}

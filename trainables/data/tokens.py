@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,6 @@ class TokenColumn:
     def __getitem__(self, i: int) -> Tokens:
         return self.flat[self.starts[i] : self.starts[i + 1]]
 
-    def take(self, index: NDArray[np.int64]) -> list[Tokens]:
+    def take(self, index: Iterable[int]) -> list[Tokens]:
         """The sequences at `index`, in that order."""
         return [self[int(i)] for i in index]

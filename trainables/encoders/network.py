@@ -33,7 +33,13 @@ class Network(nn.Module, ABC):
     def embed(self, sequences: Sequence[Tokens]) -> Tensor:
         """Evaluation-time vectors (n, D) in the given order, no gradient."""
 
-    def own_loss(self, views: Views, rng: np.random.Generator) -> Tensor | None:
-        """What the network adds to its method's loss, () and already weighted, on a worker's share; None = nothing."""
-        del views, rng
+    def own_loss(self, views: Views, pooled: Mapping[str, Tensor], rng: np.random.Generator) -> Tensor | None:
+        """What the network adds to its method's loss, () and already weighted, on a worker's share; None = nothing.
+
+        pooled: what `encode` gave for these views, with its gradient.
+        """
+        del views, pooled, rng
         return None
+
+    def after_step(self) -> None:
+        """Move on what gradients do not: a momentum encoder, a queue. Called after every optimiser step."""

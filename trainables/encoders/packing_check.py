@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -10,18 +11,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainables.contract.errors import EncoderError
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.trunk import trunk_of
+from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
 
 log = logging.getLogger(__name__)
 AGREEMENT = 1e-5  # packed against padded, largest difference relative to the largest value (at least 1), float32
 
 
-def padded_states(model: Any, packed: Packed, wanted: Sequence[int]) -> dict[int, Tensor]:
-    """What `Trunk.states` gives, by the library's own padded forward pass (in whatever mode the model is)."""
+def padded_states(
+    model: Any, packed: Packed, wanted: Sequence[int], change: ChangeEmbeddings | None = None
+) -> dict[int, Tensor]:
+    """What `Trunk.states` gives, by the library's own padded forward pass (in whatever mode the model is).
+
+    Raises: EncoderError for a change of the embeddings in a family that keeps them under another name.
+    """
     ids, mask = packed.pad(packed.ids, model.config.pad_token_id or 0), packed.mask.long()
     every = tuple(wanted) != (model.config.num_hidden_layers,)
-    out = model(input_ids=ids, attention_mask=mask, output_hidden_states=every, return_dict=True)
+    hook: Any = contextlib.nullcontext()
+    if change is not None:
+        embeddings = getattr(model, "embeddings", None)
+        if embeddings is None:
+            raise EncoderError(f"family {model.config.model_type}: its embedding layer is not known, so not changed")
+        hook = embeddings.register_forward_hook(
+            lambda _, __, grid: packed.pad(change(grid.flatten(0, 1).index_select(0, packed.slots)))
+        )
+    with hook:  # torch's handle removes the hook at the end
+        out = model(input_ids=ids, attention_mask=mask, output_hidden_states=every, return_dict=True)
     states = {n: out.hidden_states[n] if every else out.last_hidden_state for n in wanted}
     return {n: s.flatten(0, 1).index_select(0, packed.slots) for n, s in states.items()}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from trainables.encoders.load import LoadedEncoder, make_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import padded_states
-from trainables.encoders.trunk import trunk_of
+from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
 from trainables.encoders.views import Encoded, Views
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}  # in `embed`: large enough to fill the device, small enough for caches
@@ -110,8 +111,9 @@ class SentenceNetwork(Network):
         rows = torch.tensor([place[s.tobytes()] for s in sequences], device=self.device)
         return torch.cat(parts).index_select(0, rows)
 
-    def own_loss(self, views: Views, rng: np.random.Generator) -> Tensor | None:
+    def own_loss(self, views: Views, pooled: Mapping[str, Tensor], rng: np.random.Generator) -> Tensor | None:
         """The weighted masked-language-model term (`mlm_loss`), None with mlm_weight 0."""
+        del pooled
         return self.mlm_weight * self.mlm_loss(views, rng) if self.mlm_weight else None
 
     def mlm_loss(self, views: Views, rng: np.random.Generator) -> Tensor:
@@ -153,23 +155,41 @@ class SentenceNetwork(Network):
             sequences, self.max_length if self.training else self.longest, self.prefix, self.suffix, self.device
         )
 
-    def _states(self, packed: Packed, wanted: Sequence[int], first_tokens_only: bool = False) -> dict[int, Tensor]:
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        """Encode as in training, but without dropout."""
+        dropout, self.dropout = self.dropout, 0.0
+        mode = self.encoder.training
+        self.encoder.eval()
+        try:
+            yield
+        finally:
+            self.dropout = dropout
+            self.encoder.train(mode)
+
+    def _states(
+        self,
+        packed: Packed,
+        wanted: Sequence[int],
+        first_tokens_only: bool = False,
+        change: ChangeEmbeddings | None = None,
+    ) -> dict[int, Tensor]:
         if self._trunk is not None:
-            return self._trunk.states(packed, wanted, self.dropout if self.training else 0.0, first_tokens_only)
-        states = padded_states(self.encoder, packed, wanted)
+            return self._trunk.states(packed, wanted, self.dropout if self.training else 0.0, first_tokens_only, change)
+        states = padded_states(self.encoder, packed, wanted, change)
         return {n: s.index_select(0, packed.first) for n, s in states.items()} if first_tokens_only else states
 
-    def _pooled(self, packed: Packed) -> Tensor:
+    def _pooled(self, packed: Packed, change: ChangeEmbeddings | None = None) -> Tensor:
         """(N, H) float32 in the order the sentences were given."""
         if self.pooling in pooling.FROM_FIRST_TOKEN:
-            (vectors,) = self._states(packed, self.wanted, first_tokens_only=True).values()
+            (vectors,) = self._states(packed, self.wanted, first_tokens_only=True, change=change).values()
             if self.pooling == "pretrained_pooler":
                 vectors = self.encoder.pooler(vectors[:, None])
         elif self.pooling == "last":
-            (states,) = self._states(packed, self.wanted).values()
+            (states,) = self._states(packed, self.wanted, change=change).values()
             vectors = states.index_select(0, packed.last)
         else:
-            vectors = pooling.average(self._states(packed, self.wanted), packed)
+            vectors = pooling.average(self._states(packed, self.wanted, change=change), packed)
         return packed.restore(vectors if vectors.dtype == torch.float64 else vectors.float())
 
     def _evaluated(self, sequences: Sequence[Tokens]) -> Tensor:

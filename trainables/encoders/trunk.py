@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from trainables.encoders.attention import attend, keep_noise
 from trainables.encoders.packing import Packed
 
+ChangeEmbeddings = Callable[[Tensor], Tensor]  # (T, H) output of the embedding layer in packed order -> (T, H)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -57,7 +59,12 @@ class Trunk:
     relative: Callable[[int], Tensor] | None = None
 
     def states(
-        self, packed: Packed, wanted: Sequence[int], dropout: float = 0.0, first_tokens_only: bool = False
+        self,
+        packed: Packed,
+        wanted: Sequence[int],
+        dropout: float = 0.0,
+        first_tokens_only: bool = False,
+        change: ChangeEmbeddings | None = None,
     ) -> dict[int, Tensor]:
         """Hidden states of a packed batch.
 
@@ -65,6 +72,7 @@ class Trunk:
             wanted: numbers of the states to give (0 = embedding layer).
             dropout: p of the hidden and the attention-probability dropout; 0 outside training.
             first_tokens_only: give the last state of the first tokens only, (N, H); it must be the only one wanted.
+            change: what is done to the embedding layer's output before the first block (cutoff, a vector put in).
         Returns: number -> (T, H), or (N, H) as said; in the weights' type, also under autocast.
         """
         last = len(self.layers)
@@ -79,6 +87,8 @@ class Trunk:
             if self.token_types is not None:
                 x = x + self.token_types.weight[0]
             x = _drop(self.norm(x), dropout)
+            if change is not None:
+                x = F.pad(change(x[: len(packed.ids)]), (0, 0, 0, filler))
             found = {0: x}
             for number, layer in enumerate(self.layers, 1):
                 x = self._block(layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)

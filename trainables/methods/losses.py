@@ -26,7 +26,7 @@ def info_nce(anchor: Tensor, positive: Tensor, temperature: float) -> Tensor:
     Raises: ValueError if shapes differ or the temperature is not a positive number.
     """
     _check(temperature, anchor=anchor, positive=positive)
-    return _own_column(_cosines(anchor, positive) / temperature)
+    return own_column(cosines(anchor, positive) / temperature)
 
 
 def info_nce_hard(
@@ -44,13 +44,13 @@ def info_nce_hard(
     _check(temperature, anchor=anchor, positive=positive, negative=negative)
     if not math.isfinite(hard_negative_weight):
         raise ValueError(f"hard_negative_weight: expected a finite number, got {hard_negative_weight!r}")
-    logits = _cosines(anchor, torch.cat([positive, negative])) / temperature
+    logits = cosines(anchor, torch.cat([positive, negative])) / temperature
     if hard_negative_weight:
         rows = torch.arange(len(anchor), device=logits.device)
         own = torch.zeros_like(logits)
         own[rows, rows + len(anchor)] = hard_negative_weight
         logits = logits + own
-    return _own_column(logits)
+    return own_column(logits)
 
 
 def info_nce_both_rows(anchor: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
@@ -101,12 +101,12 @@ def info_nce_margin(
         raise ValueError(f"margin: expected a number >= 0, got {margin!r}")
     if scope not in ("own", "all"):
         raise ValueError(f"scope: expected one of own, all, got {scope!r}")
-    positives = _cosines(anchor, positive)
+    positives = cosines(anchor, positive)
     if scope == "all":
-        negations = _cosines(anchor, negation)
+        negations = cosines(anchor, negation)
     else:
         negations = (_unit(anchor) * _unit(negation)).sum(-1, keepdim=True)
-    return _own_column(torch.cat([positives, negations - margin], dim=1) / temperature)
+    return own_column(torch.cat([positives, negations - margin], dim=1) / temperature)
 
 
 def grouped_cosine(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, group_size: int) -> Tensor:
@@ -130,18 +130,20 @@ def _unit(x: Tensor) -> Tensor:
     return F.normalize(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x, dim=-1, eps=NORM_FLOOR)
 
 
-def _cosines(rows: Tensor, columns: Tensor) -> Tensor:
+def cosines(rows: Tensor, columns: Tensor) -> Tensor:
+    """(N, M) cosines of rows (N, D) with columns (M, D), in float32 or float64."""
     with torch.autocast(rows.device.type, enabled=False):
         return _unit(rows) @ _unit(columns).T
 
 
-def _own_column(logits: Tensor) -> Tensor:
+def own_column(logits: Tensor) -> Tensor:
+    """Mean cross-entropy of (N, M >= N) logits whose row i has its positive in column i."""
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 
 def _partner_column(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
     """Cross-entropy where row i is column i too and is left out; halves of `rows` are each other's targets."""
-    logits = _cosines(rows, columns) / temperature
+    logits = cosines(rows, columns) / temperature
     index = torch.arange(len(rows), device=logits.device)
     itself = torch.zeros_like(logits, dtype=torch.bool)
     itself[index, index] = True

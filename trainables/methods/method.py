@@ -1,7 +1,8 @@
 """What a training method is: a handful of functions over shared building blocks.
 
 A method turns training texts into token columns once (`prepare`), decides the order of the examples (`plan`), makes the
-views of a batch (`views`) and scores their vectors (`loss`). State across steps is an argument, never hidden.
+views of a batch (`views`) and scores their vectors (`loss`). State across steps is an argument, or the network's: a
+second encoder or a queue lies in its modules and buffers and moves on in `Network.after_step`, so that it is resumed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,23 @@ class Examples:
         return len(next(iter(self.columns.values())))
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Training examples of one optimiser step.
+
+    numbers: (N,) of examples; epoch: the pass over the data that they belong to, from 0.
+    """
+
+    numbers: NDArray[np.int64]
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers.tolist())
+
+
 class TextTools(Protocol):
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content."""
 
@@ -66,8 +84,8 @@ class TextTools(Protocol):
 
 
 Prepare = Callable[[Texts, Any, int, TextTools], Examples]  # (texts, config, seed, tools)
-Plan = Callable[[Examples, Any, int], Iterator[NDArray[np.int64]]]  # (examples, config, seed) -> batches of numbers
-MakeViews = Callable[[Examples, NDArray[np.int64], Any, np.random.Generator], Views]
+MakeBatches = Callable[[Examples, Any, int], Iterator[Batch]]  # (examples, config, seed)
+MakeViews = Callable[[Examples, Batch, Any, np.random.Generator], Views]
 Loss = Callable[[Encoded, Any], Tensor]
 MakeNetwork = Callable[[Any, Any, int], Network]  # (config, source of weights or vectors, seed)
 MakeOptimiser = Callable[[nn.Module, Any, int, int], tuple[Optimizer, LRScheduler]]  # (net, config, steps, steps/epoch)
@@ -96,6 +114,8 @@ class Method:
         declaration: what is known of it without torch.
         prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
             share their prepared examples. A test watches what `prepare` really reads.
+        loss, optimiser: both None = nothing is trained: the network looks at the vectors that `project` is given, and
+            is evaluated at the same numbers of examples as if it were (whitening).
         untrained: what is scored before training; None = a fresh network, scored anew in every trial.
         export: writes a trained network as a folder that other programs load (`declaration.usage` says how); None = as
             SentenceTransformer, which takes a `SentenceNetwork`.
@@ -103,14 +123,18 @@ class Method:
 
     declaration: Declaration
     prepare: Prepare
-    plan: Plan
+    plan: MakeBatches
     views: MakeViews
-    loss: Loss
     network: MakeNetwork
-    optimiser: MakeOptimiser
+    loss: Loss | None
+    optimiser: MakeOptimiser | None
     prepared_from: tuple[str, ...] = ()
     untrained: Untrained | None = None
     export: WriteExport | None = None
+
+    def __post_init__(self) -> None:
+        if (self.loss is None) is not (self.optimiser is None):
+            raise ValueError(f"method {self.name!r}: expected both a loss and an optimiser, or None for both")
 
     @property
     def name(self) -> str:

@@ -14,11 +14,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.errors import DataError
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import Texts
 from trainables.encoders.network import Network
 from trainables.encoders.views import Views
-from trainables.methods.method import Examples, TextTools, Untrained
+from trainables.methods.method import Batch, Examples, TextTools, Untrained
 from trainables.methods.schedules import decay
 
 if TYPE_CHECKING:
@@ -44,18 +45,29 @@ def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng([seed, SAMPLE]).choice(n, config.sample_size, replace=False))
 
 
-def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Batches of example numbers: every epoch a new permutation, the last smaller batch kept (if it has 2 examples)."""
+def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
+    """Batches: every epoch a new permutation, the last smaller batch kept (if it has 2 examples)."""
     chosen = sampled(len(examples), config, seed)
     for epoch in range(config.epochs):
         order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
         for start in range(0, len(order), config.batch_size):
             batch = order[start : start + config.batch_size]
             if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
-                yield batch
+                yield Batch(batch, epoch)
 
 
-def triplet_views(examples: Examples, batch: NDArray[np.int64], config: object, rng: np.random.Generator) -> Views:
+MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
+
+
+def mask_text(tools: TextTools) -> str:
+    """The mask token as it is written in texts. Raises: DataError if the tokenizer has none that is known here."""
+    for text in MASK_TOKENS:
+        if len(tools.tokenise([text])[0]) == 1:
+            return text
+    raise DataError(f"expected a tokenizer with one of {', '.join(MASK_TOKENS)}, found neither")
+
+
+def triplet_views(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
     """Premise, entailed and contradicted hypothesis (SimCSE Sec. 4)."""
     del config, rng
     return {role: examples.columns[role].take(batch) for role in ("anchor", "positive", "negative")}

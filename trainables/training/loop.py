@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from trainables.contract.metric_names import DEVICE_MEMORY
 from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
+from trainables.methods.method import Batch
 from trainables.training.checkpoint import BackgroundWriter, snapshot
 from trainables.training.distributed import World
 from trainables.training.precision import in_bf16
@@ -67,9 +68,11 @@ class Training:
         self.network = setup.network.to(world.device)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
-        self.optimiser, self.scheduler = method.optimiser(
-            self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
-        )
+        self.optimiser, self.scheduler = None, None
+        if method.optimiser is not None:
+            self.optimiser, self.scheduler = method.optimiser(
+                self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
+            )
         self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.progress, self.best = Progress(), _Best()
         if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
@@ -122,31 +125,38 @@ class Training:
         p = self.progress
         return Outcome(stop=stop, best=p.best, best_at=p.best_at, examples=p.examples, seconds=p.seconds)
 
-    def _step(self, batch: NDArray[np.int64]) -> None:
+    def _step(self, batch: Batch) -> None:
         config, world = self.config, self.world
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
         views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
         mine = world.share(len(batch))
         self.network.train()
-        with self._autocast():
-            pooled = self.network.encode({role: rows[mine] for role, rows in views.items()})
-        gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
-        with self._autocast():
+        share = {role: rows[mine] for role, rows in views.items()}
+        with self._autocast(), torch.set_grad_enabled(self.method.loss is not None):
+            pooled = self.network.encode(share)
+            gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
             z = self.network.project(gathered)
-        loss = self.method.loss({role: v.float() for role, v in z.items()}, config)
-        with self._autocast():
-            own = self.network.own_loss({role: rows[mine] for role, rows in views.items()}, rng)
-        total = loss if own is None else loss + own / world.size
-        total.backward()  # type: ignore[no-untyped-call]
-        world.reduce_gradients(self.network)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.scheduler.step()
-        self.losses.append(loss.detach())
+        if self.method.loss is not None:
+            loss = self.method.loss({role: v.float() for role, v in z.items()}, config)
+            with self._autocast():
+                own = self.network.own_loss(share, pooled, rng)
+            total = loss if own is None else loss + own / world.size
+            total.backward()  # type: ignore[no-untyped-call]
+            self._descend()
+            self.losses.append(loss.detach())
+        self.network.after_step()
         self.progress.step += 1
         self.progress.examples += len(batch)
         if self.progress.step % LOSS_CHECK_STEPS == 0:
             self._mean_loss()
+
+    def _descend(self) -> None:
+        assert self.optimiser is not None
+        assert self.scheduler is not None
+        self.world.reduce_gradients(self.network)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scheduler.step()
 
     def _pause_wanted(self) -> bool:
         """Whether the trial is to end here, between evaluations. Workers agree on it every few steps."""
@@ -162,6 +172,8 @@ class Training:
         return torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _mean_loss(self) -> float:
+        if self.method.loss is None:
+            return 0.0
         mean = float(torch.stack(self.losses).mean()) if self.losses else math.nan
         if not math.isfinite(mean):
             raise Broken("nan", f"the loss is {mean} after {self.progress.examples} training examples")
@@ -176,7 +188,9 @@ class Training:
             value, metrics, similarities = self.evaluate(self.world.sharded(self.network.embed))
         if not math.isfinite(value):
             raise Broken("collapse", f"all sentences have the same vector after {p.examples} training examples")
-        metrics = {**self.metrics, **metrics, "loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0])}
+        metrics = {**self.metrics, **metrics}
+        if self.scheduler is not None:
+            metrics |= {"loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0])}
         self.metrics = {}  # facts are logged once
         if self.world.device.type == "cuda":
             metrics[DEVICE_MEMORY] = torch.cuda.max_memory_allocated(self.world.device) / 1e9
@@ -221,8 +235,8 @@ class Training:
         state = snapshot(
             {
                 "network": self.network.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
+                "optimiser": self.optimiser.state_dict() if self.optimiser else None,
+                "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "progress": vars(self.progress),
                 "losses": self.losses,
                 "metrics": self.metrics,
@@ -247,8 +261,9 @@ class Training:
         if state is None:
             return 0
         self.network.load_state_dict(state["network"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.scheduler.load_state_dict(state["scheduler"])
+        if self.optimiser is not None and self.scheduler is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.scheduler.load_state_dict(state["scheduler"])
         self.progress = Progress(**state["progress"])
         self.losses = [loss.to(self.world.device) for loss in state["losses"]]
         self.metrics = state["metrics"]
@@ -277,7 +292,7 @@ def train(
     return Training(setup, world or World(), pausing).run(report)
 
 
-def cut(batches: Any, max_examples: int | None) -> list[NDArray[np.int64]]:
+def cut(batches: Iterable[Batch], max_examples: int | None) -> list[Batch]:
     """The batches up to `max_examples` training examples in all (the batch that reaches it is the last)."""
     kept, seen = [], 0
     for batch in batches:

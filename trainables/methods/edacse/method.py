@@ -5,7 +5,6 @@ loss = nce(h, h') + lambda * nce(h, g): h, h' are two dropout views of a sentenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from trainables.encoders.views import Encoded, Views
 from trainables.methods.edacse.config import EDACSE, EdacseConfig
 from trainables.methods.edacse.insertion import insert_mark_ids, insert_marks, isolated_marks, unit_ends
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.method import Batch, Examples, Method, TextTools
 from trainables.methods.shared import PLAIN_ENCODER, adamw, sampled, sentence_network, shuffled_epochs
 
 
@@ -74,34 +73,20 @@ def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> 
     )
 
 
-def plan(examples: Examples, config: EdacseConfig, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Shuffled epochs. With prepared insertions, example i has the number epoch * n + i, so each is used once."""
-    batches = shuffled_epochs(examples, config, seed)
-    if not (isinstance(examples, MarkedExamples) and examples.prepared):
-        yield from batches
-        return
-    full, rest = divmod(len(sampled(len(examples), config, seed)), config.batch_size)
-    per_epoch = full + (rest > 1)  # shuffled_epochs leaves out a last batch of one example
-    for number, batch in enumerate(batches):
-        yield batch + number // per_epoch * len(examples)
-
-
-def views(examples: Examples, batch: NDArray[np.int64], config: EdacseConfig, rng: np.random.Generator) -> Views:
+def views(examples: Examples, batch: Batch, config: EdacseConfig, rng: np.random.Generator) -> Views:
     """The sentence twice, and once with new marks (3.3 point 5: new draws at every use)."""
-    index = batch % len(examples)
-    sentences = examples.columns["sentence"].take(index)
+    sentences = examples.columns["sentence"].take(batch)
     if _plain(config):
         return {"anchor": sentences, "positive": sentences}
     assert isinstance(examples, MarkedExamples)
     ends = examples.columns["ends"]
 
-    def augmented(tokens: Tokens, i: int, epoch: int) -> Tokens:
+    def augmented(tokens: Tokens, i: int) -> Tokens:
         if (row := examples.on_text[i]) >= 0:
-            return examples.prepared[epoch][int(row)]
+            return examples.prepared[batch.epoch][int(row)]
         return insert_mark_ids(tokens, ends[i], examples.marks, config.max_marks, rng)
 
-    epochs = batch // len(examples)
-    marked = [augmented(t, int(i), int(e)) for t, i, e in zip(sentences, index, epochs, strict=True)]
+    marked = [augmented(tokens, i) for tokens, i in zip(sentences, batch, strict=True)]
     return {"anchor": sentences, "positive": sentences, "augmented": marked}
 
 
@@ -116,7 +101,7 @@ def loss(z: Encoded, config: EdacseConfig) -> Tensor:
 METHOD = Method(
     declaration=EDACSE,
     prepare=prepare,
-    plan=plan,
+    plan=shuffled_epochs,
     views=views,
     loss=loss,
     network=sentence_network,

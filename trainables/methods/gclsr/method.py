@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,19 +18,19 @@ from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
 from trainables.methods.gclsr.export import export
 from trainables.methods.gclsr.textcnn import GclsrNetwork
 from trainables.methods.losses import grouped_cosine
-from trainables.methods.method import Examples, Method, Untrained
+from trainables.methods.method import Batch, Examples, Method, Untrained
 from trainables.methods.shared import sampled, shuffled_epochs, tokenised_sentences
 
 BATCH_UNIT = 128  # learning rates are given per this many examples
 
 
-def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[Batch]:
     """Shuffled epochs; a last smaller batch is dropped, unless there is no other."""
     smallest = min(config.batch_size, len(sampled(len(examples), config, seed)))
     return (batch for batch in shuffled_epochs(examples, config, seed) if len(batch) >= smallest)
 
 
-def views(examples: Examples, batch: NDArray[np.int64], config: GclsrConfig, rng: np.random.Generator) -> Views:
+def views(examples: Examples, batch: Batch, config: GclsrConfig, rng: np.random.Generator) -> Views:
     """The sentences once: the two views part where words have vectors, in the network."""
     del config, rng
     return {"sentence": examples.columns["sentence"].take(batch)}

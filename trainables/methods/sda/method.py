@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.streams import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.losses import info_nce, info_nce_margin
-from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.method import Batch, Examples, Method, TextTools
 from trainables.methods.sda.config import SDA, SdaConfig
 from trainables.methods.sda.corpus import AUGMENTATION_SEED, NEGATION, NO_EDIT, RULES_VERSION, edited_texts
-from trainables.methods.shared import PLAIN_ENCODER, adamw, sentence_network, shuffled_epochs
+from trainables.methods.shared import PLAIN_ENCODER, adamw, mask_text, sentence_network, shuffled_epochs
 
 PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2, English Wikipedia
-MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 
 
 def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Examples:
@@ -29,10 +27,10 @@ def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Exa
     an `augmentation_share` below 1 depends on the seed (D27).
     Facts: coverage_<augmentation> and coverage_neg, shares of sentences the rule changes in [0, 1], the former beside
     published_coverage_<augmentation> where Table 2 has it; jaccard_<augmentation> and jaccard_neg (Sec. 6.3).
-    Raises: ParserError, ThesaurusError; ValueError if augmentation `mask` meets a tokenizer without a mask token.
+    Raises: ParserError, ThesaurusError; DataError if augmentation `mask` meets a tokenizer without a mask token.
     """
     parses = tools.parse(texts["sentence"])
-    mask = _mask_token(tools) if config.augmentation == "mask" else ""
+    mask = mask_text(tools) if config.augmentation == "mask" else ""
 
     def edited(edit: str) -> list[str]:
         return edited_texts(parses, edit, config.rule_set, tools.language, tools.cached, mask)
@@ -85,14 +83,7 @@ def shared(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> 
     return TokenColumn(np.concatenate(rows), starts)
 
 
-def _mask_token(tools: TextTools) -> str:
-    for token in MASK_TOKENS:
-        if len(tools.tokenise([token])[0]) == 1:
-            return token
-    raise ValueError(f"augmentation mask: expected a tokenizer with one of {', '.join(MASK_TOKENS)}, found neither")
-
-
-def views(examples: Examples, batch: NDArray[np.int64], config: SdaConfig, rng: np.random.Generator) -> Views:
+def views(examples: Examples, batch: Batch, config: SdaConfig, rng: np.random.Generator) -> Views:
     """Anchor, its edit and its negation, all in one training-mode pass."""
     del config, rng
     return {role: column.take(batch) for role, column in examples.columns.items()}

@@ -62,8 +62,8 @@ def consecutive_batches(order: NDArray[np.int64], size: int) -> list[NDArray[np.
 
 def paced_epochs(
     order: NDArray[np.int64], size: int, epochs: int, exponent: float, *, equal_steps: bool
-) -> Iterator[NDArray[np.int64]]:
-    """Epoch t trains over the first g(t) triplets (pacing by epoch, D34).
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """(t - 1, batch): epoch t trains over the first g(t) triplets (pacing by epoch, D34).
 
     Args:
         size: batch size N.
@@ -74,7 +74,7 @@ def paced_epochs(
     steps = max(1, len(order) // size)
     for t in range(1, epochs + 1):
         batches = consecutive_batches(order[: paced_size(t, epochs, exponent, len(order))], size)
-        yield from (batches[i % len(batches)] for i in range(steps if equal_steps else len(batches)))
+        yield from ((t - 1, batches[i % len(batches)]) for i in range(steps if equal_steps else len(batches)))
 
 
 def paced_steps(

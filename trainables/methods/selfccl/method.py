@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import Texts
 from trainables.encoders.views import Encoded
 from trainables.methods.losses import info_nce_hard
-from trainables.methods.method import Examples, Method, TextTools
+from trainables.methods.method import Batch, Examples, Method, TextTools
 from trainables.methods.selfccl.config import SELFCCL, SelfcclConfig
 from trainables.methods.selfccl.curriculum import (
     class_shares,
@@ -40,7 +39,7 @@ def prepare(texts: Texts, config: SelfcclConfig, seed: int, tools: TextTools) ->
     return Examples(columns, order=order, facts=facts)
 
 
-def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[NDArray[np.int64]]:
+def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[Batch]:
     """Phase 2 (5.3): batches from the easiest triplets first, more of them as training goes on."""
     assert examples.order is not None
     chosen = sampled(len(examples), config, seed)
@@ -49,8 +48,9 @@ def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[NDArr
     if config.pacing_unit == "step":
         steps = config.epochs * max(1, len(order) // config.batch_size)
         rng = np.random.default_rng([seed, SHUFFLE])
-        return paced_steps(order, config.batch_size, steps, exponent, rng)
-    return paced_epochs(order, config.batch_size, config.epochs, exponent, equal_steps=config.equal_steps)
+        return (Batch(numbers) for numbers in paced_steps(order, config.batch_size, steps, exponent, rng))
+    epochs = paced_epochs(order, config.batch_size, config.epochs, exponent, equal_steps=config.equal_steps)
+    return (Batch(numbers, epoch) for epoch, numbers in epochs)
 
 
 def loss(z: Encoded, config: SelfcclConfig) -> Tensor:

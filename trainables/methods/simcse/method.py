@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
-from trainables.methods.method import Examples, Method
+from trainables.methods.method import Batch, Examples, Method
 from trainables.methods.shared import (
     PLAIN_ENCODER,
     adamw,
@@ -21,7 +20,7 @@ from trainables.methods.shared import (
 from trainables.methods.simcse.config import SIMCSE, SIMCSE_SUP, SimcseConfig, SimcseSupConfig
 
 
-def views(examples: Examples, batch: NDArray[np.int64], config: SimcseConfig, rng: np.random.Generator) -> Views:
+def views(examples: Examples, batch: Batch, config: SimcseConfig, rng: np.random.Generator) -> Views:
     """Every sentence twice in one forward pass; the two copies draw their own dropout masks (Sec. 3).
 
     Under one mask the copies would be the same vectors: then it is encoded once (`loss` takes it for both).
@@ -29,6 +28,12 @@ def views(examples: Examples, batch: NDArray[np.int64], config: SimcseConfig, rn
     del rng
     sentences = examples.columns["sentence"].take(batch)
     return {"anchor": sentences} if config.same_mask else {"anchor": sentences, "positive": sentences}
+
+
+def supervised_views(examples: Examples, batch: Batch, config: SimcseSupConfig, rng: np.random.Generator) -> Views:
+    """Premise, entailed and contradicted hypothesis (Sec. 4); without hard negatives these are not encoded."""
+    views = triplet_views(examples, batch, config, rng)
+    return {role: rows for role, rows in views.items() if role != "negative" or config.loss_form != "in_batch"}
 
 
 def loss(z: Encoded, config: SimcseConfig) -> Tensor:
@@ -60,7 +65,7 @@ SUPERVISED = Method(
     declaration=SIMCSE_SUP,
     prepare=tokenised_triplets,
     plan=shuffled_epochs,
-    views=triplet_views,
+    views=supervised_views,
     loss=supervised_loss,
     network=sentence_network,
     optimiser=adamw,

@@ -1,0 +1,1 @@
+"""Baselines of the papers' main tables, a module each; `config` is what spaces see of them."""

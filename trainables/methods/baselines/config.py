@@ -1,0 +1,152 @@
+"""The baselines' hyperparameters, presets and needs. Standard library only.
+
+Where a default is none of the paper's or of its authors' code, its line says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, RunConfig
+from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.knobs import Conflicts, knob
+from trainables.methods.sda.config import check_parser
+
+CONSERT_VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteningConfig(RunConfig):
+    """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
+
+    pooling: str = knob("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    max_length: int = knob(64, "tokens kept of a sentence that is looked at (ours)", low=4, high=512)
+    dimensions: int | None = knob(None, "k, leading directions kept; null = all", kind="int", low=1, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsertConfig(EncoderConfig):
+    """ConSERT (arXiv:2105.11741): two views that differ in order, tokens or features."""
+
+    learning_rate: float = knob(5e-7, "peak learning rate of AdamW", above=0)
+    batch_size: int = knob(96, "N, sentences per optimiser step, over all workers", low=2)
+    epochs: int = knob(10, "passes over the (sampled) training data", low=1)
+    dropout: float = knob(0.0, "p of the hidden and the attention-probability dropout", low=0, below=1)
+    temperature: float = knob(0.1, "tau, divides the cosine", above=0)
+    pooling: str = knob("avg_top2", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
+    warmup_share: float = knob(0.1, "share of the steps with linear warm-up", low=0, below=1)
+    max_length: int = knob(64, "tokens kept per sentence, special tokens included", low=4, high=512)
+    first_view: str = knob("feature_cutoff", "how the anchor is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
+    second_view: str = knob("shuffle", "how the positive is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
+    token_cutoff: float = knob(0.15, "share of a sentence's tokens set to zero", low=0, below=1)
+    feature_cutoff: float = knob(0.2, "share of the embedding's features set to zero", low=0, below=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EsimcseConfig(EncoderConfig):
+    """ESimCSE (arXiv:2109.04380): repeated words in the positive, a momentum encoder's queue as more negatives."""
+
+    repetition: float = knob(0.32, "dup_rate: most of a sentence's tokens that are repeated (Sec. 3.1)", low=0, high=1)
+    queue_batches: float = knob(2.5, "queue length in batches, 0 = no queue (Sec. 3.2)", low=0)
+    momentum: float = knob(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorBertConfig(EncoderConfig):
+    """Mirror-BERT (arXiv:2104.08027): a masked span in the positive, few sentences."""
+
+    learning_rate: float = knob(2e-5, "peak learning rate of AdamW", above=0)
+    batch_size: int = knob(200, "N, sentences per optimiser step, over all workers", low=2)
+    sample_size: int | None = knob(10000, "sentences drawn once per run", kind="int", low=2, optional=True)
+    eval_examples: int = knob(2000, "training examples between two evaluations (ours)", low=1)
+    temperature: float = knob(0.04, "tau, divides the cosine", above=0)
+    pooling: str = knob("avg", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
+    max_length: int = knob(50, "tokens kept per sentence, special tokens included", low=4, high=512)
+    span: int = knob(5, "k, neighbouring characters masked together, 0 = none (Sec. 2.1)", low=0, high=64)
+    shortest: int = knob(30, "characters below which a sentence stays whole (the authors' code)", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArccseConfig(EncoderConfig):
+    """ArcCSE (arXiv:2203.06875): an angular margin on the positive, and a triplet of ever more masked sentences."""
+
+    margin_degrees: float = knob(10.0, "m, added to the positive's angle (Eq. 4)", low=0, below=90)
+    triplet_weight: float = knob(0.1, "lambda of the triplet term, 0 = off (Eq. 6)", low=0)
+    triplet_margin: float = knob(0.0, "m of the triplet term, in cosine (Eq. 5)", low=0, high=2)
+    masked: float = knob(0.2, "share masked in the nearer sentence", low=0, high=0.5)
+    masked_more: float = knob(0.4, "share masked in the farther one, the nearer one's included", low=0, high=0.9)
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = list(EncoderConfig.conflicts(v))
+        if v["masked_more"] < v["masked"]:
+            found.append(("masked_more", f"expected at least masked {v['masked']}, got {v['masked_more']}"))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SncseConfig(EncoderConfig):
+    """SNCSE (arXiv:2201.05979): the negated sentence as soft negative, kept in a band below the positive."""
+
+    learning_rate: float = knob(1e-5, "peak learning rate of AdamW", above=0)
+    batch_size: int = knob(256, "N, sentences per optimiser step, over all workers", low=2)
+    eval_examples: int = knob(32000, "training examples between two evaluations (125 steps of 256)", low=1)
+    alpha: float = knob(0.1, "least lead of the positive over the soft negative, in cosine (Eq. 3)", low=0, high=2)
+    beta: float = knob(0.3, "largest lead without cost, in cosine (Eq. 3)", low=0, high=2)
+    soft_weight: float = knob(0.001, "lambda of the bidirectional margin loss (Eq. 4)", low=0)
+    rule_set: str = knob("fixed", "of the negation NEG (D22)", choices=("official", "fixed", "paper"))
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = list(EncoderConfig.conflicts(v))
+        if v["beta"] < v["alpha"]:
+            found.append(("beta", f"expected at least alpha {v['alpha']}, got {v['beta']}"))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffcseConfig(EncoderConfig):
+    """DiffCSE (arXiv:2204.10298): SimCSE, and a discriminator that finds replaced tokens by the sentence vector."""
+
+    learning_rate: float = knob(7e-6, "peak learning rate of AdamW", above=0)
+    head: str = knob("mlp_bn", "head on pooling `cls`", choices=HEADS)
+    mask_share: float = knob(0.3, "share of tokens that the generator fills in", above=0, below=1)
+    difference_weight: float = knob(0.005, "lambda of replaced-token detection (Eq. 4)", low=0)
+
+
+def _check_negation(spec: Mapping[str, Any]) -> None:
+    """Pre-flight: a parser is there. Raises: ParserError, DataError."""
+    check_parser(spec)
+
+
+def _declaration(name: str, config: type[RunConfig], presets: Mapping[str, Preset], **more: Any) -> Declaration:
+    code = f"trainables.methods.baselines.{name}:METHOD"
+    return Declaration(name=name, config=config, code=code, presets=presets, **more)
+
+
+_BERT = ("*bert-base*",)
+_ROBERTA = ("roberta-base*", "*/roberta-base*")
+_SIMCSE_ROBERTA = {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000}
+
+WHITENING = _declaration("whitening", WhiteningConfig, {"whitening": Preset(("*",), {}, "whitening, first-last avg")})
+CONSERT = _declaration("consert", ConsertConfig, {"consert": Preset(_BERT, {}, "ConSERT's script, unsupervised base")})
+ESIMCSE = _declaration("esimcse", EsimcseConfig, {
+    "esimcse": Preset(_BERT, {}, "ESimCSE Sec. 4.2"),
+    "esimcse_roberta": Preset(_ROBERTA, _SIMCSE_ROBERTA, "SimCSE Table A.1, for want of its own"),
+})  # fmt: skip
+MIRROR_BERT = _declaration(
+    "mirror_bert", MirrorBertConfig, {"mirror_bert": Preset(_BERT, {}, "Mirror-BERT's script, sentences")}
+)
+ARCCSE = _declaration("arccse", ArccseConfig, {"arccse": Preset(_BERT, {}, "ArcCSE Sec. 4.1; SimCSE's rate and batch")})
+SNCSE = _declaration("sncse", SncseConfig, {
+    "sncse": Preset(_BERT, {}, "SNCSE's script, BERT-base"),
+    "sncse_roberta": Preset(_ROBERTA, {"soft_weight": 5e-4}, "SNCSE's script, RoBERTa-base"),
+}, parser=True, preflight=_check_negation)  # fmt: skip
+DIFFCSE = _declaration("diffcse", DiffcseConfig, {
+    "diffcse": Preset(_BERT, {}, "DiffCSE's script, BERT-base"),
+    "diffcse_roberta": Preset(_ROBERTA, {"learning_rate": 1e-5, "mask_share": 0.2}, "DiffCSE App., RoBERTa-base"),
+})  # fmt: skip

@@ -1,0 +1,111 @@
+"""ESimCSE (arXiv:2109.04380): some tokens repeated in the positive, earlier sentences' vectors as more negatives.
+
+The queue holds what a momentum copy of the network, without dropout, made of the last batches (Sec. 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.data.tokens import Tokens
+from trainables.encoders.load import LoadedEncoder
+from trainables.encoders.network import Network
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.views import Encoded, Views
+from trainables.methods.baselines.config import ESIMCSE, EsimcseConfig
+from trainables.methods.losses import cosines, own_column
+from trainables.methods.method import Batch, Examples, Method
+from trainables.methods.shared import PLAIN_ENCODER, adamw, shuffled_epochs, tokenised_sentences
+
+
+def repeated(tokens: Tokens, rate: float, rng: np.random.Generator) -> Tokens:
+    """The tokens, some of them twice in a row: uniform 0 .. max(2, floor(rate * n)) of them (Eq. 1-2).
+
+    A rate of 0 repeats none.
+    """
+    most = min(len(tokens), max(2, int(rate * len(tokens)))) if rate else 0
+    times = np.ones(len(tokens), np.int64)
+    if most:
+        times[rng.choice(len(tokens), rng.integers(0, most + 1), replace=False)] = 2
+    doubled: Tokens = np.repeat(tokens, times)
+    return doubled
+
+
+class MomentumNetwork(SentenceNetwork):
+    """A network, a copy that follows it slowly, and a queue of the copy's vectors.
+
+    Buffers: queue (Q, D), the newest first; queued (), how many of its rows hold a vector.
+    """
+
+    queue: Tensor
+    queued: Tensor
+
+    def __init__(self, config: EsimcseConfig, loaded: LoadedEncoder, seed: int) -> None:
+        super().__init__(config, loaded, seed)
+        self.momentum = config.momentum
+        self.newest: Tensor | None = None
+        rows = int(config.queue_batches * config.batch_size)
+        self.slow = SentenceNetwork(config, loaded, seed).requires_grad_(False) if rows else None
+        self.register_buffer("queue", torch.zeros(rows, self.encoder.config.hidden_size))
+        self.register_buffer("queued", torch.zeros((), dtype=torch.long))
+
+    def encode(self, views: Views) -> dict[str, Tensor]:
+        """As `SentenceNetwork.encode`, and the slow network's vectors of the anchors, "slow"."""
+        pooled = super().encode(views)
+        if self.slow is not None:
+            with torch.no_grad(), self.slow._without_dropout():
+                pooled["slow"] = self.slow.encode({"anchor": views["anchor"]})["anchor"]
+        return pooled
+
+    def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
+        """The heads; "queue" (q, D) are vectors of earlier batches, none at first."""
+        z = dict(super().project({role: v for role, v in pooled.items() if role != "slow"}))
+        if self.slow is not None:
+            with torch.no_grad():
+                self.newest = self.slow.project({"anchor": pooled["slow"]})["anchor"].float()
+        return z | {"queue": self.queue[: int(self.queued)].clone()}
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """theta_slow <- m theta_slow + (1 - m) theta (Eq. 3); the newest vectors push out the oldest."""
+        if self.slow is None or self.newest is None:
+            return
+        fast = self.state_dict()
+        for name, slow in self.slow.state_dict().items():
+            if slow.is_floating_point():
+                slow.lerp_(fast[name], 1 - self.momentum)
+        self.queue.copy_(torch.cat([self.newest, self.queue])[: len(self.queue)])
+        self.queued.fill_(min(len(self.queue), int(self.queued) + len(self.newest)))
+        self.newest = None
+
+
+def network(config: EsimcseConfig, source: LoadedEncoder, seed: int) -> Network:
+    """An encoder with its momentum copy."""
+    return MomentumNetwork(config, source, seed)
+
+
+def views(examples: Examples, batch: Batch, config: EsimcseConfig, rng: np.random.Generator) -> Views:
+    """The sentence, and the sentence with repetitions."""
+    sentences = examples.columns["sentence"].take(batch)
+    return {"anchor": sentences, "positive": [repeated(s, config.repetition, rng) for s in sentences]}
+
+
+def loss(z: Encoded, config: EsimcseConfig) -> Tensor:
+    """InfoNCE over the batch's positives and the queue (Eq. 4)."""
+    return own_column(cosines(z["anchor"], torch.cat([z["positive"], z["queue"]])) / config.temperature)
+
+
+METHOD = Method(
+    declaration=ESIMCSE,
+    prepare=tokenised_sentences,
+    plan=shuffled_epochs,
+    views=views,
+    loss=loss,
+    network=network,
+    optimiser=adamw,
+    untrained=PLAIN_ENCODER,
+)

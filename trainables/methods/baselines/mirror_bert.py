@@ -1,0 +1,77 @@
+"""Mirror-BERT (arXiv:2104.08027) on sentences: NT-Xent of a sentence and its copy with a masked span of characters."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from trainables.contract.streams import AUGMENT
+from trainables.data.tokens import Texts
+from trainables.encoders.views import Encoded, Views
+from trainables.methods.baselines.config import MIRROR_BERT, MirrorBertConfig
+from trainables.methods.losses import nt_xent
+from trainables.methods.method import Batch, Examples, Method, TextTools
+from trainables.methods.shared import (
+    PLAIN_ENCODER,
+    adamw,
+    mask_text,
+    sampled,
+    sentence_network,
+    shuffled_epochs,
+    tokenised_sentences,
+)
+
+
+def masked(sentence: str, span: int, shortest: int, mask: str, rng: np.random.Generator) -> str:
+    """`span` neighbouring characters, wherever they begin, replaced by the mask token between blanks (Sec. 2.1).
+
+    A sentence of fewer than `shortest` characters, or not longer than the span, stays as it is.
+    """
+    if not span or len(sentence) < shortest or len(sentence) <= span:
+        return sentence
+    start = int(rng.integers(0, len(sentence) - span))
+    return f"{sentence[:start]} {mask} {sentence[start + span :]}"
+
+
+def prepare(texts: Texts, config: MirrorBertConfig, seed: int, tools: TextTools) -> Examples:
+    """Columns "sentence" and, for every epoch, "masked 0" ...: a span of characters is not one of tokens.
+
+    Raises: DataError if the tokenizer has no mask token.
+    """
+    columns = dict(tokenised_sentences(texts, config, seed, tools).columns)
+    if not config.span:
+        return Examples(columns)
+    mask, sentences = mask_text(tools), list(texts["sentence"])
+    used = sampled(len(sentences), config, seed)
+    for epoch in range(config.epochs):
+        rng = np.random.default_rng([seed, AUGMENT, epoch])
+        changed = [s or " " for s in sentences]
+        for i in used:
+            changed[i] = masked(changed[i], config.span, config.shortest, mask, rng)
+        columns[f"masked {epoch}"] = tools.tokenise(changed)
+    return Examples(columns)
+
+
+def views(examples: Examples, batch: Batch, config: MirrorBertConfig, rng: np.random.Generator) -> Views:
+    """The sentence, and its copy with the span of this epoch masked."""
+    del rng
+    positive = f"masked {batch.epoch}" if config.span else "sentence"
+    return {"anchor": examples.columns["sentence"].take(batch), "positive": examples.columns[positive].take(batch)}
+
+
+def loss(z: Encoded, config: MirrorBertConfig) -> Tensor:
+    """NT-Xent (Eq. 1)."""
+    return nt_xent(z["anchor"], z["positive"], config.temperature)
+
+
+METHOD = Method(
+    declaration=MIRROR_BERT,
+    prepare=prepare,
+    plan=shuffled_epochs,
+    views=views,
+    loss=loss,
+    network=sentence_network,
+    optimiser=adamw,
+    prepared_from=("span", "shortest", "epochs", "sample_size", "seed"),
+    untrained=PLAIN_ENCODER,
+)
