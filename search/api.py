@@ -65,7 +65,8 @@ def run(
         from search.running.preflight import preflight
 
         loaded = space if isinstance(space, Space) else load(space, find_data=True)
-        preflight(loaded)
+        for note in preflight(loaded):
+            phases.console.print(f"  data: {note}", markup=False, highlight=False, soft_wrap=True)
         phases.begin("loading the search")
         from search.running.runner import run_study
 

@@ -126,7 +126,7 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
             from search.running.forecast import forecast_lines
             from search.running.preflight import preflight
 
-            preflight(item.space)
+            preflight(item.space)  # its notes are among the lines above
             for line in forecast_lines(item.space, price):
                 click.echo(f"  {line}")
     sys.exit(2 if any(item.space is None for item in checked) else 0)

@@ -191,7 +191,7 @@ class Life:
         try:
             with handled(pause) if self.options.handle_signals else nullcontext():
                 trainable = self.options.trainable or _trial_job()
-                run_tune(driver, trainable, resources, self.space.search.max_retries)
+                run_tune(driver, trainable, resources)
         except Interrupted as stop:
             driver.interrupt(str(stop))
         except KeyboardInterrupt:

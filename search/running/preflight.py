@@ -7,14 +7,15 @@ from dataclasses import asdict
 from search.space import Space
 
 
-def preflight(space: Space) -> None:
-    """Everything a study needs is there.
+def preflight(space: Space) -> list[str]:
+    """Everything a study needs is there and its data can be read.
 
+    Returns: what of the data will be left out, a line each.
     Raises: DataError, EncoderError or what the method's own preflight raises, naming what was looked for, where, and
         what to do.
     """
     from trainables.contract.registry import declared
-    from trainables.data.sets import check_data
+    from trainables.data.checks import check_data
     from trainables.encoders.locate import check_encoder
 
     method = declared(space.method)
@@ -25,7 +26,8 @@ def preflight(space: Space) -> None:
         "metric": space.metric.name,
         "params": space.base,
     }
-    check_data(spec)
+    notes = check_data(spec)
     check_encoder(space.encoder, method.encoders)
     if method.preflight is not None:
         method.preflight(spec)
+    return notes

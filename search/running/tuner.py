@@ -17,10 +17,10 @@ from ray.tune.search import Searcher
 
 from search.space import Resources
 from search.store.ledger import Trial
-from search.study.driver import Driver
+from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
 from trainables.contract.spec import Evaluation, Outcome
-from trainables.on_ray.host import PHASE
+from trainables.on_ray.host import PHASE, DeviceFault
 from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
@@ -34,7 +34,7 @@ class TuneTrials:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
-        self.faults: dict[str, tuple[str, str, str]] = {}  # (kind, reason, traceback) of a Tune trial's last error
+        self.faults: dict[str, Fault] = {}  # of a Tune trial's last error
 
     def take(self, tune_id: str) -> Trial | None:
         ours = self.driver.next_trial()
@@ -53,7 +53,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
     def suggest(self, trial_id: str) -> Any:
         driver = self._shared.driver
         if (ours := self._shared.take(trial_id)) is not None:
-            return {"spec": driver.spec(ours).to_dict(), "pauses": driver.space.pruner.kind == "asha"}
+            pauses = driver.space.pruner.kind == "asha"
+            return {"spec": driver.spec(ours).to_dict(), "pauses": pauses, "avoid": sorted(avoided(driver, ours))}
         # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished.
         return Searcher.FINISHED if driver.finished() or driver.idle() else None
 
@@ -64,12 +65,10 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         fault = self._shared.faults.pop(trial_id, None)
         driver = self._shared.driver
         if error:
-            kind, reason, text = fault or ("error", "the trial process failed", "")
-            record = driver.ledger.trials[ours.id]
-            outcome = Outcome(
-                f"failed:{kind}", record.best, record.best_at, record.examples, record.seconds, reason, text
-            )
-            driver.ended(ours.id, outcome)
+            fault = fault or Fault("error", "the trial process failed")
+            driver.failed(ours.id, fault)
+            if fault.kind == "device" and not usable(driver.avoided()):
+                driver.fail(f"device: {fault.reason} (met by several trials on every node)")
         elif result and "stop" in result:
             driver.ended(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
         else:
@@ -100,7 +99,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return str(TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
-        """Called for the last error of a trial and for those after which it is tried again."""
+        """Called before the searcher hears of a trial's error."""
         self._shared.faults[trial.trial_id] = describe(error_of(trial))
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
@@ -123,18 +122,6 @@ class NoProgress(TrialProgressCallback):  # type: ignore[misc]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Nothing."""
-
-
-class RetryObserver(tune.Callback):  # type: ignore[misc]
-    """Writes down that Tune starts a trial again."""
-
-    def __init__(self, shared: TuneTrials) -> None:
-        self._shared = shared
-
-    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:  # noqa: ARG002  # Tune's interface
-        kind, reason, _ = self._shared.faults.get(trial.trial_id, ("process", "", ""))
-        if ours := self._shared.ours.get(trial.trial_id):
-            self._shared.driver.retried(ours.id, f"{kind}: {reason}")
 
 
 class ResultTrimmer(tune.Callback):  # type: ignore[misc]
@@ -179,36 +166,55 @@ def error_of(trial: TuneTrial) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def describe(error: BaseException | None) -> tuple[str, str, str]:
-    """(kind, one line, traceback) of the error that killed a trial's process."""
+def describe(error: BaseException | None) -> Fault:
+    """What the error that ended a trial's process says."""
     if error is None:
-        return "process", "the trial's process died", ""
+        return Fault("process", "the trial's process died")
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return "oom", "the host ran out of memory and Ray ended the trial's process", text
+        return Fault("oom", "the host ran out of memory and Ray ended the trial's process", text)
     if isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError)):
-        return "process", f"the trial's process died ({type(error).__name__})", text
+        return Fault("process", f"the trial's process died ({type(error).__name__})", text)
     cause = getattr(error, "cause", None) or error
-    return "error", f"{type(cause).__name__}: {last_line(cause)}", text
+    if isinstance(cause, DeviceFault):
+        return Fault("device", cause.reason, cause.text, cause.node)
+    return Fault("error", f"{type(cause).__name__}: {last_line(cause)}", text)
 
 
-def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources, max_retries: int) -> None:
+def usable(avoid: set[str]) -> set[str]:
+    """Ids of the cluster's live nodes without these, of those that have what trials run on."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    kind = "GPU" if any("GPU" in node["Resources"] for node in alive) else "CPU"
+    return {node["NodeID"] for node in alive if node["Resources"].get(kind)} - avoid
+
+
+def avoided(driver: Driver, trial: Trial) -> set[str]:
+    """Nodes where a trial may not start: as long as there are others, also those where it met a device fault."""
+    own = driver.avoided(trial)
+    return own if own and usable(own) else driver.avoided()
+
+
+def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources) -> None:
     """Run a life of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
-    Args: resources: of one trial; max_retries: new starts of a trial whose process died.
+    Trials are started again by the driver, not by Tune, which would take the same node. Args: resources: of one trial.
     """
+
+    def place(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+        return placement(resources.workers, resources.cpus, resources.gpus or 0.0, config["avoid"])
+
     shared = TuneTrials(driver)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us
     with tempfile.TemporaryDirectory(prefix="search-tune-", ignore_cleanup_errors=True) as scratch:
         tune.run(
-            tune.with_resources(trainable, placement(resources.workers, resources.cpus, resources.gpus or 0.0)),
+            tune.with_resources(trainable, place),
             name="study",
             storage_path=scratch,
             search_alg=StudySearcher(shared),
             scheduler=StudyScheduler(shared),
-            callbacks=[RetryObserver(shared), ResultTrimmer(), NoProgress()],
+            callbacks=[ResultTrimmer(), NoProgress()],
             num_samples=-1,
-            max_failures=max_retries,
+            max_failures=0,
             reuse_actors=True,
             verbose=0,
             raise_on_failed_trial=False,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from search.space.encoder_fit import encoder_facts
 from search.space.load import load_space
 from search.space.params import Param
 from search.space.problems import SpaceError
 from search.space.space import Space, paper_notes
+from trainables.contract.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Checked:
     path: str
     space: Space | None
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # about its encoder
+    notes: tuple[str, ...] = ()  # about its encoder, and what of its data will be left out
 
     def lines(self) -> list[str]:
         """For people: the problems, or what the space holds, one fact a line."""
@@ -46,16 +47,26 @@ class Checked:
 
 
 def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[str] = ()) -> list[Checked]:
-    """Check every file; never raises for what is written in them."""
+    """Check every file, and its data as far as they are on this machine; never raises for what is written in them."""
     checked = []
     for path in [os.fspath(path) for path in paths]:
         try:
             space = load_space(path, overrides, find_data=True)
             facts = encoder_facts(space)
-            checked.append(Checked(path, space, notes=tuple(facts.notes()) if facts else ()))
+            checked.append(Checked(path, space, notes=(*(facts.notes() if facts else ()), *data_notes(space))))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
+        except DataError as error:
+            checked.append(Checked(path, None, tuple(str(error).splitlines())))
     return checked
+
+
+def data_notes(space: Space) -> list[str]:
+    """What of a space's data will be left out. Raises: DataError with all that is wrong with them."""
+    from trainables.data.checks import check_data
+
+    spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
+    return [f"data: {note}" for note in check_data(spec, at_hand=True)]
 
 
 def describe(param: Param) -> str:

@@ -1,4 +1,4 @@
-"""Whether the data sets that a space names can be found: by name only, nothing is opened or downloaded."""
+"""Whether the data sets and the encoder that a space names can be found: nothing is opened or downloaded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 from search.space.nodes import Node
 from search.space.problems import Problems
 from search.space.sections import LANGUAGES
-from trainables.contract.errors import DataError
-from trainables.data.catalogue import data_dir, find_local, is_path, unlisted
+from trainables.contract.errors import DataError, EncoderError
+from trainables.data.catalogue import data_dir, find_file, find_local, is_path, unlisted
+from trainables.encoders.locate import local_folder
 
 
 def check_data_sets(root: Node, problems: Problems) -> None:
-    """Report every name in data.train and data.dev that is neither a named set of the language nor a local one.
-
-    Files are left alone: their paths may be those of the machine that will run the search.
+    """Report every name in data.train and data.dev that is neither a named set of the language nor a local one, every
+    file in them that is not there, and an encoder's folder that is not there.
     """
+    _check_encoder(root, problems)
     node = root.value.get("data")
     if node is None or not isinstance(node.value, dict):
         return
@@ -28,8 +29,22 @@ def check_data_sets(root: Node, problems: Problems) -> None:
     if language not in LANGUAGES:
         return  # reported elsewhere
     for split, name, place in _named(node):
-        if not is_path(name) and not find_local(name, language, split) and (message := unlisted(name, language, split)):
+        if is_path(name):
+            try:
+                find_file(name, split)
+            except DataError as error:
+                problems.add(place.where, f"data.{split}", str(error))
+        elif not find_local(name, language, split) and (message := unlisted(name, language, split)):
             problems.add(place.where, f"data.{split}", message)
+
+
+def _check_encoder(root: Node, problems: Problems) -> None:
+    node = root.value.get("encoder")
+    if node is not None and isinstance(node.value, str) and not os.path.isfile(os.path.expanduser(node.value)):
+        try:
+            local_folder(node.value)
+        except EncoderError as error:
+            problems.add(node.where, "encoder", str(error))
 
 
 def _named(data: Node) -> list[tuple[str, str, Node]]:

@@ -18,7 +18,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # life     a driver starts on a stage                settings of this life
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a death or a pause, or is promoted from its rung: id
-# retry    a trial's process died, Tune starts it again: id, reason
+# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, alone (while no other
+#          trial of the study runs; not in older journals)
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (its best so far), go (false: it is to pause there)
 # pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
@@ -58,6 +59,7 @@ class TrialRecord:
     """What the journal knows of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
 
     rungs: level -> value of the rungs that the trial has reached; waiting: the level at which it waits for promotion.
+    alone: its memory did not suffice once, so it starts only while no other trial shares its device.
     """
 
     trial: Trial
@@ -69,6 +71,7 @@ class TrialRecord:
     best_at: int = 0
     seconds: float = 0.0
     retries: int = 0
+    alone: bool = False
     reason: str = ""
     ended: int = 0
     rungs: dict[int, float] = field(default_factory=dict)
@@ -167,7 +170,9 @@ class Ledger:
         self.tried.add(record.trial.number)
 
     def _retry(self, event: Event) -> None:
-        self.trials[event["id"]].retries += 1
+        record = self.trials[event["id"]]
+        record.retries += 1
+        record.alone = record.alone or event.get("alone", False)
 
     def _eval(self, event: Event) -> None:
         record = self.trials[event["id"]]

@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from search.space import Space
@@ -23,6 +23,17 @@ from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
+TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ended a trial's process. kind: process, device, oom or error; reason: one line; node: Ray's id, if known."""
+
+    kind: str
+    reason: str
+    traceback: str = ""
+    node: str = ""
 
 
 class Driver:
@@ -60,6 +71,8 @@ class Driver:
         self._verdicts: dict[str, Verdict] = {}
         self._ended: Counter[str] = Counter()  # of this life, by stop
         self._reasons: Counter[str] = Counter()
+        self._retries: Counter[str] = Counter()  # of this life, by trial
+        self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
         self.status: Status = "finished"
         self.reason = ""  # why the life ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
@@ -70,6 +83,8 @@ class Driver:
         self._take_up()
         self.tick()
         if self.reason or len(self._active) >= max(1, self._capacity()):
+            return None
+        if self._crowded():
             return None
         if self._again:
             trial = self._again.pop(0)
@@ -97,8 +112,9 @@ class Driver:
         return not self._active
 
     def spec(self, trial: Trial) -> TrialSpec:
-        """What the trial process gets."""
+        """What the trial process gets; a trial that runs alone may have all memory of its GPU."""
         space = self.space
+        gpus = space.resources.gpus or 0.0
         return TrialSpec(
             method=space.method,
             encoder=space.encoder,
@@ -109,7 +125,7 @@ class Driver:
             seed=trial.seed,
             folder=self.folder.trial(trial.id),
             workers=space.resources.workers,
-            gpus=space.resources.gpus or 0.0,
+            gpus=1.0 if 0 < gpus < 1 and self.ledger.trials[trial.id].alone else gpus,
             cpus=space.resources.cpus,
             plugins=space.plugins,
         )
@@ -138,8 +154,11 @@ class Driver:
             self.ended(trial_id, Outcome("paused", record.best, record.best_at, record.examples, record.seconds))
 
     def ended(self, trial_id: str, outcome: Outcome) -> None:
-        """A trial has ended by itself, or `stopped` says how."""
+        """A trial has ended by itself, or `stopped` says how. One that ran out of memory runs once more, alone."""
         if trial_id not in self._active:
+            return
+        if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].alone:
+            self._retry(trial_id, f"oom: {outcome.reason}", alone=True)
             return
         del self._active[trial_id]
         self._verdicts.pop(trial_id, None)
@@ -160,9 +179,36 @@ class Driver:
         """What a trial does before its first evaluation: for those who watch, not for the journal."""
         self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
 
-    def retried(self, trial_id: str, reason: str) -> None:
-        """A trial's process died; Tune starts it again."""
-        self._write("retry", id=trial_id, reason=reason)
+    def failed(self, trial_id: str, fault: Fault) -> None:
+        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough."""
+        if trial_id not in self._active:
+            return
+        if fault.kind == "device":
+            self._faulty.setdefault(fault.node, set()).add(trial_id)
+        if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:
+            self._retries[trial_id] += 1
+            self._retry(trial_id, f"{fault.kind}: {fault.reason}")
+            return
+        r = self.ledger.trials[trial_id]
+        stop = f"failed:{fault.kind}"
+        self.ended(trial_id, Outcome(stop, r.best, r.best_at, r.examples, r.seconds, fault.reason, fault.traceback))
+
+    def avoided(self, trial: Trial | None = None) -> set[str]:
+        """Nodes whose devices were at fault for several trials, or for this one."""
+        return {n for n, met in self._faulty.items() if len(met) >= TWICE or (trial is not None and trial.id in met)}
+
+    def _retry(self, trial_id: str, reason: str, alone: bool = False) -> None:
+        trial = self._active.pop(trial_id)
+        self._verdicts.pop(trial_id, None)
+        self._write("retry", id=trial_id, reason=reason, alone=alone)
+        self._again.insert(0, trial)
+
+    def _crowded(self) -> bool:
+        """Whether one that is to run alone runs, or waits for the others to end. On a GPU of its own each is alone."""
+        if (self.space.resources.gpus or 0.0) >= 1:
+            return False
+        alone = [self.ledger.trials[t.id].alone for t in (*self._active.values(), *self._again[:1])]
+        return bool(self._active) and any(alone)
 
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""
@@ -217,6 +263,8 @@ class Driver:
         self._take_up()
         for trial_id in list(self._active):
             self.stopped(trial_id)
+        while self._again:  # not taken up again in this life
+            self._pause(self.ledger.trials[self._again.pop(0).id])
         if self.status == "finished" and self._stage == "search":
             for record in self.ledger.waiting():
                 self._write("end", id=record.trial.id, **asdict(
@@ -245,7 +293,8 @@ class Driver:
             return
         self._reasons[f"{record.state.removeprefix('failed:')}: {record.reason}"] += 1
         ended = self._ended.total()
-        failed = sum(n for stop, n in self._ended.items() if stop.startswith("failed:"))
+        # a device that is at fault ends the study by its own rule: see `avoided`
+        failed = sum(n for stop, n in self._ended.items() if stop.startswith("failed:") and stop != "failed:device")
         if ended >= ENOUGH_TO_JUDGE and failed > self.space.search.max_failed_share * ended:
             self._end("failed", f"{failed} of {ended} trials failed", pause=True)
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 from ray import tune
 
 from trainables.contract.spec import TrialSpec
+from trainables.on_ray.host import DeviceFault
 
 EVALUATIONS = 6
 RUNG = 100
@@ -93,6 +95,10 @@ class FakeTrial(tune.Trainable):
                 raise RuntimeError("a bug in the trial")
             case "kill":
                 os._exit(1)
+            case "device":
+                node = ray.get_runtime_context().get_node_id()
+                if Path(faults["marker"]).exists() and (Path(faults["marker"]).read_text() or node) == node:
+                    raise DeviceFault("CUDA error: an illegal memory access was encountered", node, "")
             case "kill_while":
                 if Path(faults["marker"]).exists():
                     os._exit(1)

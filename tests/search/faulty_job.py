@@ -15,7 +15,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.methods.simcse import method as simcse
 from trainables.on_ray.trainable import TrialJob
 
-OK, RAISE, OOM, KILL, NAN, DISK = 1e-3, 2e-3, 3e-3, 4e-3, 0.5, 5e-3  # learning rates
+OK, RAISE, OOM, KILL, NAN, DISK, DEVICE = 1e-3, 2e-3, 3e-3, 4e-3, 0.5, 5e-3, 6e-3  # learning rates
 PLAIN = simcse.UNSUPERVISED
 DISK_SIZE = "128k"  # a checkpoint of builtin:tiny takes more
 
@@ -46,6 +46,11 @@ def fault(rate: float, folder: Path) -> None:
         raise KeyError("a bug in the trial")
     if rate == OOM:
         torch.empty(2**50, dtype=torch.float32)  # the allocator's own error
+    if rate == DEVICE and not (marker := folder / "broken").exists():
+        marker.write_text(str(os.getpid()))
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    if rate == DEVICE:
+        assert (folder / "broken").read_text() != str(os.getpid()), "the process was to be replaced"
     if rate == KILL and not (marker := folder / "killed").exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)

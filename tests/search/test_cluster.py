@@ -80,6 +80,23 @@ def kill_when_all_hold_a_checkpoint(cluster: Any, folder: StudyFolder) -> None:
     cluster.remove_node(cluster.workers[0], allow_graceful=False)
 
 
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_a_node_whose_device_is_broken_is_avoided(two_nodes: Any, tmp_path: Path) -> None:
+    """Two trials meet its fault and complete on the other node, as do all that follow."""
+    marker = tmp_path / "broken"
+    marker.write_text(two_nodes.workers[0].node_id)
+    columns = {"sleep": "0.05", "fault": "device", "marker": str(marker), "above": "0"}
+    space = make_space({"trials": 8, "concurrent": 2}, data={**DATA, "columns": columns}, resources=SMALL)
+    options = Options(
+        address=two_nodes.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False
+    )  # fmt: skip
+    result = run_study(space, str(tmp_path / "runs"), options=options)
+    assert (result.status, result.ledger.stops) == ("finished", {"completed": 8})
+    retried = [e["id"] for e in read(result.folder.journal) if e["e"] == "retry"]
+    assert len(retried) == len(set(retried)) == 2
+
+
 @pytest.mark.parametrize(
     ("resources", "there", "trials"),
     [

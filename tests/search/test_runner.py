@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from fake_trial import EVALUATIONS, RUNG, FakeTrial
-from faulty_job import DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount, unmount
+from faulty_job import DEVICE, DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount, unmount
 from harness import make_space
 from rich.console import Console
 
@@ -239,7 +239,7 @@ def small_disk(tmp_path: Path) -> Iterator[bool]:
 
 def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
     """Every kind in one study: each trial fails alone, with its kind and reason, and the others are complete."""
-    rates = [OK, RAISE, OOM, KILL, NAN, *([DISK] if small_disk else [])]
+    rates = [OK, RAISE, OOM, KILL, NAN, DEVICE, *([DISK] if small_disk else [])]
     space = make_space(
         {"sampler": "grid", "trials": None, "max_failed_share": 1.0, "max_retries": 1, "baseline": "none"},
         data={"train": "builtin", "dev": ["builtin"], "language": "en"},
@@ -258,11 +258,13 @@ def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
         OOM: "failed:oom",
         KILL: "completed",
         NAN: "failed:nan",
+        DEVICE: "completed",
         **({DISK: "failed:disk"} if small_disk else {}),
     }
     assert ended[RAISE].reason == "KeyError: 'a bug in the trial'"
     assert "can't allocate memory" in ended[OOM].reason
     assert (ended[KILL].retries, ended[KILL].examples) == (1, 96)
+    assert (ended[OOM].retries, ended[DEVICE].retries) == (1, 1)
     evaluations = [e for e in read(result.folder.journal) if e["e"] == "eval" and e["id"] == ended[KILL].trial.id]
     assert [e["resumed_from"] for e in evaluations] == [0, 32, 32]
     check_agreement(result)

@@ -41,7 +41,8 @@ def test_a_flattened_result_is_the_evaluation_again() -> None:
     ],
 )
 def test_errors_have_a_kind_and_one_line(error: BaseException | None, kind: str, reason: str) -> None:
-    assert describe(error)[:2] == (kind, reason)
+    fault = describe(error)
+    assert (fault.kind, fault.reason) == (kind, reason)
 
 
 @pytest.mark.parametrize(

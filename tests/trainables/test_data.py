@@ -21,7 +21,8 @@ import pytest
 
 from trainables.contract.errors import DataError
 from trainables.data import catalogue as sources
-from trainables.data.sets import check_data, load_corpus, load_pairs, set_name
+from trainables.data.checks import check_data
+from trainables.data.sets import load_corpus, load_pairs, set_name
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("a b", "a c", "5"), ('said "so', "x", "0.5"), ("no gold", "y", ""), ("d", "e", "2")]
@@ -130,8 +131,8 @@ def test_split_in_a_path_and_names_of_files(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sentence1\tsentence2\tscore\na\tb\n", "row 2: expected 3 fields, got 2"),
-        ("sentence1\tsentence2\tscore\na\tb\tmuch\nc\td\t1\n", "row 2: expected a number as score, got 'much'"),
+        ("sentence1\tsentence2\tscore\na\tb\n", ":2: expected 3 fields, got 2"),
+        ("sentence1\tsentence2\tscore\na\tb\tmuch\nc\td\t1\n", ":2: expected a number as score, got 'much'"),
         ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t1\n", "at least two pairs with different scores"),
         ("s1\tsentence2\tscore\na\tb\t1\n", r"expected a column sentence1 \(first\), got s1, sentence2, score"),
         ("", "got none"),
@@ -174,9 +175,9 @@ def test_check_reports_every_problem_in_one_go(folder):
 
 def test_check_needs_no_torch(folder):
     table(folder / "en_stsb_dev.tsv", ROWS)
-    (folder / "en_wiki_sentences.txt").write_text("A.\n")
+    (folder / "en_wiki_sentences.txt").write_text("A.\nB.\n")
     code = (
-        "import sys; from trainables.data.sets import check_data;"
+        "import sys; from trainables.data.checks import check_data;"
         "check_data({'method': 'sda', 'data': {'train': 'wiki', 'dev': ['stsb'], 'language': 'en'}});"
         "print([m for m in ('torch', 'ray', 'pandas', 'transformers') if m in sys.modules])"
     )
@@ -243,7 +244,7 @@ class FakeHub(BaseHTTPRequestHandler):
 
 def test_hub_file_is_loaded_at_its_pinned_revision_and_then_from_the_cache(tmp_path):
     code = (
-        "from trainables.data.sets import check_data, load_pairs\n"
+        "from trainables.data.checks import check_data\nfrom trainables.data.sets import load_pairs\n"
         "check_data({'method': 'simcse', 'data': {'train': 'builtin', 'dev': ['stsb'], 'language': 'en'}})\n"
         "p = load_pairs('stsb', 'dev', 'en'); print(p.first, p.gold.tolist(), p.revision)"
     )

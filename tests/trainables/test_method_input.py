@@ -10,7 +10,7 @@ import pytest
 from search.space import SpaceError, load_space
 from trainables.contract.declaration import WORD_VECTORS
 from trainables.contract.errors import DataError
-from trainables.data.sets import check_data
+from trainables.data.checks import check_data
 from trainables.encoders.locate import check_encoder
 
 SPACE = """

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,9 +74,13 @@ def test_trials_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
     monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
     threads = torch.get_num_threads()
-    for gpus in (0.0, 0.25, 1.0):
-        InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f", gpus=gpus, cpus=threads))
-    assert asked == [0.25]
+    monkeypatch.setattr(InProcess, "_fit", lambda *_: None)
+    spec = TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f", cpus=threads)
+    InProcess(spec).begin(spec)
+    host = InProcess(replace(spec, gpus=0.25))
+    for gpus in (0.25, 0.25, 1.0, 0.25):  # one of them runs alone
+        host.begin(replace(spec, gpus=gpus))
+    assert asked == [0.25, 1.0, 0.25]
 
 
 ONE_TRIAL = """

@@ -97,4 +97,5 @@ class Outcome:
 Report = Callable[[Evaluation], Verdict]
 # Keys of the dict that the Tune trainable returns from each step: the fields of Evaluation, and on the trial's last
 # result those of Outcome with "done": True. A failure inside the trial is reported this way, never raised, so that the
-# warm process lives on; only a dead process is an error to Tune.
+# warm process lives on; only a dead process, or one whose device is broken (`on_ray.host.DeviceFault`), is an error to
+# Tune.

@@ -11,11 +11,12 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainables.contract.errors import DataError
+from trainables.contract.errors import DataError, first_line
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 SUFFIXES = (*TABLES, ".txt")
@@ -30,73 +31,97 @@ def kind_of(path: Path) -> str | None:
     return suffix if suffix in SUFFIXES else None
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without the empty one behind the last line end."""
-    lines = _text(path).replace("\r\n", "\n").split("\n")  # not splitlines(): U+0085 and the like belong to sentences
-    return lines[:-1] if lines and not lines[-1] else lines
+@dataclass(frozen=True)
+class Table:
+    """columns: role -> values, all of one length, missing ones as empty texts; lines: of the file, one for each row."""
+
+    columns: dict[str, list[str]]
+    lines: list[int]
 
 
-def read_table(path: Path, pick: Pick) -> dict[str, list[str]]:
-    """Columns of a table by role, all of the same length; missing values are empty texts.
+def read_lines(path: Path, head: int | None = None) -> list[str]:
+    """The lines of a text file, without the empty one behind the last line end; those whole in its first `head`
+    characters."""
+    text = _text(path, head)
+    if "\r" in text and "\n" not in text:
+        raise DataError(f"{path}:1: its lines end in CR alone, expected LF; convert it, as by tr '\\r' '\\n'")
+    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): U+0085 and the like belong to sentences
+    return lines[:-1] if not lines[-1] or (_cut(text, head) and len(lines) > 1) else lines
 
-    Raises: DataError naming file and line where a row does not fit the header.
+
+def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
+    """Columns of a table by role. Blank lines at its end are no rows.
+
+    Args: head: only the rows that are whole in the first `head` characters (of a Parquet file: so many rows).
+    Raises: DataError naming file and line where a row does not fit the header, or a column is there twice.
     """
     kind = kind_of(path)
     if kind == ".parquet":
-        return _read_parquet(path, pick)
+        return _read_parquet(path, pick, head)
     if kind == ".jsonl":
-        return _read_jsonl(path, pick)
-    rows: Iterable[list[str]]
+        return _read_jsonl(path, pick, head)
     if kind == ".tsv":
-        rows = (line.split("\t") for line in read_lines(path))
+        rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path, head), start=1)]
     else:
-        rows = csv.reader(io.StringIO(_text(path), newline=""))
-    header, *body = list(rows) or [[]]
+        rows = _csv_rows(path, _text(path, head), head)
+    (_, header), *body = rows or [(1, list[str]())]
     roles = pick(header)
-    for number, row in enumerate(body, start=2):
+    for column in roles.values():
+        if header.count(column) > 1:
+            raise DataError(f"{path}:1: column {column} is there {header.count(column)} times; rename all but one")
+    while body and len(header) > 1 and not any(body[-1][1]):
+        body.pop()
+    for number, row in body:
         if len(row) != len(header):
-            raise DataError(f"{path}: row {number}: expected {len(header)} fields, got {len(row)}")
-    return {role: [row[i] for row in body] for role, i in ((r, header.index(c)) for r, c in roles.items())}
+            got = str(len(row)) if any(row) else "a blank line"
+            raise DataError(f"{path}:{number}: expected {len(header)} fields, got {got}")
+    columns = {role: [row[i] for _, row in body] for role, i in ((r, header.index(c)) for r, c in roles.items())}
+    return Table(columns, [number for number, _ in body])
 
 
-def header_of(path: Path) -> list[str] | None:
-    """Column names of a table without reading its rows; None for a text file."""
-    kind = kind_of(path)
-    if kind == ".txt":
-        return None
-    if kind == ".parquet":
-        return list(_parquet().read_schema(path).names)
-    with _open(path) as file:
-        try:
-            line = file.readline().rstrip("\r\n")
-        except UNREADABLE as error:
-            raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    if kind == ".jsonl":
-        return list(_json_object(path, 1, line))
-    return line.split("\t") if kind == ".tsv" else next(csv.reader([line]), [])
+def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[str]]]:
+    """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        rows.extend((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}; is a quotation mark missing?") from error
+    return rows[:-1] if _cut(text, head) else rows
 
 
-def _read_jsonl(path: Path, pick: Pick) -> dict[str, list[str]]:
-    objects = [_json_object(path, i, line) for i, line in enumerate(read_lines(path), start=1) if line.strip()]
+def _read_jsonl(path: Path, pick: Pick, head: int | None) -> Table:
+    lines = [(i, line) for i, line in enumerate(read_lines(path, head), start=1) if line.strip()]
+    objects = [_json_object(path, i, line) for i, line in lines]
     roles = pick(list(objects[0]) if objects else [])
-    return {role: [_cell(o.get(column)) for o in objects] for role, column in roles.items()}
+    columns = {role: [_cell(o.get(column)) for o in objects] for role, column in roles.items()}
+    return Table(columns, [i for i, _ in lines])
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}: line {number}: not JSON: {error.msg}") from error
+        raise DataError(f"{path}:{number}: not JSON: {error.msg}") from error
     if not isinstance(value, dict):
-        raise DataError(f"{path}: line {number}: expected an object, got {type(value).__name__}")
+        raise DataError(f"{path}:{number}: expected an object, got {type(value).__name__}")
     return value
 
 
-def _read_parquet(path: Path, pick: Pick) -> dict[str, list[str]]:
-    parquet = _parquet()
-    roles = pick(list(parquet.read_schema(path).names))
-    table = parquet.read_table(path, columns=list(roles.values()))
-    return {role: [_cell(v) for v in table.column(column).to_pylist()] for role, column in roles.items()}
+def _read_parquet(path: Path, pick: Pick, head: int | None) -> Table:
+    try:
+        file = _parquet().ParquetFile(path)
+        wanted = list((roles := pick(list(file.schema_arrow.names))).values())
+        if head is None:
+            table = file.read(columns=wanted)
+        else:
+            table = next(file.iter_batches(batch_size=head, columns=wanted), None) or file.schema_arrow.empty_table()
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
+    columns = {role: [_cell(v) for v in table.column(column).to_pylist()] for role, column in roles.items()}
+    return Table(columns, list(range(1, len(table) + 1)))
 
 
 def _parquet() -> Any:
@@ -117,9 +142,14 @@ def _open(path: Path) -> io.TextIOBase:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, head: int | None = None) -> str:
     try:
         with _open(path) as file:
-            return file.read()
+            return file.read(-1 if head is None else head)
     except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def _cut(text: str, head: int | None) -> bool:
+    """Whether a head is not the whole file, so that its last line may be half of one."""
+    return head is not None and len(text) >= head

@@ -7,23 +7,21 @@ Named sets: stsb, sickr, sts12..sts16 (English pairs); stsb, atec, bq, lcqmc, pa
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
-from trainables.contract.registry import declared, evaluation_named
 from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_file, find_local, find_named, is_path
-from trainables.data.files import header_of, kind_of, read_lines, read_table
+from trainables.data.files import kind_of, read_lines, read_table
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +67,7 @@ class Pairs:
     """Sentence pairs with a gold score.
 
     name: short name, the `stsb` of `stsb_dev`. gold: (n,) float64, any scale, higher = more similar.
-    subset: name of the part of each pair (STS12-16), or None.
+    subset: name of the part of each pair (STS12-16), or None. note: which rows were left out and why, "" if none.
     """
 
     name: str
@@ -78,6 +76,7 @@ class Pairs:
     gold: NDArray[np.float64]
     subset: list[str] | None
     revision: str
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -118,8 +117,8 @@ def load_corpus(
         return _builtin_corpus(language, needs)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
-    source = _find(name_or_path, language, "train")
-    return Corpus(name_or_path, language, _corpus_columns(name_or_path, source, needs, columns), source.revision)
+    source = find_source(name_or_path, language, "train")
+    return Corpus(name_or_path, language, corpus_columns(name_or_path, source, needs, columns), source.revision)
 
 
 def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[str, str] | None = None) -> Pairs:
@@ -141,105 +140,53 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
         rows = builtin.pairs(language, split, BUILTIN_PAIRS)
         gold = np.array([score for *_, score in rows], dtype=np.float64)
         return Pairs(BUILTIN, [a for a, *_ in rows], [b for _, b, _ in rows], gold, None, BUILTIN)
-    source = _find(name_or_path, language, split)
+    source = find_source(name_or_path, language, split)
     path = source.path
     if kind_of(path) == ".txt":
         raise DataError(f"{path}: expected a table with sentence1, sentence2 and score, got a text file")
-    table = read_table(path, lambda header: _pick(path, header, (*_PAIR, "score"), columns, optional=("subset",)))
+    read = read_table(path, lambda header: _pick(path, header, (*_PAIR, "score"), columns, optional=("subset",)))
+    table, lines = read.columns, read.lines
     keep = [i for i, score in enumerate(table["score"]) if score.strip().lower() not in ("", "nan")]
+    note = ""
+    if len(keep) < len(lines):
+        first = next(lines[i] for i, (kept, _) in enumerate(itertools.zip_longest(keep, lines)) if kept != i)
+        note = f"{path}:{first}: no score; {len(lines) - len(keep)} of {len(lines)} pairs are left out for that"
     if name_or_path == "pawsx":
         keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]
-    gold = np.array([_score(path, i, table["score"][i]) for i in keep], dtype=np.float64)
+    gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
     if len(gold) < 2 or np.ptp(gold) == 0:
-        raise DataError(f"{path}: expected at least two pairs with different scores, got {len(gold)} pairs")
+        got = f"{len(gold)} pair{'s' * (len(gold) != 1)}" + (f", all scored {gold[0]:g}" if len(gold) > 1 else "")
+        raise DataError(f"{path}: expected at least two pairs with different scores, got {got}")
     texts = {role: [values[i] for i in keep] for role, values in table.items()}
     name = set_name(name_or_path)
-    return Pairs(name, texts["first"], texts["second"], gold, texts.get("subset"), source.revision)
+    return Pairs(name, texts["first"], texts["second"], gold, texts.get("subset"), source.revision, note)
 
 
-def check_data(spec: Mapping[str, Any]) -> None:
-    """Pre-flight: every set of a run is there and has the columns its method needs. Reads headers only, no torch.
-
-    Args:
-        spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" if known.
-    Raises: DataError with one line per problem, all of them.
-    """
-    data = spec["data"]
-    language, columns = data.get("language", "en"), data.get("columns")
-    needs = declared(spec["method"]).columns
-    parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
-    checks = [partial(_check_corpus, part.strip(), language, needs, columns) for part in parts]
-    checks += [partial(_check_pairs, name, language, columns) for name in data["dev"]]
-    wrong = list(dict.fromkeys(filter(None, map(_message, checks))))
-    names = [set_name(n) for n in data["dev"]]
-    wrong += [f"data.dev: two sets are called {n!r}; rename a file" for n in dict.fromkeys(names) if names.count(n) > 1]
-    outside = data.get("evaluations") or {}
-    wrong += [
-        f"data.evaluations: {name}: no such file or folder: {folder}"
-        for name, folder in outside.items()
-        if folder is not None and not Path(folder).expanduser().exists()
-    ]
-    have = [n + DEV_SUFFIX for n in (*names, *(m for name in outside for m in evaluation_named(name).metrics))]
-    wrong += [
-        f"metric: {part!r} is not measured; dev sets give: {', '.join(have)}"
-        for part in metric_parts(spec.get("metric", have[0]))
-        if part.endswith(DEV_SUFFIX) and part not in have
-    ]
-    if wrong:
-        raise DataError("\n".join(wrong))
-
-
-def _message(check: Callable[[], None]) -> str | None:
-    try:
-        check()
-    except DataError as error:
-        return str(error)
-    return None
-
-
-def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None) -> None:
-    if name == BUILTIN:
-        return
-    if name == EDACSE:
-        _edacse_sources(language, needs, download=False)
-        return
-    source = _find(name, language, "train", download=False)
-    if source.path.is_file() and (header := header_of(source.path)) is not None:
-        _roles(source.path, header, needs, columns)
-    elif source.path.is_file() and needs == "triplets":
-        raise DataError(_no_triplets(source.path))
-
-
-def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None) -> None:
-    if name == BUILTIN:
-        return
-    source = _find(name, language, "dev", download=False)
-    if source.path.is_file():
-        _pick(source.path, header_of(source.path) or [], (*_PAIR, "score"), columns)
-
-
-def _find(name: str, language: str, split: str, download: bool = True) -> Source:
+def find_source(name: str, language: str, split: str, download: bool = True) -> Source:
+    """The file of a set; see `catalogue.find_file` and `find_named`."""
     return find_file(name, split) if is_path(name) else find_named(name, language, split, download=download)
 
 
-def _corpus_columns(
-    name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None
+def corpus_columns(
+    name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None, head: int | None = None
 ) -> dict[str, list[str]]:
+    """The texts of a corpus; head: as `files.read_table` takes it, for a look at its beginning."""
     path = source.path
     if kind_of(path) == ".txt":
         if needs == "triplets":
             raise DataError(_no_triplets(path))
-        texts = {"sentence": [line or " " for line in read_lines(path)]}  # methods 2.1
+        texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
-        table = read_table(path, lambda header: _roles(path, header, needs, columns))
+        table = read_table(path, lambda header: _roles(path, header, needs, columns), head).columns
         if needs == "triplets" or "sentence" in table:
             texts = {role: [t or " " for t in column] for role, column in table.items()}
         else:
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
             texts = {"sentence": _distinct(zip(*table.values(), strict=True))}
-    if not next(iter(texts.values())):
-        raise DataError(f"{path}: expected training texts, got an empty file")
+    if len(next(iter(texts.values()))) < 2:
+        got = "one" if next(iter(texts.values())) else "none: the file is empty"
+        raise DataError(f"{path}: expected training texts, at least two to tell apart, got {got}")
     return texts
 
 
@@ -288,17 +235,18 @@ def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:
     return [text for text in texts if text.strip()]
 
 
-def _score(path: Path, row: int, text: str) -> float:
+def _score(path: Path, line: int, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{path}: row {row + 2}: expected a number as score, got {text!r}")
+        comma = "; numbers are written with a point, 4.5" if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) else ""
+        raise DataError(f"{path}:{line}: expected a number as score, got {text!r}{comma}")
     return value
 
 
-def _edacse_sources(language: str, needs: str, download: bool = True) -> dict[str, Source]:
+def edacse_sources(language: str, needs: str, download: bool = True) -> dict[str, Source]:
     """Train files of the five Chinese pair sets: those of the local folder if it has any, else all of the hub."""
     if language != "zh" or needs != "sentences":
         raise DataError(f"data set {EDACSE!r}: holds Chinese sentences, got language {language} and needs {needs}")
@@ -308,11 +256,11 @@ def _edacse_sources(language: str, needs: str, download: bool = True) -> dict[st
 
 def _edacse(language: str, needs: str) -> Corpus:
     """EdaCSE's corpus: both sentences of the train pairs of five sets, mixed, exact duplicates removed (3.2)."""
-    sources = _edacse_sources(language, needs)
+    sources = edacse_sources(language, needs)
     missing = [part for part in EDACSE_PARTS if part not in sources]
     if missing:
         log.warning("data set %s: the local folder has no train part of %s", EDACSE, ", ".join(missing))
-    texts = _distinct(_corpus_columns(part, source, needs)["sentence"] for part, source in sources.items())
+    texts = _distinct(corpus_columns(part, source, needs)["sentence"] for part, source in sources.items())
     revision = "+".join(f"{part}:{source.revision}" for part, source in sources.items())
     return Corpus(EDACSE, language, {"sentence": texts}, revision)
 

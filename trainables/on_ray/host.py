@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +17,20 @@ Message = dict[str, Any]
 PHASE = "phase"  # key of the messages that want no answer
 
 
+class DeviceFault(RuntimeError):
+    """The device of a trial, or what speaks with it, is broken, and with it the process: no trial can run in it."""
+
+    def __init__(self, reason: str, node: str, text: str) -> None:
+        super().__init__(reason, node, text)
+        self.reason, self.node, self.text = reason, node, text
+
+
 class Host(Protocol):
     """Where trials run. Messages are Evaluation dicts with done False, and one Outcome dict with done True; between
-    them `phase_message`s, which want no answer."""
+    them `phase_message`s, which want no answer.
+
+    The outcome has "node", Ray's id of where the trial ran, where that may be another node than this process's.
+    """
 
     def begin(self, spec: TrialSpec) -> None: ...
 
@@ -36,6 +48,11 @@ def outcome_message(outcome: Outcome) -> Message:
 def phase_message(what: str, done: int, of: int) -> Message:
     """What a trial is busy with before its first evaluation."""
     return {PHASE: what, "phase_done": done, "phase_of": of, "done": False}
+
+
+def elsewhere(avoid: Collection[str]) -> dict[str, str]:
+    """Ray's label selector for any node but these."""
+    return {"ray.io/node-id": f"!in({','.join(sorted(avoid))})"}
 
 
 def pausing(spec: TrialSpec) -> bool:

@@ -31,14 +31,14 @@ class InProcess:
         from trainables.training.trial import ProcessCache
 
         torch.set_num_threads(max(1, int(spec.cpus)))
-        if 0 < spec.gpus < 1:  # trials that share a GPU: one that wants too much fails alone
-            torch.cuda.set_per_process_memory_fraction(spec.gpus)
+        self._share = 1.0
         self._kept = ProcessCache()
         self._messages: SimpleQueue[Message] = SimpleQueue()
         self._verdicts: SimpleQueue[Verdict] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, spec: TrialSpec) -> None:
+        self._take_share(min(1.0, spec.gpus or 1.0))
         self._thread = threading.Thread(target=self._fit, args=(spec,), daemon=True)
         self._thread.start()
 
@@ -53,6 +53,14 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing is left running between trials."""
+
+    def _take_share(self, share: float) -> None:
+        """Trials that share a GPU: one that wants too much fails alone, and gets all of it when it runs alone."""
+        if share != self._share:
+            import torch
+
+            torch.cuda.set_per_process_memory_fraction(share)
+            self._share = share
 
     def _fit(self, spec: TrialSpec) -> None:
         from ray.train.torch import TorchTrainer  # with torch, which the driver has no need of

@@ -8,24 +8,27 @@ the verdict, so that a pruned trial stops exactly where it was judged.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+import ray
 from ray import tune
 
 from trainables.contract.spec import TrialSpec, Verdict
-from trainables.on_ray.host import PHASE, Host, Message, marked, pausing
+from trainables.on_ray.host import PHASE, DeviceFault, Host, Message, elsewhere, marked, pausing
 from trainables.on_ray.in_process import InProcess
 
 
 class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     """Tune's view of a trial; use with `reuse_actors=True`.
 
-    `config`: {"spec": TrialSpec.to_dict(), "pauses": whether the driver may mark it to pause}.
+    `config`: {"spec": TrialSpec.to_dict(), "pauses": whether the driver may mark it to pause, "avoid": nodes where it
+    may not run}. Raises: DeviceFault in `step`, so that Tune replaces the process.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(config["spec"])
-        self._host: Host = _make_host(spec)
+        self._host: Host = _make_host(spec, config.get("avoid", ()))
         self._running = self._unanswered = False
         self._begin(spec, config)
 
@@ -45,6 +48,9 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
         message = self._host.receive()
         self._running = not message["done"]
         self._unanswered = self._running and PHASE not in message
+        if message.get("stop") == "failed:device":
+            node = message.get("node") or ray.get_runtime_context().get_node_id()
+            raise DeviceFault(message["reason"], node, message["traceback"])
         return message
 
     def cleanup(self) -> None:
@@ -74,20 +80,20 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
             self._running = self._unanswered = False
 
 
-def placement(workers: int, cpus: float, gpus: float) -> tune.PlacementGroupFactory:
+def placement(workers: int, cpus: float, gpus: float, avoid: Collection[str] = ()) -> tune.PlacementGroupFactory:
     """What a trial process reserves: the worker's resources, or next to nothing where a worker group reserves its own.
 
     A multi-worker trial's process only waits. Tune needs some resource and every node has memory; a sliver of a CPU
-    could wait for ever behind the group's own workers.
+    could wait for ever behind the group's own workers. Args: avoid: ids of nodes where it may not run.
     """
-    if workers > 1:
-        return tune.PlacementGroupFactory([{"memory": 2**20}])
-    return tune.PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
+    needs = {"memory": 2**20} if workers > 1 else {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
+    where = {"bundle_label_selector": [elsewhere(avoid)]} if avoid else {}
+    return tune.PlacementGroupFactory([needs], **where)
 
 
-def _make_host(spec: TrialSpec) -> Host:
+def _make_host(spec: TrialSpec, avoid: Collection[str]) -> Host:
     if spec.workers == 1:
         return InProcess(spec)
     from trainables.on_ray.worker_group import WorkerGroup
 
-    return WorkerGroup(spec)
+    return WorkerGroup(spec, avoid)

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 import traceback
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from trainables.contract.errors import last_line
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
-from trainables.on_ray.host import Message, outcome_message, pausing, phase_message
+from trainables.on_ray.host import Message, elsewhere, outcome_message, pausing, phase_message
 from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
@@ -82,8 +83,8 @@ class Mailbox:
 class WorkerGroup:
     """Runs trials on `spec.workers` Ray Train workers (a `Host`)."""
 
-    def __init__(self, spec: TrialSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: TrialSpec, avoid: Collection[str] = ()) -> None:
+        self._spec, self._avoid = spec, avoid
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         self._idle: threading.Timer | None = None
@@ -164,7 +165,10 @@ class WorkerGroup:
             serve,
             train_loop_config={"mailbox": self._mailbox, "folder": self._folder},
             scaling_config=ray.train.ScalingConfig(
-                num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker=resources
+                num_workers=spec.workers,
+                use_gpu=spec.gpus > 0,
+                resources_per_worker=resources,
+                label_selector=elsewhere(self._avoid) if self._avoid else None,
             ),
             run_config=ray.train.RunConfig(name=name, storage_path=storage),
         )
@@ -247,7 +251,8 @@ def serve(config: dict[str, Any]) -> None:
             if not lost_peer(fault):
                 kind, reason = classify(fault)
                 outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, traceback.format_exc())
-                ray.get(mailbox.send.remote({**outcome_message(outcome), "group_over": True}))
+                where = {"node": ray.get_runtime_context().get_node_id(), "group_over": True}
+                ray.get(mailbox.send.remote({**outcome_message(outcome), **where}))
             raise
         if rank == 0:
             ray.get(mailbox.send.remote(outcome_message(outcome)))

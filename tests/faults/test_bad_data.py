@@ -1,0 +1,118 @@
+"""Data that would fail trials, or be read otherwise than meant, is found before the first one: one line each."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from search.cli.main import main
+
+HEADER = "sentence1\tsentence2\tscore"
+GOOD = f"{HEADER}\na\tb\t1\nc\td\t2\ne\tf\t3\n"
+
+
+def space(root: Path, **changes: object) -> Path:
+    """A space on my_dev.tsv and train.txt of its folder."""
+    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
+    plain = {"name": "x", "method": "simcse", "encoder": "builtin:tiny", "data": data, "preset": "none",
+             "metric": {"name": "my_dev"}, "params": {"learning_rate": {"float": [1e-6, 1e-3]}},
+             "search": {"sampler": "random", "trials": 2, "baseline": "none"}}  # fmt: skip
+    (root / "space.yaml").write_text(yaml.safe_dump(plain | changes))
+    return root / "space.yaml"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "train.txt").write_text("One.\nTwo.\n")
+    (tmp_path / "my_dev.tsv").write_text(GOOD)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, list[str]]:
+    done = CliRunner().invoke(main, words)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output.splitlines()
+
+
+def refused(root: Path, name: str) -> str:
+    """The one line with which `check` and `run` refuse the space; nothing is left behind."""
+    file = space(root)
+    code, lines = call("check", str(file))
+    assert (code, len(lines)) == (2, 1), lines
+    code, said = call("run", str(file), "--storage", str(root / "runs"))
+    assert (code, said[-1]) == (2, lines[0])
+    assert not (root / "runs").exists()
+    assert lines[0].startswith(f"{root / name}:"), lines
+    return lines[0].removeprefix(f"{root / name}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"{HEADER}\na\tb\t1\nc\td\tN/A\n", ":3: expected a number as score, got 'N/A'"),
+        (f"{HEADER}\na\tb\t1\nc\td\t4,5\n", ":3: expected a number as score, got '4,5'; numbers are written"),
+        (f"{HEADER}\na\tb\tinf\nc\td\t1\n", ":2: expected a number as score, got 'inf'"),
+        (f"{HEADER}\na\tb\t1\n", ": expected at least two pairs with different scores, got 1 pair"),
+        (f"{HEADER}\na\tb\t1\nc\td\t1\n", ": expected at least two pairs with different scores, got 2 pairs, all"),
+        (f"{HEADER}\tscore\na\tb\t1\t1\n", ":1: column score is there 2 times"),
+        (f"{HEADER}\na\tb\t1\n\nc\td\t2\n", ":3: expected 3 fields, got a blank line"),
+        (f"{HEADER}\na\tb\t1\nc\td\n", ":3: expected 3 fields, got 2"),
+        (GOOD.replace("\n", "\r"), ":1: its lines end in CR alone"),
+    ],
+)  # fmt: skip
+def test_dev_sets(content: str, said: str, root: Path) -> None:
+    (root / "my_dev.tsv").write_bytes(content.encode())
+    assert refused(root, "my_dev.tsv").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"One.\rTwo.\rThree.\r", ":1: its lines end in CR alone"),
+        (b"One.\n", ": expected training texts, at least two to tell apart, got one"),
+        (b"", ": expected training texts, at least two to tell apart, got none"),
+        (b"One.\n\xff\xfe\n", ": cannot be read as UTF-8 text"),
+    ],
+)
+def test_training_data(content: bytes, said: str, root: Path) -> None:
+    (root / "train.txt").write_bytes(content)
+    assert refused(root, "train.txt").startswith(said)
+
+
+@pytest.mark.parametrize("name", ["my_dev.csv", "train.csv"])
+def test_a_quotation_mark_that_is_not_closed(name: str, root: Path) -> None:
+    rows = [["sentence1", "sentence2", "score"], *([f"a {n}", "b", n] for n in range(9_000))]
+    (text := io.StringIO(newline="")).write('sentence1,sentence2,score\r\n"left open,b,1\r\n')
+    csv.writer(text).writerows(rows[1:])
+    (root / name).write_bytes(text.getvalue().encode())
+    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
+    data |= {"dev": [str(root / name)]} if name == "my_dev.csv" else {"train": str(root / name)}
+    code, lines = call("check", str(space(root, data=data)))
+    assert (code, len(lines)) == (2, 1), lines
+    assert "field larger than field limit (131072); is a quotation mark missing?" in lines[0]
+    assert lines[0].startswith(f"{root / name}:")
+
+
+def test_rows_without_a_score_are_left_out_and_that_is_said(root: Path) -> None:
+    rows = [f"a {n}\tb\t{'NaN' if n % 3 == 2 else n}" for n in range(200)]
+    (root / "my_dev.tsv").write_text("\n".join([HEADER, *rows]) + "\n\n\n")  # blank lines at the end are no rows
+    code, lines = call("check", str(space(root)))
+    assert code == 0, lines
+    assert lines[-1] == f"  note: data: {root / 'my_dev.tsv'}:4: no score; 66 of 200 pairs are left out for that"
+
+
+def test_what_is_not_there_is_said_at_its_line_of_the_space(root: Path) -> None:
+    data = {"train": str(root / "no.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
+    file = space(root, data=data, encoder=str(root / "encoder"))
+    code, lines = call("check", str(file))
+    text = file.read_text().splitlines()
+    assert code == 2
+    assert len(lines) == 2
+    for key, said in (("data.train", "does not exist"), ("encoder", "no such folder")):
+        number = next(i for i, line in enumerate(text, 1) if line.strip().startswith(f"{key.split('.')[-1]}:"))
+        assert any(line.startswith(f"{file}:{number}: {key}: ") and said in line for line in lines), lines

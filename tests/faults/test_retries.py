@@ -1,0 +1,169 @@
+"""What a trial's end says of the trial, and what it says of its process, its node or its neighbours."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from harness import World, make_space
+from lives import Study
+
+from search.running.tuner import describe
+from search.store.journal import Journal, read
+from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial
+from search.study.driver import Driver, Fault
+from search.study.search_plan import SearchPlan
+from trainables.contract.spec import Outcome, TrialSpec
+from trainables.on_ray.host import DeviceFault
+from trainables.on_ray.trainable import TrialJob, placement
+
+
+def test_a_trial_that_ran_out_of_memory_runs_once_more_alone(tmp_path: Path) -> None:
+    """Those that only had no room beside others complete; the sampler hears of the others as failed, once."""
+    small, met = {32, 64}, set[str]()
+
+    def fault(trial: Trial, k: int) -> str | None:
+        if trial.params["batch_size"] == 64 or (trial.params["batch_size"] == 32 and trial.id not in met and k == 3):
+            met.add(trial.id)
+            return "oom"
+        return None
+
+    world = World(make_space({"trials": 12, "max_failed_share": 1.0}), tmp_path, fault=fault)
+    driver = world.life(concurrency=3)
+    assert driver.status == "finished"
+    sizes = {r.trial.params["batch_size"]: r.state for r in driver.ledger.trials.values()}
+    assert sizes == {16: "completed", 32: "completed", 64: "failed:oom"}
+    running: set[str] = set()
+    alone = set[str]()
+    for event in read(world.folder.journal):
+        if event["e"] in ("start", "again"):
+            running.add(event["id"])
+            assert len(running) == 1 or not running & alone, "it has company"
+        elif event["e"] == "retry":
+            assert event["id"] not in alone, "once"
+            alone.add(event["id"])
+            running.discard(event["id"])
+        elif event["e"] == "end":
+            running.discard(event["id"])
+    assert alone == {i for i, r in driver.ledger.trials.items() if r.trial.params["batch_size"] in small}
+
+
+def driver_of(root: Path, gpus: float = 1.0) -> Driver:
+    """A driver with room for three trials at once."""
+    space = make_space({"trials": 12, "max_retries": 1}, resources={"gpus": gpus})
+    folder = StudyFolder(str(root), "study")
+    journal = Journal(folder.journal, Ledger())
+    plan = SearchPlan(space, folder, journal.ledger, lambda kind, **fields: journal.append(kind, 1, **fields))
+    return Driver(space, folder, journal, plan, stage="search", capacity=lambda: 3, observe=lambda _: None)
+
+
+def started(driver: Driver) -> Trial:
+    trial = driver.next_trial()
+    assert trial is not None
+    return trial
+
+
+def out_of_memory(driver: Driver, trial: Trial) -> None:
+    driver.ended(trial.id, Outcome("failed:oom", None, 0, 0, 0.0, "CUDA out of memory"))
+
+
+def test_only_trials_that_share_a_gpu_wait_for_one_that_runs_alone(tmp_path: Path) -> None:
+    whole = driver_of(tmp_path / "whole")
+    first, _ = started(whole), started(whole)
+    out_of_memory(whole, first)
+    assert started(whole).id == first.id, "its GPU was its own"
+    shared = driver_of(tmp_path / "shared", gpus=0.5)
+    first, second = started(shared), started(shared)
+    assert shared.spec(first).gpus == 0.5
+    out_of_memory(shared, first)
+    assert shared.next_trial() is None
+    assert not shared.finished()
+    shared.ended(second.id, Outcome("completed", 0.5, 100, 600, 1.0))
+    assert started(shared).id == first.id
+    assert shared.spec(first).gpus == 1.0, "all of the GPU's memory"
+    assert shared.next_trial() is None
+    out_of_memory(shared, first)
+    assert shared.ledger.trials[first.id].state == "failed:oom"
+    assert started(shared).id != first.id
+
+
+def test_a_device_fault_is_its_nodes_until_the_trial_has_met_it_too_often(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path)
+    first, second = started(driver), started(driver)
+    driver.failed(first.id, Fault("device", "CUDA error", node="a"))
+    assert (driver.avoided(), driver.avoided(first), driver.avoided(second)) == (set(), {"a"}, set())
+    assert started(driver).id == first.id
+    driver.failed(first.id, Fault("device", "CUDA error", node="a"))
+    assert driver.ledger.trials[first.id].state == "failed:device"
+    assert driver.avoided() == set(), "one trial alone may be at fault itself"
+    driver.failed(second.id, Fault("device", "CUDA error", node="a"))
+    assert driver.avoided() == {"a"}
+
+
+def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path)
+    for n in range(6):
+        trial = started(driver)
+        driver.failed(trial.id, Fault("device", "CUDA error", node=str(n)))
+        assert started(driver).id == trial.id
+        driver.failed(trial.id, Fault("device", "CUDA error", node=str(n)))
+    assert driver.ledger.stops["failed:device"] == 6
+    assert driver.reason == ""
+
+
+def test_a_trial_that_waits_for_its_retry_is_closed_with_its_life(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path)
+    trial = started(driver)
+    driver.interrupt("SIGTERM")
+    driver.failed(trial.id, Fault("process", "gone"))
+    driver.close_life()
+    assert {r.state for r in driver.ledger.trials.values()} == {"paused"}
+
+
+class Broken:
+    """A host whose device is broken."""
+
+    def begin(self, spec: TrialSpec) -> None:
+        """Nothing starts."""
+
+    def receive(self) -> dict[str, object]:
+        return {"done": True, "stop": "failed:device", "reason": "CUDA error", "traceback": "text", "node": "a"}
+
+
+def test_the_process_says_so_and_is_replaced() -> None:
+    job = TrialJob.__new__(TrialJob)
+    job._host = Broken()  # type: ignore[assignment]
+    job._begin(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"), {})
+    with pytest.raises(DeviceFault) as fault:
+        job.step()
+    again = pickle.loads(pickle.dumps(fault.value))
+    assert describe(again) == Fault("device", "CUDA error", "text", "a")
+
+
+def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:
+    anywhere, elsewhere = placement(1, 1, 0), placement(1, 1, 0, ["b", "a"])
+    assert anywhere != elsewhere, "else Tune would hand it a process that it keeps there"
+    assert elsewhere == placement(1, 1, 0, ["a", "b"])
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_a_machine_whose_device_is_broken_pauses_the_study(tmp_path: Path) -> None:
+    """Two trials meet it; none of them fails by it, and the study goes on when the device is mended."""
+    (tmp_path / "broken").touch()
+    columns = {"sleep": "0", "fault": "device", "marker": str(tmp_path / "broken"), "above": "0"}
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": columns}
+    study = Study(tmp_path, trials=8, data=data)
+    code, text = study.command("run", str(study.file), "--name", study.name)
+    assert code == 1, text
+    assert "device: CUDA error: an illegal memory access was encountered" in text
+    assert "search resume" in text
+    assert study.ends() == {}
+    assert "RUNNING" not in study.mlflow_states()
+    (tmp_path / "broken").unlink()
+    code, text = study.command("resume", study.name)
+    assert code == 0, text
+    assert set(study.ends().values()) == {"completed"}
+    assert len(study.ends()) == 8

@@ -1,0 +1,101 @@
+"""The pre-flight look at a run's data: whole dev sets, the beginning of the training data. No torch, no download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainables.contract.errors import DataError
+from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
+from trainables.contract.registry import declared, evaluation_named
+from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path
+from trainables.data.sets import corpus_columns, edacse_sources, find_source, load_pairs, set_name
+
+HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
+_seen: dict[tuple[str, int, int, str], str] = {}
+
+
+def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
+    """Every set of a run is there, has the columns its method needs and can be read: dev sets to their ends, training
+    data from its beginning.
+
+    Args:
+        spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" if known.
+        at_hand: leave named sets alone that are not on this machine; else the hub is asked whether it has them.
+    Returns: what will be left out of them, a line each.
+    Raises: DataError with one line per problem, all of them.
+    """
+    data = spec["data"]
+    language, columns = data.get("language", "en"), data.get("columns")
+    needs = declared(spec["method"]).columns
+    parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
+    checks = [partial(_check_corpus, part.strip(), language, needs, columns, at_hand) for part in parts]
+    checks += [partial(_check_pairs, name, language, columns, at_hand) for name in data["dev"]]
+    wrong, notes = list[str](), list[str]()
+    for check in checks:
+        _tell(check, wrong, notes)
+    names = [set_name(n) for n in data["dev"]]
+    wrong += [f"data.dev: two sets are called {n!r}; rename a file" for n in dict.fromkeys(names) if names.count(n) > 1]
+    outside = data.get("evaluations") or {}
+    wrong += [
+        f"data.evaluations: {name}: no such file or folder: {folder}"
+        for name, folder in outside.items()
+        if folder is not None and not Path(folder).expanduser().exists()
+    ]
+    have = [n + DEV_SUFFIX for n in (*names, *(m for name in outside for m in evaluation_named(name).metrics))]
+    wrong += [
+        f"metric: {part!r} is not measured; dev sets give: {', '.join(have)}"
+        for part in metric_parts(spec.get("metric", have[0]))
+        if part.endswith(DEV_SUFFIX) and part not in have
+    ]
+    if wrong:
+        raise DataError("\n".join(dict.fromkeys(wrong)))
+    return notes
+
+
+def _tell(check: Callable[[], str], wrong: list[str], notes: list[str]) -> None:
+    try:
+        notes += filter(None, [check()])
+    except DataError as error:
+        wrong.append(str(error))
+
+
+def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
+    if name == EDACSE and not at_hand:
+        sources = edacse_sources(language, needs, download=False)
+    else:
+        parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
+        sources = {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
+    for part, source in sources.items():
+        if source.path.is_file():
+            _once(source, partial(_look, part, source, needs, columns), needs, columns)
+    return ""
+
+
+def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
+    corpus_columns(name, source, needs, columns, HEAD)
+    return ""
+
+
+def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
+    source = None if name == BUILTIN else _source(name, language, "dev", at_hand)
+    if source is None or not source.path.is_file():
+        return ""
+    return _once(source, lambda: load_pairs(name, "dev", language, columns).note, "dev", columns)
+
+
+def _once(source: Source, look: Callable[[], str], *how: object) -> str:
+    """The note of a file that is sound, read once however many spaces name it."""
+    stat = source.path.stat()
+    key = (str(source.path), stat.st_mtime_ns, stat.st_size, repr(how))
+    if key not in _seen:
+        _seen[key] = look()
+    return _seen[key]
+
+
+def _source(name: str, language: str, split: str, at_hand: bool) -> Source | None:
+    if at_hand and not is_path(name):
+        return find_local(name, language, split)
+    return find_source(name, language, split, download=False)
