@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         if not any(item.get_closest_marker(name) for name in ("slow", "ray", "costly")):
             item.add_marker(pytest.mark.fast)
+
+
+BEGAN = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """SLOW_SECONDS of `.ci/run`: slow tests begin until then, the others are skipped by name."""
+    limit = float(os.environ.get("SLOW_SECONDS", "inf"))
+    if item.get_closest_marker("slow") and time.monotonic() - BEGAN > limit:
+        pytest.skip(f"no time left for {item.name}: slow tests begin within {limit:g} s")
 
 
 @pytest.fixture(scope="session", autouse=True)

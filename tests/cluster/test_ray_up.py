@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 PACKAGES = ("openssh-server", "openssh-client", "rsync", "iproute2", "iptables")
 LIMIT_S = 900  # the flow waits for each of its steps; this is for a machine that hangs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 @pytest.fixture(scope="module")
