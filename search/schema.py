@@ -40,6 +40,16 @@ EXAMPLES_PER_SECOND: Final = "examples_per_second"
 BEST_AT_EXAMPLES: Final = "best_at_examples"
 BEST_PREFIX: Final = "best_"  # best_stsb_dev, best_sickr_dev: dev metrics at the selecting one's best evaluation
 
+# On the study's run, so that MLflow's compare page and table set studies beside each other: BEST_PREFIX + metric, and
+TRIALS: Final = "trials"  # ended ones
+POINTS: Final = "points"  # of which a seed has ended or reached a rung
+HOURS: Final = "hours"  # that drivers have been at work
+FAILED: Final = "failed"  # trials
+
+# MLflow 3.17 opens experiments in its pages for language-model applications where these do not say otherwise.
+EXPERIMENT_KIND: Final = ("mlflow.experimentKind", "custom_model_development")
+WORKFLOW: Final = "workflowType=machine_learning"  # in an address, the same for this one visit
+
 # Artifacts.
 SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint
 GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the same pairs: stsb_dev, stsb_gold

@@ -26,6 +26,7 @@ from search.schema import SQLITE, tracking_uri
 from search.store.errors import UserError
 from search.store.layout import StudyFolder
 from search.tracking.mlflow_store import make_store
+from search.tracking.saved_views import view_address
 
 START_S = 120.0  # how long a server may take to answer on a busy machine
 SHOWN = 5  # studies whose links are printed
@@ -90,9 +91,7 @@ def view_links(url: str, experiments: Sequence[dict[str, Any]]) -> dict[str, str
         for tag in experiment.get("tags", ()):
             key = tag["key"].removeprefix("mlflow.sharedViewState.")
             if key != tag["key"]:
-                address = f"{url}/#/experiments/{experiment['experiment_id']}/runs?viewStateShareKey={key}"
-                if key.endswith("-charts"):
-                    address += "&compareRunsMode=CHART"
+                address = view_address(url, experiment["experiment_id"], key)
                 state = json.loads(tag["value"])
                 found.append((-int(experiment.get("last_update_time") or 0), state["name"], address))
     return {name: address for _, name, address in sorted(found)}

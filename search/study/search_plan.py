@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,6 +64,10 @@ class SearchPlan:
                 load_if_exists=True,
             ),
         )
+        if self.study.metric_names is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "experimental"; optuna-dashboard says "Objective 0" without
+                self.study.set_metric_names([space.metric.name])
         self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not settled
         self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
         self._points: dict[int, Point] = {}

@@ -14,6 +14,8 @@ from typing import Any
 from search import schema
 from search.space import Space
 
+CHARTS = "-charts"  # ends the key of a view that draws
+
 
 def saved_views(space: Space, study: str) -> dict[str, str]:
     """Experiment tags: `<study>` opens the table, `<study>-charts` parallel coordinates and learning curves."""
@@ -72,8 +74,14 @@ def saved_views(space: Space, study: str) -> dict[str, str]:
     }
     return {
         f"mlflow.sharedViewState.{study}": _packed(f"{study}: trials, best first", table),
-        f"mlflow.sharedViewState.{study}-charts": _packed(f"{study}: charts", charts),
+        f"mlflow.sharedViewState.{study}{CHARTS}": _packed(f"{study}: charts", charts),
     }
+
+
+def view_address(server: str, experiment_id: str, key: str) -> str:
+    """Where a server shows a saved view; the charts in the mode that draws them."""
+    address = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{schema.WORKFLOW}&viewStateShareKey={key}"
+    return f"{address}&compareRunsMode=CHART" if key.endswith(CHARTS) else address
 
 
 def unpacked(tag: str) -> dict[str, Any]:

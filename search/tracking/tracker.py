@@ -26,11 +26,12 @@ from search.store.ledger import Event, Ledger
 from search.tracking.batches import PARAM_LIMIT, TrialBatch
 from search.tracking.mlflow_store import make_store, quiet_loggers
 from search.tracking.notes import study_note, trial_note
-from search.tracking.saved_views import saved_views
+from search.tracking.saved_views import saved_views, view_address
 from search.tracking.trials_file import TrialsFile
 from trainables.contract.whole_files import whole_file
 
 BATCH_EVENTS = 200  # journal lines between two notes of how far the tracker has come
+SOURCE = {"mlflow.source.name": "search", "mlflow.source.type": "LOCAL"}  # MLflow's column "Source"
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
 
 
@@ -96,7 +97,7 @@ class Tracker:
         """Address of the saved view in the MLflow UI, for an http(s) store."""
         if self.experiment_id is None or not self.uri.startswith("http"):
             return None
-        return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs?viewStateShareKey={self.folder.study}"
+        return view_address(self.uri, self.experiment_id, self.folder.study)
 
     def _write(self, events: list[Event], end: int) -> None:
         """One batch: everything of a trial in one call, then its status."""
@@ -161,6 +162,7 @@ class Tracker:
             ledger.apply(past)
         self._client.set_tag(self._study_run, schema.NOTE, study_note(self.space, self.folder, ledger))
         self._client.set_tag(self._study_run, schema.REASON, event["reason"])
+        self._client.log_batch(self._study_run, metrics=study_metrics(ledger, self.space.metric.name, event["t"]))
         self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
     def _late_artifacts(self, final: bool) -> None:
@@ -206,6 +208,9 @@ class Tracker:
             self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
         else:
             self.experiment_id = experiment.experiment_id
+        kind, training = schema.EXPERIMENT_KIND
+        if experiment is None or kind not in experiment.tags:  # a user's own choice stays
+            client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
         try:
             ends = []
@@ -244,6 +249,7 @@ class Tracker:
             schema.FOLDER: self.folder.uri,
             schema.SEARCHED: ",".join(space.params),
             schema.NOTE: study_note(space, self.folder),
+            **SOURCE,
         }
         began = int(self.folder.space.stat().st_mtime * 1000)
         run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
@@ -277,6 +283,7 @@ class Tracker:
                 schema.FOLDER: f"trials/{trial_id}",
                 schema.PARENT: self._study_run,
                 schema.NOTE: trial_note(event, self.space, self.folder),
+                **SOURCE,
             }
             if event["baseline"]:
                 tags[schema.BASELINE] = event["baseline"]
@@ -293,6 +300,19 @@ class Tracker:
             token = page.token
             if not token:
                 return found
+
+
+def study_metrics(ledger: Ledger, metric: str, time_ms: int) -> list[Any]:
+    """What compares studies: the best value, and what it took."""
+    from mlflow.entities import Metric
+
+    values: dict[str, float] = {
+        schema.TRIALS: ledger.ended(), schema.POINTS: len(ledger.tried), schema.FAILED: ledger.failed(),
+        schema.HOURS: ledger.elapsed() / 3600,
+    }  # fmt: skip
+    if ledger.best is not None and ledger.best.best is not None:
+        values[schema.best_key(metric)] = ledger.best.best
+    return [Metric(name, round(float(value), 6), time_ms, 0) for name, value in values.items()]
 
 
 def trial_name(trial_id: str, point: Mapping[str, Any]) -> str:

@@ -110,6 +110,9 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
     assert study.info.status == "FINISHED"
     assert study.data.params["search.trials"] == "6"
     assert study.data.tags[schema.SEARCHED] == "learning_rate,batch_size"
+    assert study.data.metrics["best_stsb_dev"] == pytest.approx(ledger.best.best, abs=1e-6)
+    assert (study.data.metrics["trials"], study.data.metrics["failed"]) == (6, 1)
+    assert study.data.metrics["hours"] == pytest.approx(ledger.elapsed() / 3600, abs=1e-6)
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
@@ -178,6 +181,7 @@ def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`best_stsb_dev`", False)
     assert state["searchFilter"] == "tags.role = 'trial' and tags.study_id = 'fake-1'"
     assert "params.`learning_rate`" in state["selectedColumns"]
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
     assert tags.keys() >= saved_views(world.space, "fake-1").keys()
     found = client.search_runs(
         [client.get_experiment_by_name("fake").experiment_id],

@@ -65,7 +65,7 @@ def test_the_saved_views_come_back_over_rest_as_they_were_written(server: ui.Ser
     assert list(links) == [f"{STUDY}: charts", f"{STUDY}: trials, best first"]
     number = next(e["experiment_id"] for e in experiments if e["name"] == "fake")
     assert links[f"{STUDY}: trials, best first"] == (
-        f"{server.url}/#/experiments/{number}/runs?viewStateShareKey={STUDY}"
+        f"{server.url}/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={STUDY}"
     )
     tags = {t["key"]: t["value"] for e in experiments for t in e.get("tags", ())}
     state = unpacked(tags[f"mlflow.sharedViewState.{STUDY}"])
