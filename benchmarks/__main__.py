@@ -26,6 +26,7 @@ NAMES = {
     "sda": "(g) SDA parse and augment rate, first and second time",
     "real": "every method through `search run` on real sets, against the untrained encoder",
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
+    "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,11 @@ FAMILIES = (
     Family("squeezebert", {**_POSITIONS, "embedding_size": 32}),
     Family("nystromformer", {**_POSITIONS, "num_landmarks": 8, "segment_means_seq_len": 8}),
     Family("fnet", {**_POSITIONS, "tpu_short_seq_length": 64}),
-    Family("funnel", {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "block_sizes": [1, 1]}, shape=False),
+    Family(
+        "funnel",
+        {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "block_sizes": [1, 1], "block_repeats": [1, 1]},
+        shape=False,
+    ),
     Family("xlnet", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, shape=False),
     Family("t5", {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}, shape=False),
     Family("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, decoder=True, shape=False),
@@ -91,7 +96,13 @@ def save_tiny(family: Family, folder: Path, seed: int = 0) -> Path:
 
     tokenizer = tokenizer_of(family)
     ids: dict[str, Any] = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    given = {**(SHAPE if family.shape else {}), **family.config, **ids, "vocab_size": len(tokenizer)}
+    given = {
+        **(SHAPE if family.shape else {}),
+        **family.config,
+        **ids,
+        "vocab_size": len(tokenizer),
+        "architectures": [],
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModel.from_config(AutoConfig.for_model(family.model_type, **given))
@@ -101,7 +112,8 @@ def save_tiny(family: Family, folder: Path, seed: int = 0) -> Path:
                     parameter.normal_(std=0.2)
                 else:
                     parameter.add_(0.1 * torch.randn_like(parameter))
-    _quietly(lambda: model.save_pretrained(folder))
+    with silent():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -125,13 +137,17 @@ def tokenizer_of(family: Family) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **special)
 
 
-def _quietly(call: Callable[[], object]) -> None:
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without the library's progress bars and warnings."""
     from transformers.utils import logging
 
-    bars = logging.is_progress_bar_enabled()
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
-        call()
+        yield
     finally:
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()

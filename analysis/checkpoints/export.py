@@ -77,7 +77,7 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     assert isinstance(loaded, LoadedEncoder)
     encoder, width = network.encoder, network.encoder.config.hidden_size
     layers = encoder.config.num_hidden_layers
-    if getattr(encoder, "pooler", None) is None and getattr(loaded.model, "pooler", None) is not None:
+    if isinstance(getattr(encoder, "pooler", None), nn.Identity):
         encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
     two_layers = config.pooling in TWO_LAYERS
     encoder.config.output_hidden_states = two_layers
@@ -119,7 +119,11 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
             for i, (path, kind) in enumerate(modules)
         ],
     )
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    about: dict[str, Any] = {"similarity_fn_name": "cosine"}
+    if trained.prompts:
+        about["prompts"] = dict(trained.prompts)
+        about["default_prompt_name"] = "query" if "query" in trained.prompts else None
+    _write(folder / "config_sentence_transformers.json", about)
 
 
 @contextmanager

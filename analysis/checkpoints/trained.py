@@ -44,9 +44,15 @@ class Trained:
     def language(self) -> str:
         return str(self.spec.data.get("language", "en"))
 
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The texts before queries and documents, by those names."""
+        return self.spec.data.get("prompts") or {}
+
     def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        """Token ids without special tokens; the whole sentence, however long."""
-        rows = [list(ids) for ids in token_ids(self.source, self.language)(texts)]
+        """Token ids without special tokens, behind the study's prompt of queries; the whole sentence, however long."""
+        prompt = self.prompts.get("query", "")
+        rows = [list(ids) for ids in token_ids(self.source, self.language)([prompt + text for text in texts])]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return TokenColumn(np.array([i for row in rows for i in row], dtype=np.int32), starts)
 

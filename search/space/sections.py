@@ -17,6 +17,7 @@ from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
 from trainables.contract.metric_names import DEV_SUFFIX, metric_parts, normal_metric
 from trainables.data.sets import set_name
+from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
 
@@ -38,6 +39,7 @@ class Data:
         parser: pipeline of a method that parses, "builtin", or None = the language's default.
         columns: our column name -> the file's, for files with other headings.
         evaluations: those from outside, and the folder (or file) of data of each.
+        prompts: text put before every query (all sentences, anchors, dev pairs) and document (positives, negatives).
     """
 
     train: str
@@ -46,6 +48,7 @@ class Data:
     parser: str | None = None
     columns: Mapping[str, str] | None = None
     evaluations: Mapping[str, str | None] | None = None
+    prompts: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +229,19 @@ def read_data(node: Node | None, method: Declaration | None, top: Node, problems
             problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
     if "evaluations" in given and given["evaluations"].value is not None:
         values["evaluations"] = read_evaluations(given["evaluations"], problems)
+    if "prompts" in given and given["prompts"].value is not None:
+        values["prompts"] = _prompts(given["prompts"], method, problems)
     return Data(**values) if len(problems.found) == before else None
+
+
+def _prompts(node: Node, method: Declaration | None, problems: Problems) -> dict[str, str] | None:
+    given = entries(node, "data.prompts", PROMPTS, problems)
+    for name, item in given.items():
+        if not isinstance(item.value, str):
+            problems.add(item.where, f"data.prompts.{name}", f"expected text, got {item.kind()}")
+    if method is not None and not method.prompts:
+        problems.add(node.where, "data.prompts", f"method {method.name} does not put prompts before its sentences")
+    return {name: str(item.value) for name, item in given.items()} or None
 
 
 def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:

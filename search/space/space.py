@@ -117,8 +117,9 @@ class Space:
             "smoke": dict(self.smoke),
             "plugins": written(self.plugins),
         }
-        if self.data.evaluations is None:
-            del out["data"]["evaluations"]
+        for later in ("evaluations", "prompts"):  # keys that studies of earlier versions lack
+            if out["data"][later] is None:
+                del out["data"][later]
         return {key: value for key, value in out.items() if value or key not in ("points", "smoke", "plugins")}
 
     def to_yaml(self) -> str:

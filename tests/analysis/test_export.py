@@ -53,6 +53,25 @@ def test_sentence_transformers_gives_our_vectors(tmp_path: Path, case: str) -> N
     assert np.ptp(ours, axis=0).max() > 0.01  # else equality would say nothing
 
 
+def test_prompts_come_along(tmp_path: Path) -> None:
+    """Our vectors of queries are what `encode` and `encode_query` give; documents have their own prompt."""
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query": "the man: ", "document": "some words: "}
+    with_prompts = load_trained(str(trial_folder(tmp_path / "trial", prompts=prompts)))
+    without = load_trained(str(trial_folder(tmp_path / "plain")))
+    export(with_prompts, tmp_path / "model", "# A model\n")
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    texts = SENTENCES["en"]
+    ours = with_prompts.embed(texts)
+    np.testing.assert_allclose(model.encode(texts), ours, atol=1e-5)
+    np.testing.assert_allclose(model.encode_query(texts), ours, atol=1e-5)
+    np.testing.assert_allclose(
+        model.encode_document(texts), without.embed([prompts["document"] + text for text in texts]), atol=1e-5
+    )
+    assert np.abs(ours - without.embed(texts)).max() > 0.01
+
+
 def test_trained_weights_are_what_is_exported(tmp_path: Path) -> None:
     from transformers import AutoModel
 

@@ -19,7 +19,12 @@ TINY_GCLSR = {"region_sizes": [1, 2, 3], "filters": 8, "max_words": 16}
 
 
 def trial_folder(
-    folder: Path, method: str = "simcse", language: str = "en", params: dict[str, Any] | None = None, seed: int = 3
+    folder: Path,
+    method: str = "simcse",
+    language: str = "en",
+    params: dict[str, Any] | None = None,
+    seed: int = 3,
+    prompts: dict[str, str] | None = None,
 ) -> Path:
     """A finished trial's folder: the method's network on the builtin encoder, moved away from its start."""
     family = declared(method).encoders
@@ -27,7 +32,7 @@ def trial_folder(
     spec = TrialSpec(
         method=method,
         encoder=encoder,
-        data={"train": "builtin", "dev": ["builtin"], "language": language},
+        data={"train": "builtin", "dev": ["builtin"], "language": language, "prompts": prompts},
         metric="builtin_dev",
         params=params or {},
         seed=seed,

@@ -99,7 +99,7 @@ def test_make_model_sets_every_dropout_and_copies(tmp_path: Path) -> None:
         loaded = load_encoder(str(save(family, tmp_path / family)))
         model = make_model(loaded, 0.35)
         assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.35}
-        assert getattr(model, "pooler", None) is None
+        assert isinstance(getattr(model, "pooler", nn.Identity()), nn.Identity)
         before = loaded.model.get_input_embeddings().weight.clone()
         with torch.no_grad():
             for parameter in model.parameters():

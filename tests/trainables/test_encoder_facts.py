@@ -16,6 +16,7 @@ from torch import nn
 
 from search.space import check_spaces
 from trainables.contract.errors import EncoderError
+from trainables.contract.spec import TrialSpec
 from trainables.encoders import measure
 from trainables.encoders import probe as probing
 from trainables.encoders.dropout import Watch, set_dropout
@@ -204,3 +205,35 @@ def test_set_dropout_leaves_what_belongs_to_other_heads() -> None:
     set_dropout(model, 0.3)
     assert model.config.classifier_dropout == 0.7
     assert model.config.hidden_dropout_prob == 0.3
+
+
+def test_prompts_stand_before_the_texts_of_their_kind(tmp_path: Path) -> None:
+    """Anchors are queries, positives and negatives documents; in dev pairs both sides are queries."""
+    from trainables.methods.shared import tokenised_sentences, tokenised_triplets
+    from trainables.training.inputs import load_inputs
+
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\ncat\tdog\t0.5\ndog\tmat\t0.1\n")
+    train = tmp_path / "train.txt"
+    train.write_text("bird\ncat\n")
+    data = {
+        "train": str(train),
+        "dev": [str(pairs)],
+        "language": "en",
+        "prompts": {"query": "red ", "document": "old "},
+    }
+    spec = TrialSpec(
+        method="simcse", encoder=str(folder_of("qwen3")), data=data, metric="pairs_dev", folder=str(tmp_path / "t")
+    )
+    inputs = load_inputs(spec, torch.device("cpu"))
+    word = inputs.source.tokenizer.convert_tokens_to_ids
+    config = SimcseConfig()
+    (sentence,) = tokenised_sentences(inputs.corpus.columns, config, 0, inputs.tools).columns.values()
+    assert sentence[0].tolist() == [word("red"), word("bird")]
+    columns = tokenised_triplets({"anchor": ["cat"], "positive": ["dog"], "negative": ["mat"]}, config, 0, inputs.tools)
+    assert {role: column[0].tolist() for role, column in columns.columns.items()} == {
+        "anchor": [word("red"), word("cat")],
+        "positive": [word("old"), word("dog")],
+        "negative": [word("old"), word("mat")],
+    }
+    assert {tuple(s.tolist()) for s in inputs.sets.sentences} == {(word("red"), word(w)) for w in ("cat", "dog", "mat")}

@@ -23,7 +23,8 @@ class Desk:
 
     language = "en"
 
-    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
+    def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
+        del prompt
         roles = ["anchor", "positive", "negative"]
         ids = [100 * roles.index(text.split()[0]) + int(text.split()[1]) for text in texts]
         return TokenColumn(np.array(ids, np.int32), np.arange(len(ids) + 1))

@@ -44,6 +44,7 @@ class Declaration:
         encoders: what `encoder:` names.
         presets: published settings by name.
         parser: whether `data.parser` means something to it.
+        prompts: whether its examples are tokenised with the prompts of `data.prompts` before them.
         preflight: looks for what else a study needs before Ray starts. Gets method, encoder, data, metric and params
             (values where nothing is searched) by name as in a `TrialSpec`; raises what says it in one line.
         smoke: hyperparameters of a smoke run, where its defaults would take longer than others.
@@ -58,6 +59,7 @@ class Declaration:
     encoders: EncoderFamily = TRANSFORMER
     presets: Mapping[str, Preset] = field(default_factory=dict)
     parser: bool = False
+    prompts: bool = False
     preflight: Callable[[Mapping[str, Any]], None] | None = None
     smoke: Mapping[str, Any] = field(default_factory=dict)
     transfer_pooling: str | None = None

@@ -20,7 +20,7 @@ class TrialSpec:
         method: a name in `contract.registry`.
         encoder: hub id (`id@revision`), local folder, `builtin:tiny`; or a word-vector file, `builtin:vectors`.
         data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...,
-            "evaluations": {name: folder or None}}.
+            "evaluations": {name: folder or None}, "prompts": {"query": text, "document": text}}.
         metric: dev metric that selects: `stsb_dev`, or `mean(stsb_dev,atec_dev)`; Spearman in [-1, 1].
         params: YAML-named hyperparameters (searched, constant and preset values together).
         seed: drives initialisation, dropout, batches and augmentation.

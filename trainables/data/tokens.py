@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Texts = Mapping[str, Sequence[str]]  # column name -> texts: {"sentence"} or {"anchor", "positive", "negative"}
+PROMPTS = ("query", "document")  # what a text is to a prompted encoder
 Tokens = NDArray[np.int32]  # one sentence: token (or word) ids without special tokens, not truncated
 
 

@@ -98,7 +98,7 @@ def make_model(loaded: LoadedEncoder, dropout: float, pooler: bool = False, bidi
     """
     model = copy.deepcopy(loaded.model)
     if getattr(model, "pooler", None) is not None and not pooler:
-        model.pooler = None
+        model.pooler = nn.Identity()  # not None: SqueezeBERT calls it without asking
     set_dropout(model, dropout)
     if bidirectional:
         set_bidirectional(model)

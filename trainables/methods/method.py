@@ -70,8 +70,11 @@ class TextTools(Protocol):
     def language(self) -> str:
         """ "en" or "zh"."""
 
-    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        """Token ids of every text without special tokens; cached by content hash and tokenizer."""
+    def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
+        """Token ids of every text without special tokens; cached by content hash and tokenizer.
+
+        prompt: "query" or "document" = with that prompt of the space before every text, if it has one.
+        """
 
     def embed(self, column: TokenColumn, config: Any) -> NDArray[np.float32]:
         """(n, H) vectors of the untouched encoder in evaluation mode, pooling as in `config`."""

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
     """One column "sentence". An empty line becomes a single blank (methods 2.1)."""
     del config, seed
-    return Examples({"sentence": tools.tokenise([s or " " for s in texts["sentence"]])})
+    return Examples({"sentence": tools.tokenise([s or " " for s in texts["sentence"]], "query")})
 
 
 def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
     """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2)."""
     del config, seed
-    return Examples({role: tools.tokenise(texts[role]) for role in ("anchor", "positive", "negative")})
+    kinds = {"anchor": "query", "positive": "document", "negative": "document"}
+    return Examples({role: tools.tokenise(texts[role], kind) for role, kind in kinds.items()})
 
 
 def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,9 +51,11 @@ class CachedTextTools:
     source: EncoderSource
     tokens: TokenCache
     device: torch.device
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
-    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        return self.tokens.tokenise(texts)
+    def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
+        before = self.prompts.get(prompt, "")
+        return self.tokens.tokenise([before + text for text in texts] if before else texts)
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         return self.tokens.cache.cached(name, parts, make)
@@ -102,7 +104,7 @@ class TrialInputs:
         """
 
         def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
-            column = self.tools.tokenise(list(texts))
+            column = self.tools.tokenise(list(texts), "query")
             vectors: NDArray[np.float32] = embed(column.take(np.arange(len(column)))).float().cpu().numpy()
             return vectors
 
@@ -162,12 +164,12 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     source = load_source(declaration.encoders, spec.encoder, language, texts)
     fingerprint, of_tokens = fingerprints(source)
     tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache())
-    tools = CachedTextTools(language, data.get("parser"), source, tokens, device)
+    tools = CachedTextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
     evaluations = tuple(
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())
         for name, folder in (data.get("evaluations") or {}).items()
     )
-    sets = prepare_sets(dev, tools.tokenise)
+    sets = prepare_sets(dev, lambda texts: tools.tokenise(texts, "query"))
     if isinstance(source, LoadedEncoder):
         some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_LOOKED_AT])
         check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])

@@ -32,6 +32,7 @@ class SelfcclConfig(EncoderConfig):
 SELFCCL = Declaration(
     name="selfccl",
     config=SelfcclConfig,
+    prompts=True,
     columns="triplets",
     code="trainables.methods.selfccl.method:METHOD",
     smoke={"sample_size": 800},  # its curriculum runs over epochs: all of it fits (four epochs are 2.5 passes, D35)

@@ -1,0 +1,45 @@
+"""docs/encoders.md says what happens: the same trials again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_families import family
+
+from benchmarks.encoders import HEADINGS, PAGE, Row, tried
+from benchmarks.tiny_encoders import FAMILIES
+
+pytestmark = pytest.mark.costly
+
+
+def written() -> dict[str, Row]:
+    """The rows of the page by family."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return {row[0]: Row(**dict(zip(HEADINGS, row, strict=True))) for row in cells}
+
+
+def same(found: Row, row: Row) -> bool:
+    return all((getattr(found, name) or "-") == getattr(row, name) for name in HEADINGS)
+
+
+def test_the_page_has_every_family_and_no_silent_failure() -> None:
+    rows = written()
+    assert list(rows) == [f.model_type for f in FAMILIES]
+    assert len(rows) >= 20
+    for row in rows.values():
+        for cell in (row.loads, row.resumes, row.exports, row.bidirectional):
+            assert cell in ("works", "-") or cell.startswith("refused")
+        assert row.batches in ("packed", "padded (said)", "-")
+
+
+@pytest.mark.parametrize("name", ["modernbert", "qwen3", "squeezebert", "fnet"])
+def test_the_page_is_true_of_a_few(name: str, tmp_path: Path) -> None:
+    assert same(tried(family(name), tmp_path), written()[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f.model_type for f in FAMILIES])
+def test_the_page_is_true(name: str, tmp_path: Path) -> None:
+    assert same(tried(family(name), tmp_path), written()[name])
