@@ -103,6 +103,26 @@ def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
     return Job(verb=verb, space=space, study=given["name"], storage=storage, carry=carry)
 
 
+@click.group()
+def cluster() -> None:
+    """Cluster files."""
+
+
+@cluster.command()
+@click.argument("file")
+@user_errors
+def check(file: str) -> None:
+    """What FILE, the cluster file of `ray up`, still lacks: a line each. Asks no cloud."""
+    from search.remote.cluster_file import cluster_faults, version_faults
+
+    faults = cluster_faults(file) + version_faults(file)
+    for fault in faults:
+        click.echo(str(fault), err=True)
+    if not faults:
+        click.echo(f"{file}: complete")
+    sys.exit(2 if faults else 0)
+
+
 @click.command()
 @click.argument("job", required=False)
 @NEEDED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from search.cli.cluster import at_cluster, backup, follow, on_cluster, stop
+from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, stop
 from search.cli.errors import user_errors
 from search.cli.ui import ui
 
@@ -173,5 +173,5 @@ def list_studies(storage: str, form: str, spaces: bool) -> None:
     print_studies(storage, form)
 
 
-for command in (ui, follow, stop, backup):
+for command in (ui, follow, stop, backup, cluster):
     main.add_command(command)

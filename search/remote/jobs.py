@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from search.remote.bundle import make_bundle
+from search.remote.cluster_file import refuse_unfinished
 from search.remote.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
 from search.space import Space
 from search.store.environment import environment
@@ -67,6 +68,7 @@ def submit_and_follow(cluster: str, job: Job, say: Say, *, allow_mismatch: bool 
 
     Raises: UserError before anything is submitted: no head, no token, other versions, files missing or too large.
     """
+    refuse_unfinished(cluster, versions=not allow_mismatch)
     head = find_head(cluster)
     check_versions(head, allow_mismatch, say)
     with tunnel(head, DASHBOARD) as way:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from search.remote.cluster_file import read_cluster, refuse_unfinished
 from search.store.errors import UserError
 from trainables.contract.errors import last_line
 
@@ -68,28 +67,14 @@ class Head:
         return subprocess.run([*self.ssh(), f"bash -c {shlex.quote(LOGIN + command)}"], check=False).returncode
 
 
-def read_cluster(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A cluster file as plain data.
-
-    Raises: UserError when it cannot be read or is no Ray cluster file.
-    """
-    try:
-        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"--cluster {path}: {' '.join(str(error).split())}") from error
-    missing = {"cluster_name", "provider", "auth"} - set(config if isinstance(config, dict) else ())
-    if missing:
-        lacking = ", ".join(sorted(missing))
-        raise UserError(f"--cluster {path}: expected a Ray cluster file such as cluster.yaml; it has no {lacking}")
-    return dict(config)
-
-
 def find_head(path: str | os.PathLike[str]) -> Head:
     """The running head of a cluster, asked of its provider.
 
-    Raises: UserError when there is none, or the token that `ray up` gave to the nodes is missing here.
+    Raises: UserError when the file is unfinished (`search cluster check`), there is no head, or the token that `ray up`
+        gave to the nodes is missing here.
     """
     config = read_cluster(path)
+    refuse_unfinished(path)
     use_token(path)
     from ray.autoscaler.sdk import get_head_node_ip
 

@@ -196,6 +196,10 @@ def main(repository: Path) -> None:
     flow.note(token=user.run("token", "ray get-auth-token --generate") or user.run("token", f"chmod 600 {TOKEN}"))
     flow.wait("the S3 server", lambda: open_ports(LAPTOP, [9000]), 60)
     fsspec.filesystem("s3").mkdir("bucket")
+    shutil.copy(repository / "cluster.yaml", project / "shipped.yaml")
+    flow.note(unfinished=user.run("unfinished", "search cluster check shipped.yaml"))
+    flow.note(refused=user.run("refused", "search run mine.yaml --cluster shipped.yaml"))
+    flow.note(checked=user.run("check", f"search cluster check {CLUSTER}"))
     flow.note(up=user.run("up", f"ray up -y {CLUSTER}"))
     assert flow.seen["up"] == 0, "see up.log"
     following = user.start("run", f"search run mine.yaml --smoke --name {STUDY} --cluster {CLUSTER}")

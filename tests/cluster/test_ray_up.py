@@ -54,6 +54,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return facts
 
 
+def test_what_is_not_set_is_refused_before_anything_starts(seen: dict[str, Any]) -> None:
+    assert (seen["unfinished"], seen["refused"], seen["checked"]) == (2, 2, 0)
+    assert "SET-your-bucket is still to be set" in seen["said"]["unfinished"]
+    assert seen["said"]["refused"] == seen["said"]["unfinished"]
+
+
 def test_the_cluster_comes_and_goes(seen: dict[str, Any]) -> None:
     assert (seen["up"], seen["down"]) == (0, 0)
     assert set(seen["nodes"].values()) == {"terminated"}
