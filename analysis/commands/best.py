@@ -32,7 +32,7 @@ def best(
     from analysis.writing.output import as_csv, as_document, text_table
     from analysis.writing.ranking_rows import printed, records
     from analysis.writing.state_text import state_lines, unit_lines
-    from analysis.writing.verdict_text import verdict_lines
+    from analysis.writing.verdict_text import held_lines, verdict_lines
 
     state = state_lines(found)
     if not (found.trials["stop"] == "completed").any():
@@ -52,5 +52,6 @@ def best(
         click.echo(as_document(content, style))
         return
     lines = [*state, *unit_lines(found), "", text_table(printed(rows, found.metric)), ""]
-    lines += [*verdict_lines(verdict, found.name, found.baseline_name), f"Checkpoint of the best: {export}"]
+    lines += [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
+    lines.append(f"Checkpoint of the best: {export}")
     click.echo("\n".join(lines))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, stdtrit
 
 Floats = NDArray[np.float64]
-MIN_VALUES, TOP_LEAST, TOP_SHARE = 3, 3, 0.2  # of `expected_best_error`
+MIN_VALUES, TOP_LEAST, TOP_SHARE = 3, 4, 0.2  # of `expected_best_error`
 
 
 def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
@@ -88,11 +88,12 @@ def expected_best_interval(values: ArrayLike, budgets: ArrayLike, level: float =
 def expected_best_error(values: ArrayLike, budgets: ArrayLike) -> tuple[Floats, float]:
     """Standard error of `expected_best` (k,), and its degrees of freedom.
 
-    The upper tail is taken for exponential with the mean excess of the best fifth (three at least) over the next one,
+    The upper tail is taken for exponential with the mean excess of the best fifth (four at least) over the next one,
     which is exact for that tail and too much for a lighter one, such as a normal or a bounded one. There the j-th
     largest value stands above the next by an independent exponential of mean excess / j (Renyi 1953), of which
     `expected_best` takes the chance W_j that the best of n is among the j largest: its variance is excess^2 sum_j
-    (W_j / j)^2. The excess is known from k values only; Student's t with k - 1 degrees of freedom allows for that.
+    (W_j / j)^2. The excess is a mean of k exponential values, known to 1 / sqrt(k) of itself, as a standard deviation
+    with k / 2 degrees of freedom is; Student's t with so many allows for that.
 
     Raises: ValueError with fewer than 3 values.
     """
@@ -102,7 +103,7 @@ def expected_best_error(values: ArrayLike, budgets: ArrayLike) -> tuple[Floats, 
     k = min(max(TOP_LEAST, round(TOP_SHARE * len(v))), len(v) - 1)
     excess = float(np.mean(v[-k:]) - v[-k - 1])
     among = np.cumsum(_order_weights(len(v), budgets)[:, ::-1], axis=1)
-    return np.asarray(excess * np.sqrt(((among / np.arange(1, len(v) + 1)) ** 2).sum(axis=1))), float(k - 1)
+    return np.asarray(excess * np.sqrt(((among / np.arange(1, len(v) + 1)) ** 2).sum(axis=1))), k / 2
 
 
 def _order_weights(total: int, budgets: ArrayLike) -> Floats:

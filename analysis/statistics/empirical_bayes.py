@@ -58,10 +58,21 @@ class Posterior:
         return probability
 
 
-def posterior(values: Floats, sds: Floats, pruned: Flags, picked: int, unlike: float) -> Posterior:
+@dataclass(frozen=True)
+class Chosen:
+    """The point that was picked. unlike: prior probability that it is unlike the others; if it is like them, its value
+    is too high by `luck` on average, and spreads about that by `sd` > 0."""
+
+    point: int
+    unlike: float
+    luck: float
+    sd: float
+
+
+def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Posterior:
     """Posterior of every point's true value; larger is better.
 
-    The free prior follows the data, so that some of a picked point's luck would survive in it: the prior of `picked` is
+    The free prior follows the data, so that some of a chosen point's luck would survive in it: the prior of that one is
     learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
 
     Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
@@ -69,13 +80,18 @@ def posterior(values: Floats, sds: Floats, pruned: Flags, picked: int, unlike: f
     bins = _Bins.of(values, sds)
     values = np.maximum(values, bins.grid[0])
     counts = bins.count(np.stack([values, values]), bins.groups(sds)[None], np.stack([pruned, pruned]))
-    own = bins.count(values[None, [picked]], bins.groups(sds)[None, [picked]], pruned[None, [picked]])[0]
+    at = [chosen.point]
+    own = bins.count(values[None, at], bins.groups(sds)[None, at], pruned[None, at])[0]
     counts[1] -= own
     everyone, others = bins.fit(counts)
-    priors = np.broadcast_to(everyone, (len(values), len(everyone))).copy()
-    priors[picked] = (1 - unlike) * others + unlike / len(others)
     below = _below(_limit(values, pruned), sds, bins.grid)
-    weights = np.where(pruned[:, None], below, _likelihood(values, sds, bins.grid)) * priors + TINY
+    likelihood = _likelihood(values, sds, bins.grid)
+    weights = np.where(pruned[:, None], below, likelihood) * everyone
+    # Both densities up to one constant: the narrower one is the higher.
+    like = _likelihood(values[at] - chosen.luck, np.array([chosen.sd]), bins.grid)[0] * sds[chosen.point] / chosen.sd
+    even = chosen.unlike / len(others)
+    weights[chosen.point] = (1 - chosen.unlike) * others * like + even * likelihood[chosen.point]
+    weights += TINY
     return Posterior(bins.grid, weights / weights.sum(axis=1, keepdims=True))
 
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from analysis.statistics.evaluated import Evaluated, Flags, Floats
 from analysis.statistics.pair_noise import PairNoise
 from analysis.statistics.seed_noise import SeedNoise, moderate
-from analysis.statistics.selection import Error, bound_of_largest, split
+from analysis.statistics.selection import WEIGHTS, Error, bound_of_largest, largest, split
 
 LEVEL = 0.95  # of the intervals of the expected value and of the gain
 TAIL = (1 - LEVEL) / 2
 CAUTION = 1.3
+MOST_UNLIKE = 1 / 4
 NORMAL = 1.959964  # a standard normal value lies above it with chance TAIL
 
 
@@ -67,9 +69,22 @@ class Picked:
 
     @property
     def unlike(self) -> float:
-        """Prior probability that the named point is unlike the others: one of all tried, and of half the candidates if
-        those were picked to be measured afresh, since a better point is more likely to be among them than elsewhere."""
-        return max(self.candidates / 2 if self.confirmed else 1.0, 1.0) / self.tried
+        """Prior probability that the named point is unlike the others: one of all tried; one of the candidates, and a
+        quarter at most, if those were picked to be measured afresh, since a better point is likely to be among them."""
+        return min(self.candidates / self.tried, MOST_UNLIKE) if self.confirmed else 1 / self.tried
+
+    def luck(self, sd: float) -> tuple[float, float]:
+        """What the search has picked of the dev pairs' luck with a point that is like the others, and the standard
+        deviation about that of its mean, which is `sd` for a point that was not picked.
+
+        Scores of the `rivals` largest of `tried` normals: Blom 1958.
+        """
+        if not self.confirmed:
+            return 0.0, sd
+        kept, rest = self._kept()
+        places = np.arange(1, min(self.rivals, self.tried) + 1)
+        scores = -ndtri((places - 0.375) / (self.tried + 0.25))
+        return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""
@@ -77,14 +92,16 @@ class Picked:
         variance, df = moderate(values, self.noise.sd**2)
         above = Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
         if not self.confirmed:
-            return float(np.hypot(self.below(), NORMAL * np.sqrt(common))), above
+            return self.below(NORMAL * float(np.sqrt(common))), above
         kept, rest = self._kept()
         return Error(variance / self.n, df, rest + common, kept, self.tried, self.candidates).bound(TAIL), above
 
-    def below(self) -> float:
-        """Bound of the error of a mean that was picked as the largest in the search."""
+    def below(self, reach: float) -> float:
+        """Bound of the error of a mean that was picked as the largest in the search, along with an error independent of
+        that, of mean 0, whose own bound is `reach`: the largest errs by its mean, and both spread about theirs."""
         error = Error(self.noise.sd**2 / self.n, self.noise.df, self.between / 2)
-        return bound_of_largest(TAIL, error.sd, error.freedom, self.tried)
+        mean = error.sd * float(WEIGHTS @ largest(self.tried))
+        return mean + float(np.hypot(bound_of_largest(TAIL, error.sd, error.freedom, self.tried) - mean, reach))
 
     def against(
         self, values: Mapping[Any, float], theirs: Mapping[Any, float], baseline: float, n: int

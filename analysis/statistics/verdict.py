@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.statistics.empirical_bayes import posterior
+from analysis.statistics.empirical_bayes import Chosen, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
 from analysis.statistics.picked import LEVEL, TAIL, Picked
@@ -144,7 +144,9 @@ def judged(
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
-    believed = posterior(pool.value, picked.sds(pool.n, pool.confirmed), ~pool.completed, best, picked.unlike)
+    sds = picked.sds(pool.n, pool.confirmed)
+    chosen = Chosen(best, picked.unlike, *picked.luck(float(sds[best])))
+    believed = posterior(pool.value, sds, ~pool.completed, chosen)
     expected = min(float(believed.mean[best]), observed)
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
@@ -201,7 +203,7 @@ def _gain(
     difference, error, paired = picked.against(values, theirs, value, n)
     repeated = picked.noise.repeats > 0 and min(picked.n, n) > 1
     above = Error(error.variance, error.df, picked.between).bound(TAIL)
-    below = error.bound(level) if repeated else float(np.hypot(picked.below(), above))
+    below = error.bound(level) if repeated else picked.below(above)
     low = min(difference - below, difference - taken)
     gain = Gain(
         value=difference - taken,

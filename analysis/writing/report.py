@@ -26,7 +26,7 @@ from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.tables.trials import failures
 from analysis.writing.ranking_rows import printed, records
 from analysis.writing.state_text import state_lines
-from analysis.writing.verdict_text import verdict_lines
+from analysis.writing.verdict_text import held_lines, verdict_lines
 
 SHOWN = 15  # rows of the ranking
 
@@ -117,7 +117,7 @@ def _verdict(study: Study) -> list[str]:
         found = study_verdict(study)
     except AnalysisError as reason:
         return [f"None: {reason}."]
-    return verdict_lines(found, study.name, study.baseline_name)
+    return [*verdict_lines(found, study.name, study.baseline_name), *held_lines(study, found)]
 
 
 def _measured(study: Study, rng: np.random.Generator) -> tuple[Importance | None, str]:

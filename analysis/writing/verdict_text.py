@@ -8,6 +8,8 @@ from analysis.statistics.picked import LEVEL
 from analysis.statistics.power import Power
 from analysis.statistics.seed_noise import PRIOR_DF, SeedNoise
 from analysis.statistics.verdict import Verdict
+from analysis.tables.holdout import held
+from analysis.tables.study import Study
 
 SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
@@ -42,6 +44,24 @@ def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's set
     if not v.confirmed:
         lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` does that.")
     return lines
+
+
+def held_lines(study: Study, verdict: Verdict) -> list[str]:
+    """What the held-out dev pairs say of the best and of the baseline, where the space holds some out."""
+    if (best := held(study, verdict.best)) is None:
+        return []
+    scale = verdict.metric.scale
+    lines = f"On the dev pairs held out, by which nothing was chosen: {scale * best.held:.2f} for the best"
+    base = study.points.loc[study.points["baseline"], "point"]
+    other = held(study, str(base.iloc[0])) if len(base) and base.iloc[0] != verdict.best else None
+    if other is None:
+        return [f"{lines} ({scale * best.selecting:.2f} on those that selected)."]
+    sign = verdict.metric.sign
+    return [
+        f"{lines}, {scale * other.held:.2f} for {study.baseline_name}: "
+        f"{scale * sign * (best.held - other.held):+.2f}, and {scale * sign * (best.selecting - other.selecting):+.2f} "
+        f"as measured on those that selected ({scale * best.selecting:.2f}, {scale * other.selecting:.2f})."
+    ]
 
 
 def _probability(v: Verdict) -> str:

@@ -134,6 +134,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
                 encoder=space.encoder,
                 data=asdict(space.data),
                 metric=space.metric.name,
+                holdout=space.metric.holdout,
                 params=cut,
                 folder=f"{folder}/{steps}",
                 plugins=space.plugins,

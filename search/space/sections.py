@@ -15,7 +15,7 @@ from search.space.problems import Problems
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
-from trainables.contract.metric_names import DEV_SUFFIX, metric_parts, normal_metric
+from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.sets import set_name
 from trainables.data.tokens import PROMPTS
 
@@ -53,10 +53,14 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What selects: `<set>_dev` or `mean(a_dev,b_dev)`; Spearman in [-1, 1]."""
+    """What selects: `<set>_dev` or `mean(a_dev,b_dev)`; Spearman in [-1, 1].
+
+    holdout: share of every dev set's pairs that do not select, reported as `<set>_held_dev`, in [0, 1).
+    """
 
     name: str
     mode: str = "max"
+    holdout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,10 +268,11 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
         problems.add(top.where, "metric", "missing; expected a mapping with name, such as stsb_dev")
         return None
     before = len(problems.found)
-    given = entries(node, "metric", ("name", "mode"), problems)
+    given = entries(node, "metric", ("name", "mode", "holdout"), problems)
     mode = _text(given["mode"], "metric.mode", problems) if "mode" in given else "max"
     if mode not in ("max", "min", None):
         problems.add(given["mode"].where, "metric.mode", f"expected max or min, got {mode!r}")
+    holdout = _holdout(given.get("holdout"), data, problems)
     name = _text(given["name"], "metric.name", problems) if "name" in given else None
     if "name" not in given and isinstance(node.value, dict):
         problems.add(node.where, "metric.name", "missing")
@@ -287,8 +292,25 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
                 )
             elif parts.count(part) > 1:
                 problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
+            elif holdout and part not in legal[: len(data.dev)]:
+                problems.add(given["holdout"].where, "metric.holdout", f"{part!r} has no pairs that could be held out")
         name = normal_metric(name)
-    return Metric(name=name, mode=mode or "max") if name and len(problems.found) == before else None
+    return Metric(name=name, mode=mode or "max", holdout=holdout) if name and len(problems.found) == before else None
+
+
+def _holdout(node: Node | None, data: Data | None, problems: Problems) -> float:
+    """The share of the dev pairs that is held out; 0 without the key."""
+    if node is None or node.value is None:
+        return 0.0
+    share = node.value
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        problems.add(node.where, "metric.holdout", f"expected a share of the dev pairs in [0, 1), got {share!r}")
+        return 0.0
+    names = [set_name(dev_set) for dev_set in data.dev] if data else []
+    for name in names:
+        if share and name + HELD in names:
+            problems.add(node.where, "metric.holdout", f"the held-out part of {name} would be called as another set is")
+    return float(share)
 
 
 def check_end(search: Search, node: Node, problems: Problems) -> None:

@@ -120,6 +120,8 @@ class Space:
         for later in ("evaluations", "prompts"):  # keys that studies of earlier versions lack
             if out["data"][later] is None:
                 del out["data"][later]
+        if not self.metric.holdout:
+            del out["metric"]["holdout"]
         return {key: value for key, value in out.items() if value or key not in ("points", "smoke", "plugins")}
 
     def to_yaml(self) -> str:

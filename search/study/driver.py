@@ -120,6 +120,7 @@ class Driver:
             encoder=space.encoder,
             data=asdict(space.data),
             metric=space.metric.name,
+            holdout=space.metric.holdout,
             mode="max" if space.metric.mode == "max" else "min",
             params=trial.params,
             seed=trial.seed,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.statistics.empirical_bayes import Posterior, posterior
+from analysis.statistics.empirical_bayes import Chosen, Posterior, posterior
 
 
 def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
     """With the best as the picked one, and one in n unlike the others."""
     picked = int(np.where(pruned, -np.inf, values).argmax())
-    return posterior(values, sds, pruned, picked, 1 / len(values))
+    return posterior(values, sds, pruned, Chosen(picked, 1 / len(values), 0.0, float(sds[picked])))
 
 
 NONE = np.zeros(60, dtype=bool)  # pruned
@@ -67,3 +67,17 @@ def test_probability_best_by_hand() -> None:
     found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
     among = np.array([True, True, False])
     assert found.probability_best(among) == pytest.approx([0.75, 0.25, 0.0])
+
+
+def test_a_chosen_point_by_hand() -> None:
+    """Others at 0 for certain: the posterior is that of two explanations, like the others (at 0) or anywhere."""
+    values, sds = np.append(np.zeros(40), 3.0), np.full(41, 0.5)
+    for luck, sd in ((0.0, 0.5), (1.0, 0.4)):
+        found = posterior(values, sds, np.zeros(41, dtype=bool), Chosen(40, 0.1, luck, sd))
+        grid = found.grid
+        others = np.exp(-0.5 * ((3.0 - luck - 0.0) / sd) ** 2) / sd
+        even = np.exp(-0.5 * ((3.0 - grid) / 0.5) ** 2) / 0.5 / len(grid)
+        alike = 0.9 * others / (0.9 * others + 0.1 * even.sum())
+        expected = (1 - alike) * float(even @ grid / even.sum())
+        assert found.mean[40] == pytest.approx(expected, abs=0.05)
+        assert found.weights.sum(axis=1) == pytest.approx(np.ones(41))

@@ -10,10 +10,12 @@ from scipy.stats import spearmanr
 
 from analysis.statistics.correlation import (
     expected_best,
+    expected_best_error,
     expected_best_interval,
     paired_bootstrap,
     spearman_influence,
 )
+from analysis.statistics.league import duel
 from trainables.evaluation.metrics import spearman
 
 
@@ -87,3 +89,25 @@ def test_expected_best_interval_covers(rng: np.random.Generator) -> None:
         low, high = expected_best_interval(rng.normal(size=80), [10])
         hits += low[0] <= truth <= high[0]
     assert hits >= 50  # 95 % nominal: fewer than 50 of 60 has odds below 1 in 10,000
+
+
+def test_expected_best_error_by_hand() -> None:
+    # Of 0..9 the best four stand 2.5 above the next. The best of all ten is the largest: every spacing counts in full;
+    # of a single one the j largest hold it with chance j / 10, which makes sqrt(10) / 10.
+    values = np.arange(10.0)
+    error, df = expected_best_error(values, [10, 1])
+    assert error == pytest.approx([2.5 * np.sqrt(sum(1 / j**2 for j in range(1, 11))), 2.5 / np.sqrt(10)])
+    assert df == 2.0
+    low, high = expected_best_interval(values, [10])
+    assert high[0] - 9 == pytest.approx(9 - low[0]) == pytest.approx(4.302653 * error[0])  # Student's t, 2 df
+    assert expected_best_error(np.arange(100.0), [5])[1] == 10.0  # a fifth of 100, halved
+    assert expected_best_error(np.array([1.0, 2.0, 4.0]), [3])[0][0] == pytest.approx(2.0 * np.sqrt(1 + 1 / 4 + 1 / 9))
+    with pytest.raises(ValueError, match="expected 3 values at least, got 2"):
+        expected_best_error([1.0, 2.0], [1])
+
+
+def test_a_method_seldom_beats_itself_with_fewer_trials() -> None:
+    """At 100 against 10 trials with an exponential upper tail, the hardest that the error allows for."""
+    draws = np.random.default_rng(5)
+    found = [duel("a", draws.exponential(size=100), "b", draws.exponential(size=10), 10).p_value for _ in range(600)]
+    assert np.mean(np.array(found) < 0.05) <= 0.05 + 0.018  # two standard errors

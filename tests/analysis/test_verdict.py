@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from scipy.stats import t as student
 from simulate import METRIC, SimulatedStudy, World
 
@@ -283,7 +284,12 @@ def test_picked_by_hand() -> None:
     assert fresh.sds(np.array([1.0, 4.0]), np.array([False, True])) == pytest.approx(
         [CAUTION * np.sqrt(0.25 + 0.2), np.sqrt(0.25 / 4 + 0.2)]
     )
-    assert fresh.unlike == pytest.approx(1.5 / 30)
+    assert fresh.unlike == pytest.approx(3 / 30)
+    assert replace(fresh, tried=8).unlike == 0.25
+    z = norm.isf([0.625 / 30.25, 1.625 / 30.25])  # Blom's scores of the two largest of 30
+    assert fresh.luck(0.6) == pytest.approx(
+        (kept * z.mean(), np.sqrt(0.36 - 0.2 + rest + kept**2 * (z[0] - z[1]) ** 2 / 4))
+    )
     difference, error, paired = fresh.against({1: 2.0, 2: 3.0, 3: 9.0}, {1: 1.0, 2: 1.5}, 99.0, 2)
     gaps, gaps_df = moderate([1.0, 1.5], 0.5)
     assert (difference, paired) == (1.25, 2)
@@ -295,8 +301,11 @@ def test_picked_by_hand() -> None:
     found = replace(fresh, confirmed=False, n=1)
     plain = Error(0.25, 20.0, 0.2)
     largest = bound_of_largest(0.025, plain.sd, plain.freedom, 30)
-    assert found.below() == pytest.approx(largest)
-    assert found.interval([2.0])[0] == pytest.approx(np.hypot(largest, 1.959964 * np.sqrt(0.8)))
+    middle = plain.sd * 2.04276  # expected maximum of 30 normals
+    assert found.below(0.0) == pytest.approx(largest)
+    assert found.below(0.7) == pytest.approx(middle + np.hypot(largest - middle, 0.7), rel=1e-3)
+    assert found.interval([2.0])[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
+    assert found.luck(0.6) == (0.0, 0.6)
     assert found.unlike == pytest.approx(1 / 30)
     assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
     assumed = replace(found, noise=replace(NOISE, repeats=0))

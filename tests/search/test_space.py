@@ -221,6 +221,14 @@ def test_mean_metrics(tmp_path: Path) -> None:
     assert space.metric.name == "mean(stsb_dev,sickr_dev)"
 
 
+def test_held_out_dev_pairs(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD, "metric.holdout=0.5")
+    assert space.metric.holdout == 0.5
+    assert space.resolved()["metric"] == {"name": "stsb_dev", "mode": "max", "holdout": 0.5}
+    assert "holdout" not in space_of(tmp_path, GOOD).resolved()["metric"]
+    assert smoke(space).metric.holdout == 0.5
+
+
 def test_metric_keys_of_files() -> None:
     assert [metric_key(s) for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz")] == [
         "stsb_dev",

@@ -99,6 +99,17 @@ search: {trials: 8}
         (["params.dropout={float: [0.1"], None),
         (["data.dev.2=atec"], ["--set data.dev.2: expected a number from 0 to 0 for a list, got '2'"]),
         (["metric.name=atec_dev"], None),
+        (
+            ["metric.holdout=1"],
+            ["--set metric.holdout: expected a share of the dev pairs in [0, 1), got 1"],
+        ),
+        (
+            ["metric.holdout=0.5", "data.dev=[stsb, stsb_held]"],
+            [
+                "--set data.dev: unknown data set 'stsb_held'; did you mean 'stsb'?",
+                "--set metric.holdout: the held-out part of stsb would be called as another set is",
+            ],
+        ),
         (["extends=quickstart.yaml"], ["--set extends: belongs in a file"]),
         (
             ["search.repeats=0", "pruner.kind=fast"],

@@ -6,6 +6,7 @@ import re
 
 DEV_SUFFIX = "_dev"
 DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: the most that the trial has held on its GPU so far, 1e9 bytes
+HELD = "_held"  # of a set's held-out part: stsb_held_dev (`metric.holdout`)
 
 
 def metric_parts(metric: str) -> list[str]:
@@ -34,4 +35,14 @@ def normal_metric(metric: str) -> str:
     Raises: ValueError as `metric_parts`.
     """
     parts = metric_parts(metric)
+    return f"mean({','.join(parts)})" if "(" in metric else parts[0]
+
+
+def held_metric(metric: str) -> str:
+    """The same metric of the pairs that were held out.
+
+    >>> held_metric("mean(stsb_dev,atec_dev)")
+    'mean(stsb_held_dev,atec_held_dev)'
+    """
+    parts = [part.removesuffix(DEV_SUFFIX) + HELD + DEV_SUFFIX for part in metric_parts(metric)]
     return f"mean({','.join(parts)})" if "(" in metric else parts[0]

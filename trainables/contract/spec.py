@@ -22,6 +22,7 @@ class TrialSpec:
         data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...,
             "evaluations": {name: folder or None}, "prompts": {"query": text, "document": text}}.
         metric: dev metric that selects: `stsb_dev`, or `mean(stsb_dev,atec_dev)`; Spearman in [-1, 1].
+        holdout: share of the dev pairs that do not select and are reported beside (`<set>_held_dev`), in [0, 1).
         params: YAML-named hyperparameters (searched, constant and preset values together).
         seed: drives initialisation, dropout, batches and augmentation.
         folder: absolute path or fsspec URI of the trial's own folder; holds `last/` while running, `best/` at the end.
@@ -35,6 +36,7 @@ class TrialSpec:
     data: Mapping[str, Any]
     metric: str
     mode: Literal["max", "min"] = "max"
+    holdout: float = 0.0
     params: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     folder: str

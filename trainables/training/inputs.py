@@ -25,6 +25,7 @@ from trainables.contract.metric_names import DEV_SUFFIX
 from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.spec import TrialSpec
+from trainables.data.holdout import held_out
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
@@ -146,7 +147,7 @@ def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
 
 def inputs_key(spec: TrialSpec) -> Hashable:
     """Equal for trials that share their inputs."""
-    return (spec.method, spec.plugins, spec.encoder, json.dumps(spec.data, sort_keys=True, default=list))
+    return (spec.method, spec.plugins, spec.encoder, spec.holdout, json.dumps(spec.data, sort_keys=True, default=list))
 
 
 def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
@@ -158,7 +159,7 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     language, columns = data["language"], data.get("columns")
     phase("reading the data")
     corpus = load_corpus(data["train"], language, declaration.columns, columns)
-    dev = tuple(load_pairs(name, "dev", language, columns) for name in data["dev"])
+    dev = held_out((load_pairs(name, "dev", language, columns) for name in data["dev"]), spec.holdout)
     texts = itertools.chain(*corpus.columns.values(), *(side for p in dev for side in (p.first, p.second)))
     phase("loading the encoder")
     source = load_source(declaration.encoders, spec.encoder, language, texts)
