@@ -19,6 +19,7 @@ from search.schema import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from analysis.statistics.confirm_forecast import ConfirmForecast
     from analysis.statistics.importance import Importance
     from analysis.statistics.verdict import Verdict
 
@@ -98,6 +99,15 @@ class StudyResults:
         from analysis.statistics.study_verdict import study_verdict
 
         return study_verdict(self.study)
+
+    def forecast(self, top: int = 3, seeds: int = 5) -> ConfirmForecast:
+        """What confirming the `top` best points and the baseline on `seeds` fresh seeds could show, before it is paid.
+
+        Raises: AnalysisError if no trial of the search has been completed.
+        """
+        from analysis.statistics.confirm_forecast import confirm_forecast
+
+        return confirm_forecast(self.study, top, seeds)
 
     @cached_property
     def importance(self) -> Importance:

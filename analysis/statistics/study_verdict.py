@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analysis.statistics.evaluated import SeedValues
-from analysis.statistics.seed_noise import learned
+from analysis.statistics.seed_noise import Prior, learned
 from analysis.statistics.verdict import Verdict, judge
 from analysis.tables.study import Study, read_study
 from search import schema
@@ -24,8 +24,13 @@ def study_verdict(study: Study) -> Verdict:
         study.metric,
         study.similarities,
         looks=study.confirmations,
-        prior=learned(_related(study)),
+        prior=study_prior(study),
     )
+
+
+def study_prior(study: Study) -> Prior:
+    """The prior of the seed noise that the store's other studies of the method, encoder and metric give."""
+    return learned(_related(study))
 
 
 def _related(study: Study) -> Iterator[SeedValues]:

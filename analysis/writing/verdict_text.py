@@ -9,6 +9,7 @@ from analysis.statistics.power import Power
 from analysis.statistics.seed_noise import PRIOR_DF, SeedNoise
 from analysis.statistics.verdict import Verdict
 from analysis.tables.holdout import held
+from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 
 SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
@@ -36,9 +37,8 @@ def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's set
     lines.append(_probability(v))
     lines.append(_gain_line(v, number, study, baseline))
     if v.power:
-        lines.append(_power_line(v.power, number))
-    points = "points" if v.metric.scale == 100 else "units"
-    lines.append(f"Noise: {number(v.noise.sd)} {points} standard deviation by the seed alone ({_source(v.noise)}).")
+        lines.append(f"{power_text(v.power, number)}.")
+    lines.append(noise_line(v.noise, v.metric, number))
     if v.pairs is None:
         lines.append("The choice of dev pairs is not in these figures: the trials' similarities are not at hand.")
     if not v.confirmed:
@@ -84,14 +84,20 @@ def _source(noise: SeedNoise) -> str:
     return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more for what was believed before: {believed}"
 
 
-def _power_line(power: Power, number: Callable[..., str]) -> str:
-    """What could have been seen, and what would make more visible."""
+def noise_line(noise: SeedNoise, metric: Metric, number: Callable[..., str]) -> str:
+    """How much the seed alone moves a value, and how that is known."""
+    points = "points" if metric.scale == 100 else "units"
+    return f"Noise: {number(noise.sd)} {points} standard deviation by the seed alone ({_source(noise)})."
+
+
+def power_text(power: Power, number: Callable[..., str]) -> str:
+    """What can be seen, and what would make more visible."""
     now = f"With these pairs and {power.seeds} seeds a gain below {number(power.visible)} is likely to stay unseen"
     if not power.seeds_help:
-        return f"{now}; more seeds will not help, the dev set is too small for less than {number(power.floor)}."
+        return f"{now}; more seeds will not help, the dev set is too small for less than {number(power.floor)}"
     more = f"{power.more - power.seeds} more seeds would make it {number(power.visible_more)}"
     limit = f", no number of seeds less than {number(power.floor)}" if power.floor > 0 else ""
-    return f"{now}; {more}{limit}."
+    return f"{now}; {more}{limit}"
 
 
 def _correction(v: Verdict, number: Callable[..., str]) -> str:

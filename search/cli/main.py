@@ -98,14 +98,33 @@ def resume(
 @click.argument("study", required=False)
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="best points to run again")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="fresh seeds for each")
+@click.option("--forecast", is_flag=True, help="run nothing: say which gain it could show, and what it would cost")
 @STORAGE
 @ADDRESS
 @user_errors
-def confirm(study: str | None, top: int, seeds: int, storage: str, address: str | None) -> None:
+def confirm(study: str | None, top: int, seeds: int, forecast: bool, storage: str, address: str | None) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds; hopeless points stop early."""
+    if forecast:
+        _forecast_confirming(study, top, seeds, storage)
+        return
     from search import api
 
     finish(api.confirm(study, storage, top=top, seeds=seeds, address=address))
+
+
+def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:
+    """Print what `confirm` could show; the noise it rests on is the analysis's to tell."""
+    import analysis
+    from analysis.errors import AnalysisError, InputError
+    from analysis.writing.forecast_text import forecast_lines
+    from search.store.errors import UserError
+
+    try:
+        results = analysis.read(study, storage=storage)
+        lines = forecast_lines(results.forecast(top, seeds), results.study)
+    except (AnalysisError, InputError) as error:
+        raise UserError(str(error)) from None
+    click.echo("\n".join(lines))
 
 
 @main.command()
