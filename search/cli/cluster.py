@@ -135,13 +135,21 @@ def follow(job: str | None, cluster: str) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
-@NEEDED
+@click.argument("study", required=False)
+@click.option("--cluster", metavar="FILE", help="the study of a job (its name in place of STUDY) on this cluster")
+@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="URI")
 @user_errors
-def stop(job: str | None, cluster: str) -> None:
-    """Pause the study of JOB (the newest one by default): its trials save their state, `search resume` goes on."""
+def stop(study: str | None, cluster: str | None, storage: str) -> None:
+    """Pause STUDY (the newest one by default): its trials save their state, `search resume` goes on."""
+    if cluster is None:
+        from search.running.remove import stop_study
+
+        name = stop_study(storage, study)
+        click.echo(f"study {name} pauses within seconds; go on with `search resume {name}`")
+        return
     from search.remote.jobs import stop_job
 
+    job = study
     click.echo(f"job {stop_job(cluster, job)} pauses its study; go on with `search resume --cluster {cluster}`")
 
 

@@ -151,6 +151,16 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
     sys.exit(2 if any(item.space is None for item in checked) else 0)
 
 
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of space files, for editors: search schema > space.schema.json."""
+    import json
+
+    from search.space.json_schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
+
+
 def finish(result: StudyResult) -> None:
     """Print how a life of a study ended and leave with its exit code."""
     from search.running.result import closing_lines
@@ -172,6 +182,37 @@ def status(study: str | None, storage: str, form: str) -> None:
     from search.console.status import print_status
 
     print_status(storage, study, form)
+
+
+@main.command()
+@at_cluster
+@click.argument("study", required=False)
+@click.argument("trial", required=False)
+@STORAGE
+@user_errors
+def logs(study: str | None, trial: str | None, storage: str) -> None:
+    """What TRIAL of STUDY (or every trial that has something to say) printed and warned, and how it failed."""
+    from search.console.logs import log_lines
+
+    click.echo("\n".join(log_lines(storage, study, trial)))
+
+
+@main.command()
+@click.argument("study")
+@STORAGE
+@click.option("--yes", is_flag=True, help="do not ask")
+@user_errors
+def delete(study: str, storage: str, yes: bool) -> None:
+    """Delete STUDY: its folder with all checkpoints, its runs and artifacts in MLflow."""
+    from search.running.remove import deletable, delete_study
+
+    folder, what = deletable(storage, study)
+    click.echo(what)
+    if not yes and not click.confirm("Delete all of it?"):
+        click.echo("nothing was deleted")
+        sys.exit(1)
+    runs = delete_study(folder)
+    click.echo(f"{folder.study} is deleted; {runs} runs are marked deleted in MLflow (`mlflow gc` frees their rows)")
 
 
 @main.command(name="list")

@@ -1,4 +1,4 @@
-"""What a search will cost, measured: a few real steps of its smallest and its largest configuration. No Ray."""
+"""What a search will cost, measured: a few real steps with all numbers low, and with all of them high. No Ray."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     """
     small, large = (measure(space, point) for point in extremes(space))
     lines = [
-        f"forecast: {name} configuration {describe(cost)}" for name, cost in (("smallest", small), ("largest", large))
+        f"forecast: with the {name} values {describe(cost)}" for name, cost in (("lowest", small), ("highest", large))
     ]
     if large.stop == "failed:oom":
-        lines.append(f"WARNING: the largest configuration does not fit into memory: {large.reason}")
+        lines.append(f"WARNING: the configuration of the highest values does not fit into memory: {large.reason}")
     whole = [cost for cost in (small, large) if cost.stop == "completed"]
     if not whole:
         return lines

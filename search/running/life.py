@@ -91,6 +91,7 @@ class Life:
 
     def _run(self, journal: Journal) -> StudyResult:
         self.folder.mark_pause(False)
+        self.folder.asked_to_stop()  # left for an earlier driver
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger)
         mirror = Mirror(self.folder)

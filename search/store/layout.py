@@ -7,6 +7,9 @@
 <storage>/<study>/trials/<id>/      a trial's checkpoints
 <storage>/<study>/trials/<id>/PAUSE while the trial is to pause at its rung, or waits there
 <storage>/<study>/PAUSE             while the study is being interrupted
+<storage>/<study>/STOP              somebody wants its driver to pause it (in the driver's working copy)
+<storage>/<study>/trials/<id>/STOP  somebody wants this trial to end at its next evaluation
+<storage>/<study>/trials/<id>/log.txt what the trial printed and warned
 <storage>/mlflow.db                 the default tracking store
 
 The driver writes its own files on a local disk. Behind a URI that is a working copy in the cache folder, sent on by
@@ -36,6 +39,7 @@ from search.store.errors import UserError
 from trainables.contract.trial_files import PAUSE_FILE, TRIALS
 
 SENT = ("space.yaml", "environment.json", "optuna.log", "tracking.jsonl")  # what `push` sends, the journal last
+STOP_FILE = "STOP"
 CLUSTER_FILE = "SEARCH_CLUSTER"  # environment variable: the cluster file that the laptop's user gave with --cluster
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a study: a folder, a tag in filters, a word in a shell
 TAKEN = ("mlflow.db", "mlruns", "mlartifacts")  # what MLflow puts into a storage
@@ -138,6 +142,23 @@ class StudyFolder:
             filesystem.pipe_file(path, b"")
         elif filesystem.exists(path):
             filesystem.rm_file(path)
+
+    def ask_to_stop(self, trial_id: str | None = None) -> None:
+        """Leave word for the driver, on this machine: pause the study, or end a trial at its next evaluation."""
+        place = self._stop(trial_id)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+
+    def asked_to_stop(self, trial_id: str | None = None) -> bool:
+        """Whether there is such word; it is heard once."""
+        try:
+            self._stop(trial_id).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _stop(self, trial_id: str | None) -> Path:
+        return self.local / STOP_FILE if trial_id is None else self.local / TRIALS / trial_id / STOP_FILE
 
     def delete(self, path: str) -> bool:
         """Remove a file or folder (absolute path or URI); whether it was there."""

@@ -21,6 +21,7 @@ from search.study.plan import Plan
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
+STOP_LOOK_S = 1.0  # between two looks whether `search stop` has left word
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
 TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
@@ -73,6 +74,7 @@ class Driver:
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this life, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
+        self._look = 0.0
         self.status: Status = "finished"
         self.reason = ""  # why the life ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
@@ -139,6 +141,8 @@ class Driver:
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
             self._write("eval", id=trial_id, **fields)
         verdict = self.plan.evaluated(trial, evaluation)
+        if self.folder.asked_to_stop(trial_id):
+            verdict = "prune"
         if verdict == "pause":
             self.folder.mark_trial(trial_id, True)
         self.tick()
@@ -220,7 +224,11 @@ class Driver:
         self._end("failed", reason, pause=True)
 
     def tick(self) -> None:
-        """Look at the budgets."""
+        """Look at the budgets, and now and then whether somebody wants the study to pause."""
+        if not self.pausing and time.monotonic() >= self._look:
+            self._look = time.monotonic() + STOP_LOOK_S
+            if self.folder.asked_to_stop():
+                self.interrupt("SIGINT")
         if not self.reason and (over := self._over_budget(self._now())):
             self._end(*over)
 

@@ -64,6 +64,7 @@ def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
     from trainables.training import trial
 
     monkeypatch.setattr(trial, "run_trial", lambda *_: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))
-    assert "WARNING: the largest configuration does not fit into memory: no memory left" in forecast_lines(
-        space(tmp_path), None
+    assert (
+        "WARNING: the configuration of the highest values does not fit into memory: no memory left"
+        in forecast_lines(space(tmp_path), None)
     )

@@ -37,3 +37,17 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path):
         half()
     assert path.read_bytes() == b"first"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "hint"),
+    [
+        ("min", ("float", "int", "choice"), "; allowed: float, int, choice"),
+        ("bayes", ("grid", "random", "tpe", "cmaes"), "; did you mean 'tpe'?"),
+        ("tp", ("grid", "random", "tpe", "cmaes"), "; did you mean 'tpe'?"),
+    ],
+)
+def test_hints_do_not_mislead(word: str, known: tuple[str, ...], hint: str) -> None:
+    from trainables.contract.errors import did_you_mean
+
+    assert did_you_mean(word, known) == hint

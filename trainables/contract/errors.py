@@ -28,6 +28,10 @@ def last_line(error: object) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
+# Words that people try, which the spelling alone would take for another one. None: nothing is meant by it here.
+MEANT = {"bayes": "tpe", "bayesian": "tpe", "min": None, "max": None, "rand": "random", "sha": "successive_halving"}
+
+
 def closest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
     """The known word that a mistyped one most likely means, or None.
 
@@ -36,7 +40,10 @@ def closest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str |
     """
     if not isinstance(word, str):
         return None
-    found = difflib.get_close_matches(word[:100], [k for k in known if isinstance(k, str)], 1, cutoff)
+    words = [k for k in known if isinstance(k, str)]
+    if word in MEANT:
+        return meant if (meant := MEANT[word]) in words else None
+    found = difflib.get_close_matches(word[:100], words, 1, cutoff)
     return found[0] if found else None
 
 

@@ -7,6 +7,7 @@ LAST = "last"  # what a trial needs to go on
 STATE = f"{LAST}/state.pt"
 WEIGHTS = "best/weights.safetensors"  # encoder and head of the best evaluation
 TRIAL = "best/trial.json"  # the trial's spec and the evaluation that the weights belong to
+LOG = "log.txt"  # what the trial printed and warned, in its first and last part
 SIMILARITIES = "best/similarities.npz"  # cosine of every dev pair at that evaluation
 
 # In the study's folder.

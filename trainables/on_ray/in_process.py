@@ -72,9 +72,10 @@ class InProcess:
         def loop() -> None:
             from trainables.training.distributed import World
             from trainables.training.trial import run_trial
+            from trainables.training.trial_log import kept_log
 
             world = World(device=device(spec))
-            with heard(lambda what, done, of: self._messages.put(phase_message(what, done, of))):
+            with kept_log(spec.folder), heard(lambda what, done, of: self._messages.put(phase_message(what, done, of))):
                 outcome = run_trial(spec, report, world, self._kept, partial(pausing, spec))
             self._messages.put(outcome_message(outcome))
 

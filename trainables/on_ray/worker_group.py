@@ -222,6 +222,7 @@ def serve(config: dict[str, Any]) -> None:
 
     from trainables.training.distributed import World
     from trainables.training.trial import ProcessCache, classify, run_trial
+    from trainables.training.trial_log import kept_log
 
     mailbox, context, kept = config["mailbox"], ray.train.get_context(), ProcessCache()
     rank, number = context.get_world_rank(), 0
@@ -245,7 +246,10 @@ def serve(config: dict[str, Any]) -> None:
         place = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
         world = World(rank, context.get_world_size(), place)
         try:
-            with heard(tell) if rank == 0 else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if rank == 0:
+                    stack.enter_context(kept_log(spec.folder))
+                    stack.enter_context(heard(tell))
                 outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
         except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):

@@ -1,0 +1,44 @@
+"""Stopping and deleting studies from outside their driver."""
+
+from __future__ import annotations
+
+from search.console.status import is_running, study_status
+from search.schema import tracking_uri
+from search.space import load_space
+from search.store.errors import UserError
+from search.store.layout import StudyFolder, absolute, find_study
+from search.tracking.removal import remove_runs
+
+
+def stop_study(storage: str, study: str | None) -> str:
+    """Ask the driver of a study on this machine's disk to pause it. Returns: the study's name.
+
+    Raises: UserError when no driver runs it, or its storage is a bucket, whose driver is at its cluster.
+    """
+    folder = find_study(absolute(storage), study)
+    status = study_status(folder)[0]
+    if status.state != "running":
+        raise UserError(f"study {folder.study} is not running: {status.state}")
+    folder.ask_to_stop()
+    return folder.study
+
+
+def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
+    """A study that nobody runs, and what it holds in words.
+
+    Raises: UserError when there is no such study, or a driver runs it.
+    """
+    folder = find_study(absolute(storage), study)
+    status, _, ledger = study_status(folder)
+    if is_running(folder, ledger, 2**62):
+        raise UserError(f"study {folder.study} is being run; `search stop {folder.study}` first")
+    return folder, f"{folder.uri}: {len(ledger.trials)} trials, {status.disk_bytes / 1e6:,.0f} MB, their runs in MLflow"
+
+
+def delete_study(folder: StudyFolder) -> int:
+    """Remove a study's runs and artifacts from MLflow, then its folder. Returns: how many runs there were."""
+    space = load_space(folder.space)
+    runs = remove_runs(tracking_uri(storage=folder.storage), space, folder.study)
+    folder.delete(folder.uri)
+    folder.delete(str(folder.local))
+    return runs

@@ -1,0 +1,134 @@
+"""The format of a space file as a JSON schema: editors complete and explain keys and mark mistakes while one types.
+
+It says less than `search check`, which knows which keys fit together: a file that the schema accepts may still be
+wrong, one that is right is accepted (every shipped space is, by test).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search.space.params import KINDS
+from search.space.sections import Pruner, Resources, Search
+from search.space.space import TRAIN_KEYS
+from trainables.contract.declaration import Declaration
+from trainables.contract.knobs import Knob, knobs
+from trainables.contract.registry import declared, method_names
+
+Schema = dict[str, Any]
+TYPES = {"float": "number", "int": "integer", "bool": "boolean", "str": "string"}
+TEXT: Schema = {"type": "string", "minLength": 1}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+ANYTHING: Schema = {"type": "object"}
+
+
+def json_schema() -> Schema:
+    """JSON schema (draft 2020-12) of space files for the methods that are known here."""
+    declarations: list[Declaration] = [declared(name) for name in method_names()]
+    known: dict[str, list[Knob]] = {}  # methods may take different values under one name
+    for declaration in declarations:
+        for name, knob in knobs(declaration.config).items():
+            if knob not in known.setdefault(name, []):
+                known[name].append(knob)
+    presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {"none"})
+    properties: Schema = {
+        "name": {**TEXT, "description": "of the space; studies are numbered after it [the file's name]"},
+        "method": {"description": "what is trained; a plugin's name too", **_hinted(method_names())},
+        "encoder": {**TEXT, "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors"},
+        "preset": {"description": "a paper's setting as the base", "type": ["string", "null"], "examples": presets},
+        "extends": {**TEXT, "description": "another space file, relative to this one, that this one changes"},
+        "data": _data(),
+        "metric": _object(
+            {"name": {**TEXT, "description": "<set>_dev or mean(a_dev,b_dev)"}, "mode": {"enum": ["max", "min"]}}
+        ),
+        "params": {
+            "type": "object",
+            "description": "a bare value is a constant; {float: [low, high]}, {int: ...}, {choice: [...]} are searched",
+            "properties": {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS},
+        },
+        "points": {"type": "array", "items": ANYTHING, "description": "listed points, instead of their product"},
+        "search": _section(Search),
+        "pruner": _section(Pruner),
+        "resources": _section(Resources),
+        "train": _object({name: _value(known[name][0]) for name in TRAIN_KEYS if name in known}),
+        "smoke": {**ANYTHING, "description": "changes that --smoke makes on top of its own"},
+        "plugins": {**TEXTS, "description": "Python files, relative to this one, with methods or evaluations"},
+    }
+    strict = {"properties": {"params": {"propertyNames": {"enum": sorted(set(known) - set(TRAIN_KEYS))}}}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Search space",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        # A plugin's method has parameters of its own.
+        "if": {"not": {"required": ["plugins"]}},
+        "then": strict,
+    }
+
+
+def _hinted(words: Any) -> Schema:
+    return {"type": "string", "examples": sorted(words)}
+
+
+def _data() -> Schema:
+    texts_or_one = {"anyOf": [TEXT, TEXTS]}
+    return _object(
+        {
+            "train": {**TEXT, "description": "a named corpus or a file"},
+            "dev": {**texts_or_one, "description": "named pair sets or files; they select"},
+            "language": {"enum": ["en", "zh"]},
+            "parser": {"type": ["string", "null"], "description": "spaCy pipeline of a method that parses"},
+            "columns": {"type": ["object", "null"], "description": "our column name: the file's"},
+            "evaluations": {"type": ["object", "null"], "description": "from outside: name: folder of its data"},
+        }
+    )
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _section(settings: type[Any]) -> Schema:
+    doc = (settings.__doc__ or "").strip().splitlines()[0]
+    return {**_object({name: _value(knob) for name, knob in knobs(settings).items()}), "description": doc}
+
+
+def _value(knob: Knob) -> Schema:
+    """A bare value."""
+    if knob.kind == "ints":
+        out: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+    elif knob.choices is not None:
+        out = {"enum": list(knob.choices)}
+    else:
+        limits = {
+            "minimum": knob.low,
+            "maximum": knob.high,
+            "exclusiveMinimum": knob.above,
+            "exclusiveMaximum": knob.below,
+        }
+        out = {"type": TYPES[knob.kind], **{key: limit for key, limit in limits.items() if limit is not None}}
+    words: list[Schema] = [{"type": "null"}, {"const": "auto"}] if knob.optional else []
+    if knob.name == "time":
+        words.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s
+    return {"description": knob.doc, "default": knob.default, **({"anyOf": [out, *words]} if words else out)}
+
+
+def _param(found: list[Knob]) -> Schema:
+    """A constant, or what is searched, for the methods that have a parameter of this name."""
+    forms = [form for knob in found for form in _forms(knob)]
+    return {"description": found[0].doc, "default": found[0].default, "anyOf": forms}
+
+
+def _forms(knob: Knob) -> list[Schema]:
+    value = _value(knob)
+    plain = {key: v for key, v in value.items() if key not in ("description", "default")}
+    bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    listed = {"type": "array", "items": plain, "minItems": 1}
+    kinds: Schema = {kind: listed if kind in ("choice", "grid") else bounds for kind in KINDS}
+    if knob.kind not in ("float", "int") or knob.choices is not None:
+        kinds = {kind: shape for kind, shape in kinds.items() if shape is listed}
+    else:
+        kinds = {kind: shape for kind, shape in kinds.items() if shape is listed or kind == knob.kind}
+    searched = _object({**kinds, "log": {"type": "boolean"}, "step": {"type": "number"}, "when": ANYTHING})
+    return [plain, {**searched, "minProperties": 1}]
