@@ -64,10 +64,19 @@ _POOLINGS = {
 }
 _GCLSR_2 = {
     "GCLSR-base": {"augmentation": "none", "self_attention": False, "group_size": 4096},
+    "GCLSR-base+EDA": {"sentence_augmentation": "eda", "self_attention": False, "group_size": 4096},
+    "GCLSR-base+TransL": {"sentence_augmentation": "back_translation", "self_attention": False, "group_size": 4096},
     "GCLSR-base+PWVA": {"augmentation": "partial", "self_attention": False, "group_size": 4096},
     "GCLSR-base+PWVA+self-att": {"augmentation": "partial", "self_attention": True, "group_size": 4096},
+    "GCLSR-base+EDA+self-att+GP": {"sentence_augmentation": "eda", "self_attention": True, "group_size": 16},
+    "GCLSR-base+TransL+self-att+GP": {
+        "sentence_augmentation": "back_translation",
+        "self_attention": True,
+        "group_size": 16,
+    },
     "GCLSR-base+PWVA+self-att+GP": {"augmentation": "partial", "self_attention": True, "group_size": 16},
 }
+_GCLSR_2 = {name: {"augmentation": "none", "sentence_augmentation": "none"} | row for name, row in _GCLSR_2.items()}
 _MOMENTA = {
     str(m): {"momentum": m, "momentum_after_warmup": m} for m in (0.8, 0.9, 0.99)
 } | {"0.9 then 0.8": {"momentum": 0.9, "momentum_after_warmup": 0.8}}  # fmt: skip

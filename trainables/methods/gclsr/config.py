@@ -53,7 +53,19 @@ class GclsrConfig(RunConfig):
     p_rzs: float = knob(0.2, "probability of random zero setting", low=0, high=1)
     p_ifft: float = knob(0.1, "probability of the Fourier operation", low=0, high=1)
     p_rbn: float = knob(0.2, "probability of random background noise", low=0, high=1)
-    self_attention: bool = knob(True, "word-importance attention in training (6.3)")
+    sentence_augmentation: str = knob(
+        "none",
+        "how the second view's sentence is changed before its words are (Tables 2-3, D53)",
+        choices=("none", "eda", "back_translation"),
+    )
+    eda_share: float = knob(0.1, "alpha of EDA, share of the words that an operation changes (D53)", above=0, below=1)
+    back_translations: str | None = knob(
+        None, "table with columns sentence and translation, for back_translation", kind="str", optional=True
+    )
+    self_attention: bool = knob(True, "attention in training (6.3)")
+    attention_form: str = knob(
+        "importance", "word importance, or the softmax attention of BERT (6.3, D53)", choices=("importance", "bert")
+    )
     attention_at_eval: bool = knob(False, "apply it at evaluation too (D44)")
     projector_last_bn: bool = knob(True, "batch-norm after the last projector layer (D45)")
     oov: str = knob(
@@ -69,6 +81,12 @@ class GclsrConfig(RunConfig):
             for key in ("group_size", "num_groups")
             if v[key] is not None and TEXTCNN_WIDTH % v[key]
         ]
+        if v["sentence_augmentation"] == "back_translation" and not v["back_translations"]:
+            found.append(("back_translations", "back_translation needs a file of pairs, got none"))
+        if v["attention_form"] == "bert" and not v["self_attention"]:
+            found.append(("attention_form", "bert needs self_attention true, got false"))
+        if v["attention_form"] == "bert" and v["attention_at_eval"]:
+            found.append(("attention_form", "bert is for training only, got attention_at_eval true"))
         total = v["p_gwn"] + v["p_rzs"] + v["p_ifft"] + v["p_rbn"]
         if abs(total - 1) > 1e-6:
             found.append(("p_gwn", f"p_gwn + p_rzs + p_ifft + p_rbn must be 1, got {total:g}"))
@@ -82,12 +100,25 @@ class GclsrConfig(RunConfig):
         return found
 
 
+def check_sentences(spec: Mapping[str, Any]) -> None:
+    """Pre-flight: what the augmentation of sentences reads is there. Raises: DataError."""
+    from trainables.methods.gclsr.sentences import back_translations
+    from trainables.methods.sda.comparison_edits import wordnet
+
+    params = spec["params"]
+    if params.get("sentence_augmentation") == "eda":
+        wordnet(spec["data"]["language"])
+    if params.get("sentence_augmentation") == "back_translation" and (path := params.get("back_translations")):
+        back_translations(path)
+
+
 GCLSR = Declaration(
     name="gclsr",
     config=GclsrConfig,
     columns="sentences",
     encoders=WORD_VECTORS,
     code="trainables.methods.gclsr.method:METHOD",
+    preflight=check_sentences,
     # Projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores; the
     # schedule runs over epochs, so that all of it fits.
     usage='from gclsr_loader import Model\n\nvectors = Model(".").encode(["a sentence"])',

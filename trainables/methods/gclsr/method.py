@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,46 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from trainables.contract.errors import DataError
+from trainables.contract.streams import AUGMENT
+from trainables.data.tokens import Texts
 from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
 from trainables.methods.gclsr.export import export
+from trainables.methods.gclsr.sentences import back_translations, eda
 from trainables.methods.gclsr.textcnn import GclsrNetwork
 from trainables.methods.losses import grouped_cosine
-from trainables.methods.method import Batch, Examples, Method, Untrained
+from trainables.methods.method import Batch, Examples, Method, TextTools, Untrained
+from trainables.methods.sda.comparison_edits import wordnet
 from trainables.methods.shared import sampled, shuffled_epochs, tokenised_sentences
 
 BATCH_UNIT = 128  # learning rates are given per this many examples
+
+
+def prepare(texts: Texts, config: GclsrConfig, seed: int, tools: TextTools) -> Examples:
+    """Column "sentence", and with sentence augmentation "augmented", made once a run.
+
+    Fact: sentence_augmentation_share, of the sentences that it changed, in [0, 1].
+    Raises: DataError without WordNet, or if the file of back-translations has none of the sentences.
+    """
+    columns = dict(tokenised_sentences(texts, config, seed, tools).columns)
+    if config.sentence_augmentation == "none":
+        return Examples(columns)
+    sentences = list(texts["sentence"])
+    if config.sentence_augmentation == "eda":
+        rng, synonyms = Random(f"{seed} {AUGMENT}"), wordnet(tools.language)
+        changed = [" ".join(eda(s.split(), rng, config.eda_share, synonyms)) if s.split() else s for s in sentences]
+    else:
+        assert config.back_translations is not None
+        known = back_translations(config.back_translations)
+        changed = [known.get(s, s) for s in sentences]
+        if not any(s in known for s in sentences):
+            raise DataError(f"{config.back_translations}: has none of the training sentences")
+    share = sum(a != b for a, b in zip(sentences, changed, strict=True)) / max(1, len(sentences))
+    columns["augmented"] = tools.tokenise([s or " " for s in changed])
+    return Examples(columns, facts={"sentence_augmentation_share": share})
 
 
 def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[Batch]:
@@ -31,9 +61,9 @@ def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[Batch]:
 
 
 def views(examples: Examples, batch: Batch, config: GclsrConfig, rng: np.random.Generator) -> Views:
-    """The sentences once: the two views part where words have vectors, in the network."""
+    """The sentences, and those of the second view if they differ; all else parts in the network, by word vectors."""
     del config, rng
-    return {"sentence": examples.columns["sentence"].take(batch)}
+    return {role: column.take(batch) for role, column in examples.columns.items()}
 
 
 def loss(z: Encoded, config: GclsrConfig) -> Tensor:
@@ -112,7 +142,7 @@ def optimiser(
 
 METHOD = Method(
     declaration=GCLSR,
-    prepare=tokenised_sentences,
+    prepare=prepare,
     plan=plan,
     views=views,
     loss=loss,
@@ -121,5 +151,6 @@ METHOD = Method(
     untrained=Untrained(
         network, reads=("region_sizes", "filters", "max_words", "self_attention", "attention_at_eval", "seed")
     ),
+    prepared_from=("sentence_augmentation", "eda_share", "back_translations", "seed"),
     export=export,
 )

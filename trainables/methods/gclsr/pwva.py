@@ -155,3 +155,17 @@ def word_importance(words: Tensor, sentence: Tensor, lengths: Tensor, max_words:
 def padding_importance(max_words: int) -> float:
     """Importance of a padded position: L masked scores."""
     return MASKED_SCORE * max_words
+
+
+def softmax_attention(words: Tensor, sentence: Tensor, position: Tensor, lengths: Tensor) -> Tensor:
+    """(T, D) sum over j of softmax_j(x_i . x_j / sqrt(D)) x_j over the words of a sentence, no weights (D53).
+
+    Args:
+        words, sentence, lengths: as in `word_importance`; position: (T,) place of a word in its sentence.
+    """
+    sentences, longest, width = len(lengths), int(lengths.max()), words.shape[1]
+    slots = sentence * longest + position
+    grid = words.new_zeros(sentences * longest, width).index_copy(0, slots, words).view(sentences, longest, width)
+    padded = torch.arange(longest, device=words.device)[None, None] >= lengths[:, None, None]
+    scores = (grid @ grid.mT / math.sqrt(width)).masked_fill(padded, -math.inf)
+    return (scores.softmax(-1) @ grid).flatten(0, 1).index_select(0, slots)

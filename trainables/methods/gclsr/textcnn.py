@@ -16,7 +16,7 @@ from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.encoders.word_vectors import WordVectors, unknown_vectors
 from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig
-from trainables.methods.gclsr.pwva import augment, padding_importance, word_importance
+from trainables.methods.gclsr.pwva import augment, padding_importance, softmax_attention, word_importance
 
 PREDICTOR_HIDDEN = 1024
 EVALUATION_CHUNK = 256  # sentences at once; bounds memory at chunk * max_words * filters floats
@@ -170,12 +170,18 @@ class GclsrNetwork(Network):
         self.register_buffer("vectors", torch.from_numpy(vectors.matrix), persistent=False)
 
     def encode(self, views: Views) -> dict[str, Tensor]:
-        """(N, F * R) backbone vectors "first" and "second" of the role "sentence": two draws of augmentation (6.2).
+        """(N, F * R) backbone vectors "first" and "second": two draws of augmentation (6.2) of the role "sentence".
 
-        The draws come from torch's own generator, like dropout masks.
+        The second is of the role "augmented" where there is one. The draws come from torch's own generator, like
+        dropout masks: one state is saved and restored when a trial goes on.
         """
-        ids, layout = self._laid_out(views["sentence"])
-        return {view: self._backbone(self._augmented(ids), layout, self.config.self_attention) for view in VIEWS}
+        first = self._laid_out(views["sentence"])
+        second = self._laid_out(views["augmented"]) if "augmented" in views else first
+        attention = self.config.self_attention
+        return {
+            view: self._backbone(self._augmented(ids), layout, attention)
+            for view, (ids, layout) in zip(VIEWS, (first, second), strict=True)
+        }
 
     def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
         """z1, z2 (projector) and q1, q2 (predictor), (N, 4096); batch-norm statistics are those of one view."""
@@ -221,7 +227,10 @@ class GclsrNetwork(Network):
 
     def _backbone(self, words: Tensor, layout: Layout, attention: bool) -> Tensor:
         padding = self.padding
-        if attention:
+        if attention and self.config.attention_form == "bert":
+            words = softmax_attention(words, layout.sentence, layout.position, layout.lengths)
+            padding = torch.zeros_like(padding)
+        elif attention:
             words = words * word_importance(words, layout.sentence, layout.lengths, layout.max_words)
             padding = padding * padding_importance(layout.max_words)
         out: Tensor = self.backbone(words, padding, layout)
