@@ -154,6 +154,14 @@ def test_rows_that_another_space_runs_say_which() -> None:
         ("simcse_headline_bert", "SimCSE-BERT-base", "avg_test", 76.25),
         ("simcse_headline_roberta", "SimCSE-RoBERTa-base", "avg_test", 76.57),
         ("simcse_headline_sup_bert", "SimCSEsup-BERTbase", "avg_test", 81.57),
+        ("simcse_table04_qqp", "QQP 134k", "stsb_dev", 81.8),
+        ("selfccl_table04_whitening", "BERTbase-whitening-NLI", "avg_test", 66.28),
+        ("selfccl_table04_mirror_bert", "Mirror-BERTbase", "avg_test", 75.4),
+        ("sda_table04_consert", "ConSERT-base", "avg_test", 72.74),
+        ("sda_table04_esimcse_bert", "ESimCSE-BERT-base", "avg_test", 77.43),
+        ("sda_table05_arccse", "ArcCSE-BERT-base", "transfer_avg_test", 86.12),
+        ("selfccl_table04_diffcse", "DiffCSE-BERTbase", "avg_test", 78.49),
+        ("gclsr_table02", "GCLSR-base+EDA+self-att+GP", "avg_test", 65.19),
     ],
 )
 def test_transfer_and_headline_rows_are_linked(name: str, row: str, metric: str, published_value: float) -> None:

@@ -31,6 +31,9 @@ CASES = {
     "sda": ("sda", "en", {}),
     "sda head at test": ("sda", "zh", {"head_at": "train_and_test"}),
     "selfccl": ("selfccl", "en", {}),
+    "whitening": ("whitening", "en", {"dimensions": 20}),
+    "esimcse with a queue": ("esimcse", "en", {"head_at": "train_and_test"}),
+    "diffcse": ("diffcse", "en", {}),
 }
 
 

@@ -50,5 +50,5 @@ def back_translations(path: str) -> Mapping[str, str]:
             raise DataError(f"{file}: expected columns {' and '.join(PAIR)}, got no {missing[0]}")
         return {name: name for name in PAIR}
 
-    table = read_table(file, columns)
+    table = read_table(file, columns).columns
     return dict(zip(table["sentence"], table["translation"], strict=True))
