@@ -1,4 +1,4 @@
-"""Reference cases of evaluation: SentEval's STS scores and transfer classifiers, alignment and uniformity."""
+"""Reference cases of evaluation: SentEval's STS and transfer scores, alignment and uniformity, retrieval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from trainables.data.retrieval import Retrieval
+from trainables.evaluation import retrieval
 from trainables.evaluation.metrics import aggregate, alignment, cosines, pearson, percent, spearman, uniformity
 from trainables.evaluation.transfer import Score, dev_then_test, folds_then_test, nested_folds, pair_features
 
@@ -61,3 +64,20 @@ def check_align_uniform(golden: dict[str, Any]) -> None:
             "uniform_t3_x": uniformity(x, t=3),
         }
         assert found == pytest.approx({k: case[k] for k in found}, abs=EXACT)
+
+
+def check_retrieval_pytrec_eval(golden: dict[str, Any]) -> None:
+    """Products of whole numbers are exact, so ties are ties: pytrec-eval's values to 1e-9, in blocks of any size."""
+    for case in golden["cases"]:
+        texts, queries = (list(map(str, case[part])) for part in ("documents", "queries"))
+        grades = [case["qrels"][name] for name in case["query_ids"]]
+        data = Retrieval("x", case["document_ids"], texts, case["query_ids"], queries, grades, "r")
+        vectors = dict(zip(texts + queries, case["documents"] + case["queries"], strict=True))
+        number = {text: i for i, text in enumerate(vectors)}
+        ranked = retrieval.number_texts(data, *(np.array([number[t] for t in side]) for side in (queries, texts)))
+        for block in (retrieval.BLOCK, 1):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(retrieval, "BLOCK", block)
+                found = retrieval.measure(torch.tensor(list(vectors.values()), dtype=torch.float32), ranked)
+            for name, values in case["expected"].items():
+                np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-9, err_msg=f"{case['name']}: {name}")

@@ -31,6 +31,7 @@ from search.schema import OPENING
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import metric_parts
 from trainables.contract.trial_files import WEIGHTS
+from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.pooling import wanted_states
 from trainables.encoders.sentence_network import SentenceNetwork
@@ -167,10 +168,10 @@ def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
-    """Pair sets that selected (the dev sets in the metric) or trained, for `overlaps`."""
+    """Pair sets that selected (those of the dev sets in the metric) or trained, for `overlaps`."""
     language, columns = str(data.get("language", "en")), data.get("columns")
     selecting = {part.removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
-    seen = [("dev", load_pairs(name, "dev", language, columns)) for name in data["dev"]]
+    seen = [("dev", load_pairs(name, "dev", language, columns)) for name in data["dev"] if not is_retrieval(name)]
     seen = [(part, pairs) for part, pairs in seen if pairs.name in selecting]
     for name in str(data["train"]).split("+"):
         try:

@@ -1,4 +1,4 @@
-"""The share of the dev set in the uncertainty: would other sentence pairs have ranked the two models the other way?"""
+"""The share of the dev set in the uncertainty: would other pairs or queries have ranked two models otherwise?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.statistics.correlation import Floats, spearman_influence
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
+from trainables.contract.metric_names import QUERIES_SUFFIX, retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored
@@ -20,12 +21,13 @@ class PairNoise:
     """Variances of a metric over the choice of dev pairs, in squared units of the metric.
 
     own: of one point's score alone. between: of the difference of two points scored on the same pairs, beyond what a
-    change of seed explains. pairs: dev pairs behind it, over all sets.
+    change of seed explains. pairs: dev pairs and queries behind it, over all sets. what: what they are.
     """
 
     own: float
     between: float
     pairs: int
+    what: str = "dev pairs"
 
 
 def pair_noise(
@@ -33,7 +35,8 @@ def pair_noise(
 ) -> PairNoise | None:
     """Sampling variances over dev pairs of two points, each given by the run ids of its seeds.
 
-    With influence values psi (see `spearman_influence`) averaged over the m seeds of a point: own = var(psi_1) / n and
+    With influence values psi (`spearman_influence`; of a mean over queries, a query's value less it) averaged over the
+    m seeds of a point: own = var(psi_1) / n and
     between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs between seeds of one
     point: that is in the seed noise already. Where no point has two seeds, w is unknown and `between` an upper bound.
     A metric that is the mean of k sets has the sum of the sets' variances over k squared, the sets being independent.
@@ -53,11 +56,16 @@ def pair_noise(
         own += float(np.var(a.mean(0))) / n
         between += max(float(np.var(a.mean(0) - b.mean(0))) / n - _seed_part(a, b) * (1 / len(a) + 1 / len(b)), 0.0)
         pairs += n
-    return PairNoise(own / len(parts) ** 2, between / len(parts) ** 2, pairs)
+    kinds = dict.fromkeys("queries" if retrieval_measure(part) else "dev pairs" for part in parts)
+    return PairNoise(own / len(parts) ** 2, between / len(parts) ** 2, pairs, " and ".join(kinds))
 
 
 def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:
     """(m, n) influence values of one dev set."""
+    queries = part.removesuffix(DEV_SUFFIX) + QUERIES_SUFFIX
+    if all(queries in arrays for arrays in seeds):
+        values = [np.asarray(arrays[queries], dtype=np.float64) for arrays in seeds]
+        return np.stack([v - v.mean() for v in values]) if len({v.shape for v in values}) == 1 else None
     gold = part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX
     if not all(part in arrays and gold in arrays for arrays in seeds):
         return None

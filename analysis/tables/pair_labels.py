@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.data.catalogue import find_local, is_path
-from trainables.data.sets import load_pairs, set_name
+from trainables.data.catalogue import find_local, is_path, set_name
+from trainables.data.sets import load_pairs
 
 MOST = 6  # more parts than this are no labels that colours could tell apart
 

@@ -15,8 +15,10 @@ from analysis.tables.reproduction import environment
 from analysis.tables.study import Study
 from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.tables.trials import PARAM
-from search.schema import GOLD_SUFFIX
+from analysis.writing.state_text import value_unit
+from search.schema import DEV_SUFFIX, GOLD_SUFFIX
 from trainables.contract.knobs import values
+from trainables.contract.metric_names import QUERIES_SUFFIX
 from trainables.contract.registry import declared
 
 Z = 1.96  # of a two-sided 95 % interval
@@ -80,19 +82,25 @@ def _scores(study: Study, trial: pd.Series[Any]) -> str:
         lines.append(f"- `{row['metric']}`: {100 * row['mean']:.2f}{between}")
     opened = openings(study.stored)
     lines += [f"- Test sets opened: {line}" for line in opened] or ["- Test sets: not opened."]
-    return "\n".join(lines) + "\n\nSpearman correlations x 100; intervals: 95 % over sentence pairs, not over seeds."
+    intervals = "Intervals: 95 % over pairs or queries, not over seeds."
+    return "\n".join(lines) + f"\n\n{value_unit(study)} {intervals}"
 
 
 def _interval(study: Study, trial: pd.Series[Any]) -> str:
-    """95 % interval over dev pairs of a single-set metric, empty where the similarities are not stored."""
+    """95 % interval over dev pairs or queries of a single-set metric, empty where their values are not stored."""
     arrays = study.similarities(trial["run_id"]) or {}
     part = study.metric.parts[0]
-    gold = arrays.get(part.removesuffix("_dev") + GOLD_SUFFIX)
-    if len(study.metric.parts) > 1 or part not in arrays or gold is None:
+    gold, queries = (arrays.get(part.removesuffix(DEV_SUFFIX) + end) for end in (GOLD_SUFFIX, QUERIES_SUFFIX))
+    if len(study.metric.parts) > 1:
         return ""
-    rho, influence = spearman_influence(arrays[part], gold)
+    if queries is not None:
+        value, influence = float(queries.mean()), queries - queries.mean()
+    elif part in arrays and gold is not None:
+        value, influence = spearman_influence(arrays[part], gold)
+    else:
+        return ""
     half = Z * float(np.sqrt(np.var(influence) / len(influence)))
-    return f" ({study.metric.scale * (rho - half):.2f} to {study.metric.scale * (rho + half):.2f})"
+    return f" ({study.metric.scale * (value - half):.2f} to {study.metric.scale * (value + half):.2f})"
 
 
 def _own_cost(trial: pd.Series[Any]) -> str:

@@ -25,7 +25,7 @@ from analysis.tables.study import Study
 from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.tables.trials import failures
 from analysis.writing.ranking_rows import printed, records
-from analysis.writing.state_text import state_lines
+from analysis.writing.state_text import state_lines, value_unit
 from analysis.writing.verdict_text import held_lines, verdict_lines
 
 SHOWN = 15  # rows of the ranking
@@ -60,7 +60,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
     return template.render(
         title=f"{study.name}: {study.stored.tags.get('method', 'search')} by {study.metric.name}",
         state=state_lines(study),
-        unit="Values are Spearman correlations x 100." if study.metric.scale == 100 else "",
+        unit=value_unit(study),
         verdict=_verdict(study),
         ranking=_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric)),
         more=max(len(ranked) - SHOWN, 0),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from analysis.tables.study import Study
+from search.schema import DEV_SUFFIX
+from trainables.contract.metric_names import retrieval_measure
+from trainables.data.catalogue import set_name
 
 
 def state_lines(study: Study) -> list[str]:
@@ -23,8 +26,21 @@ def state_lines(study: Study) -> list[str]:
     return lines
 
 
+def value_unit(study: Study) -> str:
+    """What the values of the metric are, in a sentence; "" of one that is printed as it is."""
+    if study.metric.scale != 100:
+        return ""
+    sets = study.space.get("data", {}).get("dev", ())
+    pairs = {set_name(name) + DEV_SUFFIX for name in sets}
+    kinds = dict.fromkeys(
+        retrieval_measure(part) or ("Spearman correlations" if part in pairs or not sets else part)
+        for part in study.metric.parts
+    )
+    return f"Values are {'means of ' if len(kinds) > 1 else ''}{' and '.join(kinds)} x 100."
+
+
 def unit_lines(study: Study) -> list[str]:
     """What the numbers of a ranking are; its gain is measured, that of the verdict corrected for the choice."""
-    unit = ["Values are Spearman correlations x 100."] if study.metric.scale == 100 else []
+    unit = [text] if (text := value_unit(study)) else []
     gain = f"The column gain is the difference to {study.baseline_name} as measured; the verdict's is corrected."
     return [*unit, gain] if study.trials["baseline"].any() else unit

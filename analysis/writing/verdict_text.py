@@ -29,7 +29,7 @@ def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's set
     fresh = "fresh " if v.confirmed else ""
     seeds = f"one {fresh}seed" if v.n == 1 else f"mean of {v.n} {fresh}seeds"
     lines = [f"Best: {v.trial}, {v.metric.name} {number(v.value)} ({seeds})."]
-    over = "seeds and dev pairs" if v.pairs else "seeds"
+    over = f"seeds and {v.pairs.what}" if v.pairs else "seeds"
     lines.append(
         f"Expected value: {number(v.expected)}, {_correction(v, number)}; "
         f"{PERCENT} interval {number(v.low)} to {number(v.high)} over {over}."
@@ -40,7 +40,9 @@ def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's set
         lines.append(f"{power_text(v.power, number)}.")
     lines.append(noise_line(v.noise, v.metric, number))
     if v.pairs is None:
-        lines.append("The choice of dev pairs is not in these figures: the trials' similarities are not at hand.")
+        lines.append(
+            "The choice of dev data is not in these figures, that of seeds is: no values per pair or query are at hand."
+        )
     if not v.confirmed:
         lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` does that.")
     return lines
@@ -92,7 +94,7 @@ def noise_line(noise: SeedNoise, metric: Metric, number: Callable[..., str]) -> 
 
 def power_text(power: Power, number: Callable[..., str]) -> str:
     """What can be seen, and what would make more visible."""
-    now = f"With these pairs and {power.seeds} seeds a gain below {number(power.visible)} is likely to stay unseen"
+    now = f"With this dev data and {power.seeds} seeds a gain below {number(power.visible)} is likely to stay unseen"
     if not power.seeds_help:
         return f"{now}; more seeds will not help, the dev set is too small for less than {number(power.floor)}"
     more = f"{power.more - power.seeds} more seeds would make it {number(power.visible_more)}"
@@ -109,7 +111,7 @@ def _correction(v: Verdict, number: Callable[..., str]) -> str:
         if number(v.expected) == number(v.value):
             return f"as measured on the fresh seeds ({most})"
         less = f"{number(abs(taken))} {'below' if taken > 0 else 'above'} {measured}"
-        return f"{less}, corrected for the choice among {v.candidates} confirmed on the same dev pairs ({most})"
+        return f"{less}, corrected for the choice among {v.candidates} confirmed on the same dev data ({most})"
     if v.tried == 1:
         return "as measured: there was nothing to choose from"
     basis = "" if v.noise.repeats else ", for the largest seed noise that is plausible"

@@ -106,9 +106,12 @@ def _renamed(space: Space) -> Space:
 
 
 def _data_files(name: str) -> list[Path]:
-    """The files that an entry of `data:` means here; `{split}` in it stands for several."""
+    """The files (or the folder) that an entry of `data:` means here; `{split}` in it stands for several."""
     from trainables.data.catalogue import is_path
+    from trainables.data.retrieval import is_retrieval
 
+    if is_retrieval(name) and Path(name).expanduser().is_dir():
+        return [Path(name).expanduser()]
     paths = [Path(name.replace("{split}", split)).expanduser() for split in ("train", "dev", "test")]
     return [path for path in dict.fromkeys(paths) if is_path(name) and path.is_file()]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from search.space.conditions import distinct
 from search.space.params import Param
-from search.space.sections import metric_key
 from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.metric_names import metric_parts
 from trainables.contract.registry import declared
+from trainables.data.retrieval import dev_metrics
 
 TRIALS = 8
 CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value worth a smoke trial
@@ -33,7 +33,7 @@ def scaled_down(space: Space) -> dict[str, Any]:
     out["encoder"] = method.encoders.builtin
     out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
     out["data"]["parser"] = "builtin" if method.parser else None
-    of_sets = {metric_key(dev_set) for dev_set in space.data.dev}
+    of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
     if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
         out["metric"]["name"] = "builtin_dev"
     repeats = min(space.search.repeats, 2)

@@ -15,8 +15,9 @@ from search.space.problems import Problems
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
-from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
-from trainables.data.sets import set_name
+from trainables.contract.metric_names import HELD, metric_parts, normal_metric
+from trainables.data.catalogue import set_name
+from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
@@ -35,7 +36,7 @@ class Data:
     """What is trained on and what selects.
 
     Attributes:
-        train: named corpus or file; dev: named pair sets or files; language: "en" | "zh".
+        train: named corpus or file; dev: named pair sets or files, folders of retrieval sets; language: "en" | "zh".
         parser: pipeline of a method that parses, "builtin", or None = the language's default.
         columns: our column name -> the file's, for files with other headings.
         evaluations: those from outside, and the folder (or file) of data of each.
@@ -53,7 +54,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What selects: `<set>_dev` or `mean(a_dev,b_dev)`; Spearman in [-1, 1].
+    """What selects: `<set>_dev` (Spearman in [-1, 1]), `<set>_ndcg10_dev` (in [0, 1]), or `mean(a_dev,b_dev)`.
 
     holdout: share of every dev set's pairs that do not select, reported as `<set>_held_dev`, in [0, 1).
     """
@@ -201,11 +202,6 @@ def auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
-def metric_key(dev_set: str) -> str:
-    """The metric a dev set gives: `stsb` -> `stsb_dev`, `my/pairs.tsv` -> `pairs_dev`."""
-    return set_name(dev_set) + DEV_SUFFIX
-
-
 def read_data(node: Node | None, method: Declaration | None, top: Node, problems: Problems) -> Data | None:
     """The data section, or None when train or dev is unusable."""
     if node is None:
@@ -255,10 +251,10 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     names = [_text(item, "data.dev", problems) for item in items]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
-        if name and (other := keys.setdefault(metric_key(name), name)) is not None and names.count(name) > 1:
+        if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:
             problems.add(item.where, "data.dev", f"{name!r} is given twice")
         elif name and other != name:
-            problems.add(item.where, "data.dev", f"{name!r} and {other!r} would both be called {metric_key(name)}")
+            problems.add(item.where, "data.dev", f"{name!r} and {other!r} would both be called {dev_metrics(name)[0]}")
     return tuple(name for name in names if name)
 
 
@@ -277,7 +273,8 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
     if "name" not in given and isinstance(node.value, dict):
         problems.add(node.where, "metric.name", "missing")
     if name and data:
-        legal = [metric_key(dev_set) for dev_set in data.dev] + evaluation_metrics(data.evaluations or ())
+        legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)] + evaluation_metrics(data.evaluations or ())
+        splittable = [dev_metrics(dev_set)[0] for dev_set in data.dev if not is_retrieval(dev_set)]
         try:
             parts = metric_parts(name)
         except ValueError as error:
@@ -292,7 +289,7 @@ def read_metric(node: Node | None, data: Data | None, top: Node, problems: Probl
                 )
             elif parts.count(part) > 1:
                 problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
-            elif holdout and part not in legal[: len(data.dev)]:
+            elif holdout and part not in splittable:
                 problems.add(given["holdout"].where, "metric.holdout", f"{part!r} has no pairs that could be held out")
         name = normal_metric(name)
     return Metric(name=name, mode=mode or "max", holdout=holdout) if name and len(problems.found) == before else None

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from search.space import Space, check_spaces, load_space, metric_key, paper_notes, paper_point, smoke, space_from
+from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
+from trainables.data.retrieval import dev_metrics
 
 GOOD = """\
 method: simcse
@@ -230,10 +231,12 @@ def test_held_out_dev_pairs(tmp_path: Path) -> None:
 
 
 def test_metric_keys_of_files() -> None:
-    assert [metric_key(s) for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz")] == [
+    assert [dev_metrics(s)[0] for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz", "my/nfcorpus", "NanoNQ")] == [
         "stsb_dev",
         "pairs_dev",
         "dev_set_dev",
+        "nfcorpus_ndcg10_dev",
+        "NanoNQ_ndcg10_dev",
     ]
 
 

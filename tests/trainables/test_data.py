@@ -21,8 +21,9 @@ import pytest
 
 from trainables.contract.errors import DataError
 from trainables.data import catalogue as sources
+from trainables.data.catalogue import set_name
 from trainables.data.checks import check_data
-from trainables.data.sets import load_corpus, load_pairs, set_name
+from trainables.data.sets import load_corpus, load_pairs
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("a b", "a c", "5"), ('said "so', "x", "0.5"), ("no gold", "y", ""), ("d", "e", "2")]

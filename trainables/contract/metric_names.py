@@ -1,4 +1,4 @@
-"""Names of selecting metrics: `stsb_dev`, or `mean(stsb_dev,atec_dev)`."""
+"""Names of selecting metrics: `stsb_dev`, `nfcorpus_ndcg10_dev`, or `mean(stsb_dev,atec_dev)`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import re
 DEV_SUFFIX = "_dev"
 DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: the most that the trial has held on its GPU so far, 1e9 bytes
 HELD = "_held"  # of a set's held-out part: stsb_held_dev (`metric.holdout`)
+RETRIEVAL_MEASURES = ("ndcg10", "mrr10", "recall10", "recall100")  # <set>_ndcg10_dev, ... of a retrieval set
+QUERIES_SUFFIX = "_queries"  # nfcorpus_ndcg10_queries: the measure of each query, beside the cosines of the dev pairs
+_WRITTEN = dict(zip(RETRIEVAL_MEASURES, ("nDCG@10", "MRR@10", "recall@10", "recall@100"), strict=True))
+
+
+def retrieval_measure(metric: str) -> str | None:
+    """The measure of a retrieval metric in the field's notation, None of a metric that is no such.
+
+    >>> retrieval_measure("nfcorpus_ndcg10_dev")
+    'nDCG@10'
+    """
+    measure = metric.removesuffix(DEV_SUFFIX).rpartition("_")[2]
+    return _WRITTEN.get(measure) if metric.endswith(DEV_SUFFIX) else None
 
 
 def metric_parts(metric: str) -> list[str]:

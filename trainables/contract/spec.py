@@ -19,9 +19,10 @@ class TrialSpec:
     Attributes:
         method: a name in `contract.registry`.
         encoder: hub id (`id@revision`), local folder, `builtin:tiny`; or a word-vector file, `builtin:vectors`.
-        data: {"train": name or file, "dev": [names], "language": "en" | "zh", "parser": ..., "columns": ...,
-            "evaluations": {name: folder or None}, "prompts": {"query": text, "document": text}}.
-        metric: dev metric that selects: `stsb_dev`, or `mean(stsb_dev,atec_dev)`; Spearman in [-1, 1].
+        data: {"train": name or file, "dev": [names, files, folders of retrieval sets], "language": "en" | "zh",
+            "parser": ..., "columns": ..., "evaluations": {name: folder or None},
+            "prompts": {"query": text, "document": text}}.
+        metric: dev metric that selects: `stsb_dev` (Spearman in [-1, 1]), or `mean(stsb_dev,nfcorpus_ndcg10_dev)`.
         holdout: share of the dev pairs that do not select and are reported beside (`<set>_held_dev`), in [0, 1).
         params: YAML-named hyperparameters (searched, constant and preset values together).
         seed: drives initialisation, dropout, batches and augmentation.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,19 @@ def data_dir() -> Path | None:
 def is_path(name: str) -> bool:
     """Whether a `data:` entry means a file rather than a named set."""
     return kind_of(Path(name)) is not None or os.sep in name
+
+
+def set_name(name_or_path: str) -> str:
+    """The short name of a set in metrics: `stsb`; of a file, folder or repository, its name without `_dev` and such.
+
+    >>> set_name("data/My pairs_dev.tsv.gz")
+    'My_pairs'
+    """
+    if not is_path(name_or_path):
+        return name_or_path
+    path = name_or_path.partition("@")[0] if name_or_path.startswith("hub:") else name_or_path
+    stem = Path(path).name.removesuffix(".gz").rsplit(".", 1)[0]
+    return re.sub(r"[^\w-]+", "_", re.sub(r"[_-]?(dev|test|\{split\})$", "", stem)).strip("_") or "pairs"
 
 
 def stems(language: str, name: str, split: str) -> list[str]:

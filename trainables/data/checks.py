@@ -10,8 +10,9 @@ from typing import Any
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
 from trainables.contract.registry import declared, evaluation_named
-from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path
-from trainables.data.sets import corpus_columns, edacse_sources, find_source, load_pairs, set_name
+from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
+from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
+from trainables.data.sets import corpus_columns, edacse_sources, find_source, load_pairs
 
 HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
 _seen: dict[tuple[str, int, int, str], str] = {}
@@ -32,7 +33,12 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     needs = declared(spec["method"]).columns
     parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
     checks = [partial(_check_corpus, part.strip(), language, needs, columns, at_hand) for part in parts]
-    checks += [partial(_check_pairs, name, language, columns, at_hand) for name in data["dev"]]
+    checks += [
+        partial(check_retrieval, name, at_hand)
+        if is_retrieval(name)
+        else partial(_check_pairs, name, language, columns, at_hand)
+        for name in data["dev"]
+    ]
     wrong, notes = list[str](), list[str]()
     for check in checks:
         _tell(check, wrong, notes)
@@ -44,7 +50,8 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
         for name, folder in outside.items()
         if folder is not None and not Path(folder).expanduser().exists()
     ]
-    have = [n + DEV_SUFFIX for n in (*names, *(m for name in outside for m in evaluation_named(name).metrics))]
+    have = [metric for name in data["dev"] for metric in dev_metrics(name)]
+    have += [m + DEV_SUFFIX for name in outside for m in evaluation_named(name).metrics]
     wrong += [
         f"metric: {part!r} is not measured; dev sets give: {', '.join(have)}"
         for part in metric_parts(spec.get("metric", have[0]))

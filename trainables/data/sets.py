@@ -20,7 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_file, find_local, find_named, is_path
+from trainables.data.catalogue import (
+    BUILTIN,
+    EDACSE,
+    EDACSE_PARTS,
+    Source,
+    find_file,
+    find_local,
+    find_named,
+    is_path,
+    set_name,
+)
 from trainables.data.files import kind_of, read_lines, read_table
 
 log = logging.getLogger(__name__)
@@ -80,18 +90,6 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.first)
-
-
-def set_name(name_or_path: str) -> str:
-    """The short name of a pair set in metrics: `stsb`; of a file, its stem without `_dev` and the like.
-
-    >>> set_name("data/My pairs_dev.tsv.gz")
-    'My_pairs'
-    """
-    if not is_path(name_or_path):
-        return name_or_path
-    stem = Path(name_or_path).name.removesuffix(".gz").rsplit(".", 1)[0]
-    return re.sub(r"[^\w-]+", "_", re.sub(r"[_-]?(dev|test|\{split\})$", "", stem)).strip("_") or "pairs"
 
 
 def load_corpus(

@@ -1,8 +1,8 @@
-"""Scoring an encoder on sentence-pair sets: every distinct sentence is encoded once, over all sets (methods 7)."""
+"""Scoring an encoder on dev or test sets: every distinct sentence is encoded once, over all sets (methods 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainables.contract.metric_names import QUERIES_SUFFIX
+from trainables.data.retrieval import Retrieval
 from trainables.data.sets import Pairs
-from trainables.data.tokens import TokenColumn, Tokens
+from trainables.data.tokens import PROMPTS, TokenColumn, Tokens
 from trainables.evaluation.metrics import (
     NO_SPREAD,
     SMALLEST_NORM,
@@ -22,6 +24,7 @@ from trainables.evaluation.metrics import (
     standardised,
     uniformity,
 )
+from trainables.evaluation.retrieval import RankedTexts, measure, number_texts
 
 __all__ = ["Evaluated", "PreparedSets", "TokenPairs", "evaluate", "prepare_sets", "selecting_value", "test_suite"]
 
@@ -57,18 +60,21 @@ class TokenPairs:
 
 @dataclass(frozen=True)
 class PreparedSets:
-    """Pair sets over one list of distinct sentences, shortest first; made once per (sets, tokenizer)."""
+    """Dev sets over one list of distinct sentences, shortest first; made once per (sets, tokenizer)."""
 
     sentences: list[Tokens]
     sets: tuple[TokenPairs, ...]
+    retrieval: tuple[RankedTexts, ...] = ()
 
 
 @dataclass(frozen=True)
 class Evaluated:
     """Result of an evaluation.
 
-    metrics: `<set>_dev` Spearman in [-1, 1] (NaN when the vectors are NaN or all the same), `alignment`, `uniformity`.
-    similarities: `<set>_dev` -> (n,) float32 cosines in the order of the pairs.
+    metrics: `<set>_dev` Spearman in [-1, 1] (NaN when the vectors are NaN or all the same), `alignment`, `uniformity`;
+        `<set>_ndcg10_dev` and the other retrieval measures in [0, 1].
+    similarities: `<set>_dev` -> (n,) float32 cosines in the order of the pairs; `<set>_ndcg10_queries`, ... -> (q,) the
+        measure of each query.
     """
 
     metrics: dict[str, float]
@@ -85,23 +91,33 @@ def test_suite(language: str) -> tuple[str, ...]:
     return _SUITES[language]
 
 
-def prepare_sets(sets: Sequence[Pairs], tokenise: Callable[[Sequence[str]], TokenColumn]) -> PreparedSets:
-    """Tokenise the distinct sentences of all sets once and number the pairs.
+def prepare_sets(
+    sets: Sequence[Pairs],
+    tokenise: Callable[[Sequence[str]], TokenColumn],
+    retrieval: Sequence[Retrieval] = (),
+    prompts: Mapping[str, str] | None = None,
+) -> PreparedSets:
+    """Tokenise the distinct sentences of all sets once and number those of the pairs, documents and queries.
 
+    Args: prompts: what is put before every query (pairs are two) and document.
     Raises: ValueError if two sets have one name.
     """
-    names = [pairs.name for pairs in sets]
+    names = [pairs.name for pairs in sets] + [one.name for one in retrieval]
     if len(set(names)) < len(names):
-        raise ValueError(f"expected pair sets with different names, got {', '.join(names)}")
-    texts = list(dict.fromkeys(t for pairs in sets for side in (pairs.first, pairs.second) for t in side))
+        raise ValueError(f"expected dev sets with different names, got {', '.join(names)}")
+    query, document = ((prompts or {}).get(kind, "") for kind in PROMPTS)
+    sides = [query + text for pairs in sets for side in (pairs.first, pairs.second) for text in side]
+    for one in retrieval:
+        sides += [query + text for text in one.queries] + [document + text for text in one.documents]
+    texts = list(dict.fromkeys(sides))
     column = tokenise(texts)
     order = np.argsort(np.diff(column.starts), kind="stable")
     position = np.empty(len(texts), dtype=np.int64)
     position[order] = np.arange(len(texts))
     number = dict(zip(texts, position.tolist(), strict=True))
 
-    def numbers(side: list[str]) -> NDArray[np.int64]:
-        return np.fromiter((number[text] for text in side), dtype=np.int64, count=len(side))
+    def numbers(side: list[str], prompt: str = query) -> NDArray[np.int64]:
+        return np.fromiter((number[prompt + text] for text in side), dtype=np.int64, count=len(side))
 
     return PreparedSets(
         column.take(order),
@@ -109,11 +125,12 @@ def prepare_sets(sets: Sequence[Pairs], tokenise: Callable[[Sequence[str]], Toke
             TokenPairs(p.name, numbers(p.first), numbers(p.second), p.gold, standardised(ranks(p.gold)), p.subset)
             for p in sets
         ),
+        tuple(number_texts(one, numbers(one.queries), numbers(one.documents, document)) for one in retrieval),
     )
 
 
 def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evaluated:
-    """Spearman of cosine and gold score of every set, plus alignment and uniformity of the first graded set.
+    """Spearman of every pair set, measures of every retrieval set, alignment and uniformity of the first graded set.
 
     Args:
         embed: called once with all distinct sentences, shortest first; it cuts them into chunks itself.
@@ -132,6 +149,10 @@ def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evalua
         if split == "test" and pairs.subset is not None:
             scores = aggregate(cosine, pairs.gold, pairs.subset)
             metrics |= {f"{key}_{how}": scores[how] for how in ("mean", "wmean")}
+    for ranked in prepared.retrieval:
+        for name, values in measure(unit, ranked).items():
+            metrics[f"{ranked.name}_{name}_{split}"] = float(values.mean())
+            similarities[f"{ranked.name}_{name}{QUERIES_SUFFIX}"] = values.astype(np.float32)
     return Evaluated(metrics | _geometry(unit, prepared.sets), similarities)
 
 

@@ -28,6 +28,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.data.holdout import held_out
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
+from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
 from trainables.data.token_cache import DiskCache, TokenCache
 from trainables.data.tokens import TokenColumn, Tokens
@@ -86,12 +87,17 @@ class TrialInputs:
     sets: PreparedSets
     tools: CachedTextTools
     fingerprint: str  # of encoder or vectors
+    retrieval: tuple[Retrieval, ...] = ()
     evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
 
     @property
     def revisions(self) -> dict[str, str]:
         """What was read, for the record: data set -> revision or hash."""
-        return {self.corpus.name: self.corpus.revision, **{f"{p.name}_dev": p.revision for p in self.dev}}
+        return {self.corpus.name: self.corpus.revision, **{f"{name}_dev": r for name, r in self._dev_revisions}}
+
+    @property
+    def _dev_revisions(self) -> list[tuple[str, str]]:
+        return [(p.name, p.revision) for p in self.dev] + [(r.name, r.revision) for r in self.retrieval]
 
     @property
     def packing_note(self) -> str:
@@ -131,7 +137,7 @@ class TrialInputs:
         if (untrained := method.untrained) is None:
             return scored(method.network)
         what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric]
-        what += [[p.name, p.revision] for p in self.dev]
+        what += [list(one) for one in self._dev_revisions]
         if self.evaluations:  # their code and data have no fingerprint: nothing of theirs is kept
             return scored(untrained.network)
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
@@ -159,8 +165,12 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     language, columns = data["language"], data.get("columns")
     phase("reading the data")
     corpus = load_corpus(data["train"], language, declaration.columns, columns)
-    dev = held_out((load_pairs(name, "dev", language, columns) for name in data["dev"]), spec.holdout)
-    texts = itertools.chain(*corpus.columns.values(), *(side for p in dev for side in (p.first, p.second)))
+    pair_sets = (load_pairs(name, "dev", language, columns) for name in data["dev"] if not is_retrieval(name))
+    dev = held_out(pair_sets, spec.holdout)
+    retrieval = tuple(load_retrieval(name) for name in data["dev"] if is_retrieval(name))
+    sides = [side for p in dev for side in (p.first, p.second)]
+    sides += [side for r in retrieval for side in (r.documents, r.queries)]
+    texts = itertools.chain(*corpus.columns.values(), *sides)
     phase("loading the encoder")
     source = load_source(declaration.encoders, spec.encoder, language, texts)
     fingerprint, of_tokens = fingerprints(source)
@@ -170,8 +180,8 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())
         for name, folder in (data.get("evaluations") or {}).items()
     )
-    sets = prepare_sets(dev, lambda texts: tools.tokenise(texts, "query"))
+    sets = prepare_sets(dev, tools.tokenise, retrieval, tools.prompts)
     if isinstance(source, LoadedEncoder):
         some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_LOOKED_AT])
         check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])
-    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, evaluations)
+    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, retrieval, evaluations)
