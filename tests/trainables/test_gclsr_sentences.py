@@ -43,7 +43,8 @@ class Desk:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def tokenise(self, texts: Any) -> TokenColumn:
+    def tokenise(self, texts: Any, prompt: str = "") -> TokenColumn:
+        assert prompt in ("", "query")
         rows = [[self.numbers.setdefault(w, len(self.numbers)) for w in text.split()] for text in texts]
         return TokenColumn(np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *map(len, rows)]))
 
