@@ -23,6 +23,7 @@ from search.space.outside import changed
 from search.store.errors import UserError
 from search.store.journal import Journal
 from search.store.layout import StudyFolder, storage_option
+from search.store.lease import lease
 from search.store.ledger import Event, Ledger
 from search.store.lock import exclusive
 from search.store.mirror import Mirror
@@ -81,20 +82,30 @@ class Life:
         Args: before: called with the open journal before anything is planned (a larger budget, trials to retry).
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.
         """
-        with exclusive(self.folder), self.phases:
+        with exclusive(self.folder), lease(self.folder, self._say) as held, self.phases:
             journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
+            mirror = Mirror(self.folder, held, self._taken_over)
+            mirror.start()
             try:
                 before(journal)
-                return self._run(journal)
+                return self._run(journal, mirror)
             finally:
+                mirror.stop()
                 journal.close()
 
-    def _run(self, journal: Journal) -> StudyResult:
+    def _say(self, line: str) -> None:
+        self.options.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _taken_over(self, reason: str) -> None:
+        """Called by the mirror's thread: what is written from here on would be another driver's to write."""
+        for driver in self.drivers[-1:]:
+            driver.fail(reason)
+
+    def _run(self, journal: Journal, mirror: Mirror) -> StudyResult:
         self.folder.mark_pause(False)
         self.folder.asked_to_stop()  # left for an earlier driver
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger)
-        mirror = Mirror(self.folder)
         tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
         replayer = Replayer(tracker)
         if trouble := unreachable(tracker.uri):
@@ -125,7 +136,6 @@ class Life:
                     self._capacity, known = stack.enter_context(session)
                     self.space = replace(self.space, resources=known)
                     replayer.start()
-                    mirror.start()
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
                 driver.space = self.space

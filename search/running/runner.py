@@ -13,8 +13,10 @@ from search.store.environment import environment
 from search.store.errors import UserError
 from search.store.journal import Journal, fold, salvage
 from search.store.layout import StudyFolder, absolute, find_study, new_study, storage_option
+from search.store.lease import lease
 from search.store.ledger import Ledger
 from search.store.lock import exclusive
+from search.store.mirror import Mirror
 
 __all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
 # What `resume --set` may change: how much is searched and on what, never what a point means.
@@ -77,9 +79,10 @@ def resume_study(
     folder.pull()
     options = options or Options()
     if salvage_journal:
-        with exclusive(folder):
+        with exclusive(folder), lease(folder, options.console.print) as held:
             for line in salvage(folder.journal):
                 options.console.print(f"salvaged: {line}", markup=False)
+            Mirror(folder, held).push()
             folder.tracked.unlink(missing_ok=True)  # a place in the old file; what MLflow has is found by its tags
     ledger = fold(folder.journal, Ledger())
     kept = _unedited(folder, ledger)

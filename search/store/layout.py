@@ -13,7 +13,7 @@
 <storage>/mlflow.db                 the default tracking store
 
 The driver writes its own files on a local disk. Behind a URI that is a working copy in the cache folder, sent on by
-`push` and fetched by `pull`; the files only grow, so that the longer one is the newer one.
+`mirror` and fetched by `pull`; `<study>/lease.<n>` there says whose copy is the newer one (`lease`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import json
 import os
 import re
 import shlex
@@ -30,15 +31,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec
 import platformdirs
 
 from search.store.errors import UserError
+from search.store.parts import fetch, there
 from trainables.contract.trial_files import PAUSE_FILE, TRIALS
+from trainables.contract.whole_files import whole_file
 
-SENT = ("space.yaml", "environment.json", "optuna.log", "tracking.jsonl")  # what `push` sends, the journal last
+SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
 STOP_FILE = "STOP"
 CLUSTER_FILE = "SEARCH_CLUSTER"  # environment variable: the cluster file that the laptop's user gave with --cluster
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a study: a folder, a tag in filters, a word in a shell
@@ -180,15 +184,43 @@ class StudyFolder:
         return int(filesystem.du(inner)) if filesystem.exists(inner) else 0
 
     def pull(self) -> None:
-        """Fetch from a remote storage what is missing here or longer there (another machine went on)."""
+        """Fetch what a remote storage has, unless this working copy wrote it: nothing newer is there then.
+
+        A journal here that is no beginning of the one there (its machine died before it sent all) is set aside.
+        """
         if not is_remote(self.storage):
             return
         filesystem, root = fsspec.core.url_to_fs(self.uri)
+        if self.writer() and self.writer() == self._last_writer(filesystem, root):
+            return
+        if (journal := fetch(filesystem, f"{root}/{self.journal.name}")) is None:
+            return
         self.local.mkdir(parents=True, exist_ok=True)
-        for name in SENT:
-            here, there = self.local / name, f"{root}/{name}"
-            if filesystem.exists(there) and (not here.exists() or filesystem.size(there) > here.stat().st_size):
-                filesystem.get_file(there, str(here))
+        here = self.journal.read_bytes() if self.journal.exists() else b""
+        if here.startswith(journal):
+            return
+        if not journal.startswith(here):
+            unsent = (self.journal.with_name(f"{self.journal.name}.unsent-{n}") for n in itertools.count(1))
+            self.journal.rename(next(path for path in unsent if not path.exists()))
+        with whole_file(self.journal) as file:
+            file.write(journal)
+        for name in SMALL:
+            if filesystem.exists(f"{root}/{name}"):
+                filesystem.get_file(f"{root}/{name}", str(self.local / name))
+
+    def writer(self) -> str:
+        """The token of the lease under which this working copy was last written, "" if it never was."""
+        path = self.local / "writer"
+        return path.read_text() if path.exists() else ""
+
+    def set_writer(self, token: str) -> None:
+        self.local.mkdir(parents=True, exist_ok=True)
+        with whole_file(self.local / "writer") as file:
+            file.write(token.encode())
+
+    def _last_writer(self, filesystem: Any, root: str) -> str:
+        leases = there(filesystem, f"{root}/lease")
+        return str(json.loads(filesystem.cat_file(leases[-1]))["token"]) if leases else ""
 
 
 def studies(storage: str) -> list[StudyFolder]:

@@ -34,11 +34,13 @@ import sys
 BEHIND = {BEHIND}
 from fake_trial import FakeTrial
 from rich.console import Console
-from search.running.runner import Options, resume_study, run_study
+from search.running.runner import Options, confirm_study, resume_study, run_study
 from search.space import load_space
 options = Options(trainable=FakeTrial, console=Console(quiet=True))
 if sys.argv[1] == "run":
     result = run_study(load_space(sys.argv[2]), sys.argv[3], name="study", options=options)
+elif sys.argv[1] == "confirm":
+    result = confirm_study(sys.argv[3], top=2, seeds=3, options=options)
 else:
     result = resume_study(sys.argv[3], options=options)
 sys.exit(result.exit_code or (BEHIND if result.trouble else 0))
@@ -151,6 +153,48 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.parametrize("stage", ["resume", "confirm"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_later_life_that_is_killed(target: str, stage: str, round_: int, server: Server, tmp_path: Path) -> None:
+    """A resumed search, or one that confirms: resumed again, every point has run once on every seed."""
+    rng = random.Random(f"{target}{stage}{round_}")
+    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.03"}}
+    name = f"{stage}-{target}-{round_}"
+    space = make_space({"trials": 5, "max_retries": 5}, name=name, data=data)
+    folder = StudyFolder(str(tmp_path / "runs"), "study")
+    driver = life("run", space, tmp_path, server)
+    if stage == "resume":
+        wait_for_start(folder, driver, rng.randrange(1, 12))
+        driver.kill()
+    driver.wait(timeout=300)
+    before = sum(e["e"] == "eval" for e in read(folder.journal))
+    driver = life(stage, space, tmp_path, server)
+    wait_for_start(folder, driver, before + rng.randrange(1, 12))
+    if target == "tracker":
+        server.kill()
+        time.sleep(rng.random())
+        server.start()
+    else:
+        for process in victims(driver, target)[:1]:
+            process.send_signal(signal.SIGKILL)
+    code, lives = driver.wait(timeout=300), 2
+    while code != 0:
+        assert lives < 6
+        code, lives = life("resume", space, tmp_path, server).wait(timeout=300), lives + 1
+    ledger = Ledger()
+    for event in read(folder.journal):
+        ledger.apply(event)
+    ran = [(r.trial.stage, key(r.trial.point), r.trial.seed) for r in ledger.trials.values()]
+    assert len(set(ran)) == len(ran)
+    assert sum(where == "search" for where, *_ in ran) == 5
+    confirmed = {number for where, number in ledger.by_point if where == "confirm"}
+    assert len(confirmed) in ((0,) if stage == "resume" else (2, 3))  # the baseline may be among the best two
+    assert ledger.stops == {"completed": len(ran)}
+    check_mlflow(server.uri, name, ledger)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrent", [1, 4])
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_killed_search_that_pauses_and_promotes(round_: int, concurrent: int, server: Server, tmp_path: Path) -> None:
@@ -205,7 +249,7 @@ def check_mlflow(uri: str, name: str, ledger: Ledger) -> None:
     client = mlflow_client(uri)
     found = client.search_runs([client.get_experiment_by_name(name).experiment_id])
     by_id = {run.data.tags.get(schema.TRIAL_ID, "study"): run for run in found}
-    assert len(by_id) == len(found) == 10
+    assert len(by_id) == len(found) == len(ledger.trials) + 1
     assert {run.info.status for run in found} == {"FINISHED"}
     for trial_id, record in ledger.trials.items():
         run = by_id[trial_id]

@@ -24,8 +24,11 @@ from harness import make_space
 from moto.server import ThreadedMotoServer
 
 from search.remote import backup
+from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
+from search.store.lease import Held, _create, lease, newest
 from search.store.mirror import Mirror
+from search.store.parts import fetch
 from trainables.contract.spec import TrialSpec
 from trainables.on_ray.host import pausing
 from trainables.training.checkpoint import TrialFiles
@@ -58,7 +61,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(home / name))
 
 
-def test_a_study_moves_to_another_machine(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_moves_to_another_machine(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = new_study(STORAGE, "mine")
     folder.space.write_text("name: mine\n")
     folder.journal.write_text('{"e":"life"}\n')
@@ -76,9 +83,88 @@ def test_a_study_moves_to_another_machine(bucket: Any, tmp_path: Path, monkeypat
     assert there.journal.read_text() == '{"e":"life"}\n{"e":"close"}\n'
     assert there.space.read_text() == "name: mine\n"
     assert new_study(STORAGE, "mine").study == "mine-2", "the name is taken, though not on this machine"
-    bucket.put_object(Bucket="bucket", Key="search/mine-1/tracking.jsonl", Body=b"shorter, so older")
-    there.pull()
-    assert "close" in there.journal.read_text()
+
+
+def test_a_push_sends_what_is_new(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the whole journal again; however many pushes there were, it lies in few parts that give the file."""
+    sent: list[int] = []
+    pipe = s3fs.S3FileSystem.pipe_file
+    monkeypatch.setattr(
+        s3fs.S3FileSystem,
+        "pipe_file",
+        lambda fs, path, value, **k: sent.append(len(value)) or pipe(fs, path, value, **k),
+    )
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    mirror, line = Mirror(folder), '{"e":"eval","n":%06d}\n'
+    for n in range(100):
+        with folder.journal.open("a") as journal:
+            journal.writelines(line % k for k in range(10 * n, 10 * n + 10))
+        mirror.push()
+    whole = folder.journal.read_bytes()
+    assert sum(sent) < 8 * len(whole), "as whole files it would be 50 times"
+    keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine-1/tracking")["Contents"]]
+    assert len(keys) <= 8
+    filesystem, root = s3fs.S3FileSystem(), "bucket/search/mine-1/tracking.jsonl"
+    assert fetch(filesystem, root) == whole
+    folder.journal.write_bytes(whole[:1000])  # salvaged: shorter than what is there
+    Mirror(folder).push()
+    assert fetch(filesystem, root) == whole[:1000]
+
+
+def test_two_machines_never_drive_one_study(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("search.store.lease.LOST_S", 1.0)
+    monkeypatch.setattr("search.store.lease.LOOK_S", 0.1)
+    monkeypatch.setattr("search.store.lease.BEAT_S", 0.2)
+    said: list[str] = []
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    folder.journal.write_text('{"e":"life"}\n')
+    taken: list[str] = []
+    with lease(folder, said.append) as held:
+        mirror = Mirror(folder, held, taken.append)
+        monkeypatch.setattr("search.store.mirror.EVERY_S", 0.1)
+        mirror.push()
+        mirror.start()  # it beats; what it would push lies on the machine that this process plays no more
+        machine(monkeypatch, tmp_path / "second")
+        with pytest.raises(UserError, match=r"is being run by .* \(process \d+\)"), lease(folder, said.append):
+            pass
+        assert "looking" in said[0]
+        mirror.stop()  # the first machine hangs
+        mirror._thread.join()
+        with lease(folder, said.append) as other:
+            assert folder.journal.read_text() == '{"e":"life"}\n', "brought up to date"
+            assert other.beat()
+            with folder.journal.open("a") as journal:
+                journal.write('{"e":"second"}\n')
+            Mirror(folder, other).push()
+            machine(monkeypatch, tmp_path / "first")  # and comes back
+            with folder.journal.open("a") as journal:
+                journal.write('{"e":"first, never sent"}\n')
+            mirror.push()
+            assert taken == ["another driver has taken study mine-1 over"]
+            mirror.push()
+            assert len(taken) == 1
+    said.clear()
+    with lease(folder, said.append):  # given back: nothing to wait for
+        assert said == []
+        assert folder.journal.read_text() == '{"e":"life"}\n{"e":"second"}\n'
+        aside = folder.journal.with_name("tracking.jsonl.unsent-1")
+        assert "never sent" in aside.read_text()
+
+
+def test_one_of_several_is_first(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    mine = Held(1, "one", "a")
+    _create(folder, mine)
+    with pytest.raises(UserError, match="has just been taken"):
+        _create(folder, Held(1, "other", "b"))
+    assert newest(folder) == mine
 
 
 def test_a_trial_sees_the_pause_that_the_driver_marks_elsewhere(bucket: Any) -> None:
@@ -153,7 +239,7 @@ def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any, monkeypatc
         folder.journal.write_text('{"e":"life"}\n' * size)
         until = time.monotonic() + 20
         key = f"search/{folder.study}/tracking.jsonl"
-        while bucket.list_objects(Bucket="bucket", Prefix=key).get("Contents", [{"Size": 0}])[0]["Size"] != 13 * size:
+        while fetch(s3fs.S3FileSystem(), f"bucket/{key}") != folder.journal.read_bytes():
             assert time.monotonic() < until, "the journal does not get there"
             time.sleep(0.05)
     folder.journal.write_text('{"e":"life"}\n')
@@ -166,7 +252,10 @@ def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any, monkeypatc
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(bucket: Any, tmp_path: Path) -> None:
+def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+) -> None:
     """The whole way with real trials: killed, resumed with an empty cache, exported."""
     data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
     train = {"max_examples": 6000, "eval_examples": 500, "checkpoint_seconds": 0.1}
@@ -176,7 +265,7 @@ def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(bu
     (tmp_path / "mine.yaml").write_text(space.to_yaml())
     first = command(tmp_path, "first", "run", "mine.yaml", "--name", "study", "--storage", STORAGE)
     until = time.monotonic() + 300
-    while not {e["examples"] for e in journal(bucket) if e["e"] == "eval"} & set(range(1000, 5000)):
+    while not {e["examples"] for e in journal() if e["e"] == "eval"} & set(range(1000, 5000)):
         assert first.poll() is None
         assert time.monotonic() < until
         time.sleep(0.2)
@@ -185,7 +274,7 @@ def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(bu
 
     again = command(tmp_path, "second", "resume", "study", "--storage", STORAGE)
     assert again.wait(timeout=300) == 0
-    events = journal(bucket)
+    events = journal()
     assert max(e["resumed_from"] for e in events if e["e"] == "eval") >= 500
     assert [e["stop"] for e in events if e["e"] == "end"] == ["completed"] * 2
     for trial in ("t0000", "t0001"):
@@ -211,10 +300,7 @@ def command(root: Path, home: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
 
 
-def journal(bucket: Any) -> list[dict[str, Any]]:
-    """Events in the bucket, [] before there is a journal."""
-    try:
-        text = bucket.get_object(Bucket="bucket", Key="search/study/tracking.jsonl")["Body"].read().decode()
-    except bucket.exceptions.NoSuchKey:
-        return []
-    return [json.loads(line) for line in text.splitlines()]
+def journal() -> list[dict[str, Any]]:
+    """Whole lines in the bucket, [] before there is a journal."""
+    lines = (fetch(s3fs.S3FileSystem(), "bucket/search/study/tracking.jsonl") or b"").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
