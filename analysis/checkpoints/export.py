@@ -69,7 +69,13 @@ def export(trained: Trained, folder: Path, card: str) -> None:
         own(trained.network, trained.config, trained.source, trained.language, folder)
     else:
         _export_encoder(trained, trained.source, folder)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    readme = folder / "README.md"
+    readme.write_text(card, encoding="utf-8")
+    for path in folder.rglob(
+        "*"
+    ):  # safetensors makes files that only their owner reads; these have any new file's rights
+        if path.is_file():
+            path.chmod(readme.stat().st_mode & 0o777)
 
 
 def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> None:
@@ -183,7 +189,6 @@ def _folded(layer: Dense, norm: nn.BatchNorm1d) -> Dense:
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """With the rights of any new file; safetensors' own `save_file` makes one that only its owner reads."""
     path.write_bytes(save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
 
 

@@ -16,6 +16,7 @@ def preflight(space: Space) -> list[str]:
     """
     from trainables.contract.registry import declared
     from trainables.data.checks import check_data
+    from trainables.data.token_cache import cache_dir
     from trainables.encoders.locate import check_encoder
 
     method = declared(space.method)
@@ -26,6 +27,7 @@ def preflight(space: Space) -> list[str]:
         "metric": space.metric.name,
         "params": space.base,
     }
+    cache_dir()  # refuses one that others can write
     notes = check_data(spec)
     check_encoder(space.encoder, method.encoders)
     if method.preflight is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,17 @@ def test_prompts_come_along(tmp_path: Path) -> None:
         model.encode_document(texts), without.embed([prompts["document"] + text for text in texts]), atol=1e-5
     )
     assert np.abs(ours - without.embed(texts)).max() > 0.01
+
+
+def test_a_model_can_be_read_by_whoever_reads_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        _, folder = exported(tmp_path, "simcse", "en", {})
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
+    assert "model.safetensors" in modes
+    assert set(modes.values()) == {0o644}, modes
 
 
 def test_trained_weights_are_what_is_exported(tmp_path: Path) -> None:

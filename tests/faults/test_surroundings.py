@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import socket
@@ -13,16 +14,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from click.testing import CliRunner
 from lives import Study
 
 from search.cli.main import main
-from search.remote.bundle import make_bundle
+from search.remote.bundle import SECRET, make_bundle
 from search.remote.tunnel import use_token
 from search.running.ray_session import check_head
 from search.store.errors import UserError
 from search.store.layout import check_name, new_study
 from search.tracking.mlflow_store import unreachable
+from trainables.contract.errors import DataError
+from trainables.data.token_cache import cache_dir
 
 
 def nobody_listens() -> int:
@@ -117,6 +121,31 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: py
         use_token("cluster.yaml")
     token.chmod(0o600)
     use_token("cluster.yaml")
+
+
+def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SEARCH_CACHE_DIR", str(folder))
+    assert cache_dir() == folder
+    folder.mkdir()
+    for mode, sound in ((0o700, True), (0o755, True), (0o777, False), (0o1777, False)):
+        folder.chmod(mode)
+        if sound:
+            assert cache_dir() == folder
+        else:
+            with pytest.raises(DataError, match="SEARCH_CACHE_DIR=.*: others can write it"):
+                cache_dir()
+    folder.chmod(0o700)
+    if os.getuid() == 0:
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(DataError, match="belongs to another user"):
+            cache_dir()
+
+
+def test_what_ray_up_copies_has_no_keys() -> None:
+    left_out = yaml.safe_load((Path(__file__).parents[2] / "cluster.yaml").read_text())["rsync_exclude"]
+    for secret in SECRET:
+        assert any(fnmatch.fnmatch(f"/x/{secret.rstrip('.*')}", pattern) for pattern in left_out), secret
 
 
 @pytest.mark.parametrize("name", ["a'b", "a\nb", "-x", ".hidden", "", "a b", "x" * 101, "mlflow.db", "ä"])

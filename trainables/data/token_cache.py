@@ -6,6 +6,7 @@ same entry at the same time write the same thing. Arrays are memory-mapped: proc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -19,6 +20,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from trainables.contract.errors import DataError
 from trainables.contract.phases import phase
 from trainables.contract.whole_files import whole_file
 from trainables.data.tokens import TokenColumn
@@ -35,9 +37,21 @@ Encode = Callable[[Sequence[str]], Iterable[Sequence[int]]]  # texts -> token id
 
 
 def cache_dir() -> Path:
-    """The folder of cached things: `SEARCH_CACHE_DIR`, else the user's cache folder."""
+    """The folder of cached things: `SEARCH_CACHE_DIR`, else the user's cache folder.
+
+    Raises: DataError when others can write what `SEARCH_CACHE_DIR` names: pickles in it would be their programs.
+    """
     value = os.environ.get(CACHE_DIR_VARIABLE)
-    return Path(value).expanduser() if value else Path(platformdirs.user_cache_dir("contrastive-search"))
+    if not value:
+        return Path(platformdirs.user_cache_dir("contrastive-search"))
+    folder = Path(value).expanduser()
+    with contextlib.suppress(OSError):  # not there yet: we make it
+        there = folder.stat()
+        mine = not hasattr(os, "getuid") or there.st_uid == os.getuid()
+        if not mine or there.st_mode & 0o002 or (there.st_mode & 0o020 and there.st_gid != os.getgid()):
+            who = "belongs to another user" if not mine else "others can write it"
+            raise DataError(f"{CACHE_DIR_VARIABLE}={value}: {who}; give a folder of your own, `chmod go-w` it")
+    return folder
 
 
 def content_hash(parts: object) -> str:
