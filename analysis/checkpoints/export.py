@@ -71,9 +71,7 @@ def export(trained: Trained, folder: Path, card: str) -> None:
         _export_encoder(trained, trained.source, folder)
     readme = folder / "README.md"
     readme.write_text(card, encoding="utf-8")
-    for path in folder.rglob(
-        "*"
-    ):  # safetensors makes files that only their owner reads; these have any new file's rights
+    for path in folder.rglob("*"):  # a new file's rights for all: safetensors writes for the owner alone
         if path.is_file():
             path.chmod(readme.stat().st_mode & 0o777)
 

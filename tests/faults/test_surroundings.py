@@ -133,7 +133,7 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: p
         if sound:
             assert cache_dir() == folder
         else:
-            with pytest.raises(DataError, match="SEARCH_CACHE_DIR=.*: others can write it"):
+            with pytest.raises(DataError, match=r"SEARCH_CACHE_DIR=.*: others can write it"):
                 cache_dir()
     folder.chmod(0o700)
     if os.getuid() == 0:
@@ -143,9 +143,11 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_what_ray_up_copies_has_no_keys() -> None:
-    left_out = yaml.safe_load((Path(__file__).parents[2] / "cluster.yaml").read_text())["rsync_exclude"]
-    for secret in SECRET:
-        assert any(fnmatch.fnmatch(f"/x/{secret.rstrip('.*')}", pattern) for pattern in left_out), secret
+    root = Path(__file__).parents[2]
+    for file in (root / "cluster.yaml", *(root / "docs" / "cluster" / name for name in ("gcp.yaml", "onprem.yaml"))):
+        left_out = yaml.safe_load(file.read_text())["rsync_exclude"]
+        for secret in SECRET:
+            assert any(fnmatch.fnmatch(f"/x/{secret.rstrip('.*')}", pattern) for pattern in left_out), (file, secret)
 
 
 @pytest.mark.parametrize("name", ["a'b", "a\nb", "-x", ".hidden", "", "a b", "x" * 101, "mlflow.db", "ä"])
