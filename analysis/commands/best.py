@@ -28,6 +28,7 @@ def best(
 
     from analysis.errors import AnalysisError
     from analysis.statistics.study_verdict import study_verdict
+    from analysis.statistics.worth import worth, worth_line
     from analysis.tables.ranking import rank_points, rank_trials
     from analysis.writing.output import as_csv, as_document, text_table
     from analysis.writing.ranking_rows import printed, records
@@ -53,5 +54,7 @@ def best(
         return
     lines = [*state, *unit_lines(found), "", text_table(printed(rows, found.metric)), ""]
     lines += [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
+    if (search := worth(found)) is not None:
+        lines.append(worth_line(search, found.metric))
     lines.append(f"Checkpoint of the best: {export}")
     click.echo("\n".join(lines))

@@ -8,21 +8,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.correlation import expected_best
 from analysis.tables.study import Study
 from search.schema import stored
 
 Floats = NDArray[np.float64]
 MAX_CURVES = 150  # more lines are a grey block: the best, and evenly chosen others
-CURVE_POINTS = 100
 
 
 @dataclass(frozen=True)
 class History:
     """numbers: 1.. in the order trials started; best: best completed value so far (NaN before the first).
 
-    reference: expected best after `reference_at` trials, pruned ones counted with the value they reached. error: one
-    standard deviation over seeds (`seed_error`), None where no seed was repeated.
+    error: one standard deviation over seeds (`seed_error`), None where no seed was repeated.
     """
 
     numbers: Floats
@@ -30,9 +27,6 @@ class History:
     stops: tuple[str, ...]
     trials: tuple[str, ...]
     best: Floats
-    reference_at: Floats
-    reference: Floats
-    reference_name: str
     baseline: float | None
     baseline_name: str
     error: float | None
@@ -79,34 +73,19 @@ def label_of(study: Study) -> str:
     return f"{study.metric.name}{unit}"
 
 
-def history(study: Study, random_search: Study | None = None) -> History:
-    """Values in the order of the search, and what random search would have reached.
-
-    The reference is the expected best of n trials (`stats.expected_best`) of a random search over the same space, if
-    one is given or the study is one; else of the study's own trials in random order, which says what the order added.
-    """
+def history(study: Study) -> History:
+    """Values in the order of the search."""
     table = valued(study.trials[study.trials["stage"] == "search"])
     scale, sign = study.metric.scale, study.metric.sign
     values = scale * table["value"].to_numpy(dtype=float)
     completed = (table["stop"] == "completed").to_numpy(dtype=bool)
     so_far: Floats = sign * np.fmax.accumulate(np.where(completed, sign * values, np.nan)) if len(values) else values
-    own = study.stored.params.get("search.sampler") == "random"
-    source = random_search or study
-    pool = valued(source.trials[source.trials["stage"] == "search"])
-    pool_values = scale * sign * pool["value"].to_numpy(dtype=float)
-    name = "random search, expected" if own or random_search else "same trials in random order, expected"
-    most = min(len(pool_values), len(values))
-    counts = np.unique(np.linspace(1, most, min(most, CURVE_POINTS)).astype(int)) if most else np.array([], dtype=int)
-    reference: Floats = sign * expected_best(pool_values, counts) if len(counts) else np.array([])
     return History(
         np.arange(1.0, len(values) + 1),
         values,
         tuple(table["stop"]),
         tuple(table["trial"]),
         so_far,
-        counts.astype(float),
-        reference,
-        name,
         _baseline(study),
         study.baseline_name,
         seed_error(study),

@@ -9,10 +9,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.plots.collect_search import Curves, History, Pareto
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, error_bars, figure, style
+from analysis.statistics.worth import Worth
 
 
 def history(data: History, label: str) -> Figure:
-    """Each trial's value, the best so far, the random-search reference."""
+    """Each trial's value and the best so far."""
     with style():
         fig, (ax,) = figure()
         for stop, colour, marker, name in (("completed", BLUE, "o", "completed"), ("pruned", GREY, "x", "pruned")):
@@ -22,12 +23,29 @@ def history(data: History, label: str) -> Figure:
                            alpha=0.8, rasterized=len(data.numbers) > MANY)  # fmt: skip
         error_bars(ax, data.numbers, data.values, data.error)
         ax.step(data.numbers, data.best, where="post", color=RED, linewidth=1.6, label="best so far")
-        if len(data.reference):
-            ax.plot(data.reference_at, data.reference, "--", color=GREEN, linewidth=1.4, label=data.reference_name)
         if data.baseline is not None:
             ax.axhline(data.baseline, color=ORANGE, linewidth=1.2, linestyle=":", label=data.baseline_name)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel="trial, in the order they started", ylabel=label)
+        _legend_below(fig, ax)
+        return fig
+
+
+def worth(data: Worth, random: Worth | None, scale: float, label: str) -> Figure:
+    """Expected best against the number of trials, with its interval; training time above."""
+    with style():
+        fig, (ax,) = figure()
+        of_random = ((random, SKY, "a random search of the same space"),) if random else ()
+        for one, colour, name in ((data, BLUE, "this search's trials"), *of_random):
+            ax.plot(one.counts, scale * one.best, color=colour, linewidth=1.6, label=f"{name}, expected best")
+            ax.fill_between(one.counts, scale * one.low, scale * one.high, color=colour, alpha=0.2, linewidth=0,
+                            label="95 % over other searches")  # fmt: skip
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set(xlabel="trials", ylabel=label)
+        if data.seconds > 0:
+            minutes = data.seconds / 60
+            above = ax.secondary_xaxis("top", functions=(lambda n: n * minutes, lambda m: m / minutes))
+            above.set_xlabel("training, minutes")
         _legend_below(fig, ax)
         return fig
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
 from analysis.plots.style import GREY
 from analysis.statistics.importance import Importance
+from analysis.statistics.worth import worth, worth_line
 from analysis.tables.axes import Axis, study_axes
 from analysis.tables.study import Study, read_study
 
@@ -32,6 +33,7 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
     label = collect_search.label_of(study)
     makers: dict[str, Callable[[], Picture | None]] = {
         "history": lambda: _history(study, label),
+        "worth": lambda: _worth(study, label),
         "curves": lambda: _curves(study, label),
         "parallel": lambda: _parallel(study, axes, label),
         "slices": lambda: _slices(study, axes, label),
@@ -48,7 +50,7 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
     return pictures
 
 
-NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
+NAMES = ("history", "worth", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
 
 
 def random_counterpart(study: Study) -> Study | None:
@@ -62,11 +64,19 @@ def random_counterpart(study: Study) -> Study | None:
 
 
 def _history(study: Study, label: str) -> Picture | None:
-    data = collect_search.history(study, random_counterpart(study))
-    caption = (
-        f"Value of each trial in the order of the search, the best so far, and {data.reference_name}.{_error(data)}"
-    )
+    data = collect_search.history(study)
+    caption = f"Value of each trial in the order of the search, and the best so far.{_error(data)}"
     return Picture("history", caption, draw_search.history(data, label)) if len(data.numbers) else None
+
+
+def _worth(study: Study, label: str) -> Picture | None:
+    """With a random search of the same space beside it, where the store has one."""
+    if (data := worth(study)) is None:
+        return None
+    other = random_counterpart(study)
+    caption = f"What so many trials find on average, whatever their order. {worth_line(data, study.metric)}"
+    drawn = draw_search.worth(data, worth(other) if other else None, study.metric.scale, label)
+    return Picture("worth", caption, drawn)
 
 
 def _curves(study: Study, label: str) -> Picture | None:

@@ -98,12 +98,37 @@ def expected_best_error(values: ArrayLike, budgets: ArrayLike) -> tuple[Floats, 
     Raises: ValueError with fewer than 3 values.
     """
     v = np.sort(np.asarray(values, dtype=float))
+    excess, df = _excess(v)
+    return _spacings_error(excess, _order_weights(len(v), budgets)), df
+
+
+def expected_gain(values: ArrayLike, fewer: int, more: int, level: float = 0.95) -> tuple[float, float, float]:
+    """What `more` trials buy over `fewer` of them: difference of their expected bests, and its interval, never below 0.
+
+    The error is that of `expected_best_error`, of the difference of both chances in place of W_j.
+
+    Raises: ValueError with fewer than 3 values.
+    """
+    v = np.sort(np.asarray(values, dtype=float))
+    excess, df = _excess(v)
+    weights = np.subtract(*_order_weights(len(v), [more, fewer]))
+    gain, error = float(weights @ v), float(_spacings_error(excess, weights[None])[0])
+    reach = float(stdtrit(df, (1 + level) / 2)) * error
+    return gain, max(gain - reach, 0.0), gain + reach
+
+
+def _excess(v: Floats) -> tuple[float, float]:
+    """Of sorted values the mean excess of the best k over the next one, and its degrees of freedom, k / 2."""
     if len(v) < MIN_VALUES:
         raise ValueError(f"expected {MIN_VALUES} values at least, got {len(v)}")
     k = min(max(TOP_LEAST, round(TOP_SHARE * len(v))), len(v) - 1)
-    excess = float(np.mean(v[-k:]) - v[-k - 1])
-    among = np.cumsum(_order_weights(len(v), budgets)[:, ::-1], axis=1)
-    return np.asarray(excess * np.sqrt(((among / np.arange(1, len(v) + 1)) ** 2).sum(axis=1))), k / 2
+    return float(np.mean(v[-k:]) - v[-k - 1]), k / 2
+
+
+def _spacings_error(excess: float, weights: Floats) -> Floats:
+    """(k,) standard errors of sums of sorted values with these weights (k, N), by the errors of their spacings."""
+    among = np.cumsum(weights[:, ::-1], axis=1)
+    return np.asarray(excess * np.sqrt(((among / np.arange(1, weights.shape[1] + 1)) ** 2).sum(axis=1)))
 
 
 def _order_weights(total: int, budgets: ArrayLike) -> Floats:

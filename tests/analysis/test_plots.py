@@ -19,7 +19,9 @@ from analysis.plots import collect_models, collect_params, collect_search, draw_
 from analysis.plots.gallery import NAMES, gallery, random_counterpart
 from analysis.plots.style import save
 from analysis.reading.store import find_study, open_store
+from analysis.statistics.correlation import expected_best
 from analysis.statistics.importance import importance
+from analysis.statistics.worth import worth, worth_line
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study, read_study
 from trainables.data.sets import load_pairs
@@ -60,11 +62,23 @@ def test_history_counts_completed_trials_only_as_best(study: Study) -> None:
     done = np.array([s == "completed" for s in data.stops])
     assert data.best[-1] == data.values[done].max()
     assert (np.diff(data.best[~np.isnan(data.best)]) >= 0).all()
-    assert data.reference_name == "random search, expected"  # the study's sampler
-    assert data.reference[-1] == pytest.approx(data.values.max())
-    assert data.reference[0] == pytest.approx(data.values.mean())
     assert data.baseline is not None
     assert random_counterpart(study) is None
+
+
+def test_what_the_search_was_worth(study: Study) -> None:
+    found = worth(study)
+    assert found is not None
+    values = study.trials.loc[(study.trials["stage"] == "search") & study.trials["value"].notna(), "value"]
+    assert found.counts[[0, -1]].tolist() == [1.0, len(values)]
+    assert found.best[[0, -1]] == pytest.approx([values.mean(), values.max()])
+    half = expected_best(values, [len(values) // 2])[0]
+    assert found.half == pytest.approx(values.max() - half)
+    assert 0 <= found.gain_low <= found.half <= found.gain_high
+    assert (found.low <= found.best).all()
+    line = worth_line(found, study.metric)
+    assert line.startswith(f"The second half of the trials bought {100 * found.half:+.2f} (95 % interval +")
+    assert worth(memory_study([{"a": 0.1}] * 3, [0.1, 0.2, 0.3], {"a": {"float": [0, 1]}})) is None
 
 
 def test_curves_say_where_trials_were_pruned(study: Study) -> None:

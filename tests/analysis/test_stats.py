@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import comb
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from analysis.statistics.correlation import (
     expected_best,
     expected_best_error,
     expected_best_interval,
+    expected_gain,
     paired_bootstrap,
     spearman_influence,
 )
@@ -104,6 +106,18 @@ def test_expected_best_error_by_hand() -> None:
     assert expected_best_error(np.array([1.0, 2.0, 4.0]), [3])[0][0] == pytest.approx(2.0 * np.sqrt(1 + 1 / 4 + 1 / 9))
     with pytest.raises(ValueError, match="expected 3 values at least, got 2"):
         expected_best_error([1.0, 2.0], [1])
+
+
+def test_what_more_trials_buy_by_hand() -> None:
+    # All ten of 0..9 find 9, five of them less; the error is by the difference of the chances.
+    values = np.arange(10.0)
+    gain, low, high = expected_gain(values, 5, 10)
+    assert gain == pytest.approx(9 - expected_best(values, [5])[0])
+    among = np.cumsum([comb(9 - j, 4) / comb(10, 5) for j in range(10)])  # the j-th largest is the best of five
+    error = 2.5 * np.sqrt(sum(((1 - w) / j) ** 2 for j, w in enumerate(among, 1)))
+    assert high == pytest.approx(gain + 4.302653 * error)
+    assert low == 0.0  # more trials never find less
+    assert expected_gain(values, 5, 5) == (0.0, 0.0, 0.0)
 
 
 def test_a_method_seldom_beats_itself_with_fewer_trials() -> None:
