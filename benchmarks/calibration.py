@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,6 +21,9 @@ from typing import Any
 
 import click
 import numpy as np
+
+from analysis.statistics.correlation import Floats
+from analysis.statistics.league import duel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "analysis"))
 from simulate import Outcome, World, simulate  # type: ignore[import-not-found]  # of the tests, found by path
@@ -126,14 +129,38 @@ def calibration(rows: Sequence[dict[str, Any]], which: str) -> str:
     return "\n".join(lines)
 
 
+def duels(count: int, seed: int) -> str:
+    """Share of duels of a method with itself, 100 against 10 trials, that the league calls significant."""
+    kinds: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+        "normal": lambda rng, n: rng.standard_normal(n),
+        "uniform": lambda rng, n: rng.random(n),
+        "bounded above": lambda rng, n: -rng.exponential(size=n),
+        "a plateau with a long lower tail": lambda rng, n: np.where(
+            rng.random(n) < 0.5, 0.3 * rng.standard_normal(n), -rng.exponential(3.0, n)
+        ),
+        "exponential upper tail": lambda rng, n: rng.exponential(size=n),
+        "Student's t, 5 df": lambda rng, n: rng.standard_t(5, n),
+    }
+    lines = []
+    for kind, draw in kinds.items():
+        rng = np.random.default_rng(seed)
+        found = [duel("a", draw(rng, 100), "b", draw(rng, 10), 10).p_value < 0.05 for _ in range(count)]
+        lines.append(f"{kind}: {100 * np.mean(found):.1f} % of {count:,}")
+    return "\n".join(lines)
+
+
 @click.command()
 @click.option("--studies", default=1000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--cells", default="", help="regular expression; only cells whose name it finds")
 @click.option("--part", default="1/1", help="i/n: every n-th cell from the i-th")
+@click.option("--self-duels", default=0, help="instead: so many duels of a method with itself per kind of values")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None)
-def main(studies: int, seed: int, cells: str, part: str, out: Path | None) -> None:
+def main(studies: int, seed: int, cells: str, part: str, self_duels: int, out: Path | None) -> None:
     """Measure the cells that are not in the file yet, and print all."""
+    if self_duels:
+        click.echo(duels(self_duels, seed))
+        return
     out = out or Path(__file__).parent / "results" / "calibration.jsonl"
     out.parent.mkdir(exist_ok=True)
     first, of = map(int, part.split("/"))

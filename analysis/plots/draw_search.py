@@ -44,7 +44,9 @@ def worth(data: Worth, random: Worth | None, scale: float, label: str) -> Figure
         ax.set(xlabel="trials", ylabel=label)
         if data.seconds > 0:
             minutes = data.seconds / 60
-            above = ax.secondary_xaxis("top", functions=(lambda n: n * minutes, lambda m: m / minutes))
+            above = ax.secondary_xaxis(
+                "top", functions=(lambda n: np.asarray(n) * minutes, lambda m: np.asarray(m) / minutes)
+            )
             above.set_xlabel("training, minutes")
         _legend_below(fig, ax)
         return fig

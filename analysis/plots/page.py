@@ -63,8 +63,6 @@ def _history(data: collect_search.History, label: str) -> go.Figure | None:
     figure.add_scatter(
         x=data.numbers, y=data.best, name="best so far", mode="lines", line={"color": RED, "shape": "hv"}
     )
-    line = {"color": GREEN, "dash": "dash"}
-    figure.add_scatter(x=data.reference_at, y=data.reference, name=data.reference_name, mode="lines", line=line)
     if data.baseline is not None:
         figure.add_hline(data.baseline, line_color=ORANGE, line_dash="dot", annotation_text=data.baseline_name)
     return figure.update_layout(xaxis_title="trial", yaxis_title=label)

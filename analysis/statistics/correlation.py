@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, stdtrit
 
 Floats = NDArray[np.float64]
-MIN_VALUES, TOP_LEAST, TOP_SHARE = 3, 4, 0.2  # of `expected_best_error`
+MIN_VALUES, TOP_LEAST, TOP_SHARE = 3, 5, 0.2  # of `expected_best_error`
 
 
 def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
@@ -88,7 +88,7 @@ def expected_best_interval(values: ArrayLike, budgets: ArrayLike, level: float =
 def expected_best_error(values: ArrayLike, budgets: ArrayLike) -> tuple[Floats, float]:
     """Standard error of `expected_best` (k,), and its degrees of freedom.
 
-    The upper tail is taken for exponential with the mean excess of the best fifth (four at least) over the next one,
+    The upper tail is taken for exponential with the mean excess of the best fifth (five at least) over the next one,
     which is exact for that tail and too much for a lighter one, such as a normal or a bounded one. There the j-th
     largest value stands above the next by an independent exponential of mean excess / j (Renyi 1953), of which
     `expected_best` takes the chance W_j that the best of n is among the j largest: its variance is excess^2 sum_j

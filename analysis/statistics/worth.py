@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.statistics.correlation import (
-    MIN_VALUES,
     Floats,
     expected_best,
     expected_best_interval,
@@ -17,6 +16,7 @@ from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 
 CURVE_POINTS = 100
+LEAST = 8
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Worth:
 
 
 def worth(study: Study) -> Worth | None:
-    """None with fewer than four trials that have a value."""
+    """None with fewer than LEAST trials that have a value: an interval of so few says nothing."""
     table = study.trials[(study.trials["stage"] == "search") & study.trials["value"].notna()]
     values = study.metric.sign * table["value"].to_numpy(dtype=float)
     total = len(values)
-    if total < MIN_VALUES + 1:
+    if total < LEAST:
         return None
     counts = np.unique(np.linspace(1, total, min(total, CURVE_POINTS)).astype(int))
     low, high = expected_best_interval(values, counts)

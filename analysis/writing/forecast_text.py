@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from analysis.statistics.confirm_forecast import ConfirmForecast
 from analysis.statistics.power import POWER
 from analysis.tables.study import Study
@@ -24,10 +26,22 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     if found.power is None:
         lines.append("It can claim no gain: the study has no completed baseline trial besides the points to confirm.")
     else:
-        lines.append(f"{power_text(found.power, number)} (seen: claimed in {POWER:.0%} of cases).".replace("%", " %"))
+        lines.append(_power(found, number))
         if found.look > 1:
             lines.append(f"It would be look {found.look} at these figures, and is judged by the level that is left.")
     lines.append(noise_line(found.noise, metric, number))
     if found.power and found.pairs is None:
         lines.append("The choice of dev pairs is not in these figures: the trials' similarities are not at hand.")
     return lines
+
+
+def _power(found: ConfirmForecast, number: Callable[..., str]) -> str:
+    """Without repeated seeds all that two models differ by counts as the dev pairs' doing: an upper bound."""
+    assert found.power is not None
+    seen = f"(seen: claimed in {POWER:.0%} of cases)".replace("%", " %")
+    if found.pairs and not found.noise.repeats:
+        return (
+            f"With these pairs and {found.seeds} seeds a gain below {number(found.power.visible)} at most is likely to "
+            f"stay unseen {seen}; how much of that the dev pairs make is known once seeds are repeated."
+        )
+    return f"{power_text(found.power, number)} {seen}."

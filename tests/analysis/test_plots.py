@@ -78,7 +78,7 @@ def test_what_the_search_was_worth(study: Study) -> None:
     assert (found.low <= found.best).all()
     line = worth_line(found, study.metric)
     assert line.startswith(f"The second half of the trials bought {100 * found.half:+.2f} (95 % interval +")
-    assert worth(memory_study([{"a": 0.1}] * 3, [0.1, 0.2, 0.3], {"a": {"float": [0, 1]}})) is None
+    assert worth(memory_study([{"a": 0.1}] * 7, [0.1] * 7, {"a": {"float": [0, 1]}})) is None
 
 
 def test_curves_say_where_trials_were_pruned(study: Study) -> None:

@@ -26,7 +26,7 @@ def values(**points: list[float]) -> SeedValues:
 def test_one_prior_for_search_and_analysis() -> None:
     assert pytest.approx((0.7670 - 0.7316) / 4.498, abs=1e-4) == SEED_SD
     assert search_plan.SEED_SD is SEED_SD
-    assert Prior().sd == SEED_SD
+    assert Prior() == Prior(SEED_SD, studies=0, df=0)
 
 
 def test_within_is_the_error_of_a_one_way_layout() -> None:

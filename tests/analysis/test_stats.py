@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 from analysis.statistics.correlation import (
     expected_best,
@@ -94,14 +95,14 @@ def test_expected_best_interval_covers(rng: np.random.Generator) -> None:
 
 
 def test_expected_best_error_by_hand() -> None:
-    # Of 0..9 the best four stand 2.5 above the next. The best of all ten is the largest: every spacing counts in full;
+    # Of 0..9 the best five stand 3 above the next. The best of all ten is the largest: every spacing counts in full;
     # of a single one the j largest hold it with chance j / 10, which makes sqrt(10) / 10.
     values = np.arange(10.0)
     error, df = expected_best_error(values, [10, 1])
-    assert error == pytest.approx([2.5 * np.sqrt(sum(1 / j**2 for j in range(1, 11))), 2.5 / np.sqrt(10)])
-    assert df == 2.0
+    assert error == pytest.approx([3 * np.sqrt(sum(1 / j**2 for j in range(1, 11))), 3 / np.sqrt(10)])
+    assert df == 2.5
     low, high = expected_best_interval(values, [10])
-    assert high[0] - 9 == pytest.approx(9 - low[0]) == pytest.approx(4.302653 * error[0])  # Student's t, 2 df
+    assert high[0] - 9 == pytest.approx(9 - low[0]) == pytest.approx(student.isf(0.025, 2.5) * error[0])
     assert expected_best_error(np.arange(100.0), [5])[1] == 10.0  # a fifth of 100, halved
     assert expected_best_error(np.array([1.0, 2.0, 4.0]), [3])[0][0] == pytest.approx(2.0 * np.sqrt(1 + 1 / 4 + 1 / 9))
     with pytest.raises(ValueError, match="expected 3 values at least, got 2"):
@@ -114,8 +115,8 @@ def test_what_more_trials_buy_by_hand() -> None:
     gain, low, high = expected_gain(values, 5, 10)
     assert gain == pytest.approx(9 - expected_best(values, [5])[0])
     among = np.cumsum([comb(9 - j, 4) / comb(10, 5) for j in range(10)])  # the j-th largest is the best of five
-    error = 2.5 * np.sqrt(sum(((1 - w) / j) ** 2 for j, w in enumerate(among, 1)))
-    assert high == pytest.approx(gain + 4.302653 * error)
+    error = 3 * np.sqrt(sum(((1 - w) / j) ** 2 for j, w in enumerate(among, 1)))
+    assert high == pytest.approx(gain + student.isf(0.025, 2.5) * error)
     assert low == 0.0  # more trials never find less
     assert expected_gain(values, 5, 5) == (0.0, 0.0, 0.0)
 
