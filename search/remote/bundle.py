@@ -88,9 +88,13 @@ def named_sets(space: Space) -> list[Path]:
 
 def _renamed(space: Space) -> Space:
     """The space with its local files under the names that they have in the bundle."""
+    from trainables.data.catalogue import is_path
 
     def data(name: str) -> str:
-        return bundled_name(Path(name).expanduser()) if _data_files(name) else name
+        if not _data_files(name):
+            return name
+        moved = bundled_name(Path(name).expanduser())
+        return moved if is_path(moved) else f"./{moved}"  # a folder without a slash would be a set's name
 
     def other(name: str | None) -> Any:
         return bundled_name(Path(name).expanduser()) if name and _is_local(name) else name
@@ -108,12 +112,13 @@ def _renamed(space: Space) -> Space:
 def _data_files(name: str) -> list[Path]:
     """The files (or the folder) that an entry of `data:` means here; `{split}` in it stands for several."""
     from trainables.data.catalogue import is_path
+    from trainables.data.files import matching
     from trainables.data.retrieval import is_retrieval
 
     if is_retrieval(name) and Path(name).expanduser().is_dir():
         return [Path(name).expanduser()]
     paths = [Path(name.replace("{split}", split)).expanduser() for split in ("train", "dev", "test")]
-    return [path for path in dict.fromkeys(paths) if is_path(name) and path.is_file()]
+    return [file for path in dict.fromkeys(paths) if is_path(name) for file in matching(path)]
 
 
 def _is_local(name: str) -> bool:

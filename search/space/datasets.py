@@ -9,7 +9,7 @@ from search.space.problems import Problems
 from search.space.sections import LANGUAGES
 from trainables.contract.errors import DataError, EncoderError
 from trainables.data.catalogue import data_dir, find_file, find_local, is_path, unlisted
-from trainables.data.hub import hub_name, is_hub
+from trainables.data.hub import check_hub_name, is_hub
 from trainables.data.retrieval import NANO, find_folder, is_retrieval
 from trainables.encoders.locate import local_folder
 
@@ -36,7 +36,7 @@ def check_data_sets(root: Node, problems: Problems) -> None:
         if is_path(name):
             try:
                 if is_hub(name):
-                    hub_name(name)
+                    check_hub_name(name, whole=split == "dev" and is_retrieval(name))
                 elif split == "dev" and is_retrieval(name):
                     find_folder(name)
                 else:

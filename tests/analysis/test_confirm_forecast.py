@@ -46,7 +46,7 @@ def test_before_anything_is_confirmed() -> None:
     )
     lines = forecast_lines(found, study({}, {"study_id": "s"}))
     assert "4 points on 5 fresh seeds, 20 trials to run, about 30 minutes of training at 90 s a trial" in lines[0]
-    assert lines[1].startswith("With these pairs and 5 seeds a gain below ")
+    assert lines[1].startswith("With this dev data and 5 seeds a gain below ")
     assert "assumed, no seed was repeated" in lines[2]
 
 

@@ -55,6 +55,21 @@ def test_a_bundle_runs_by_itself(user_folder: Path) -> None:
     assert load_space(target / "space.yaml").resolved() == make_space().resolved()
 
 
+def test_folders_of_data_travel(user_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    away = tmp_path_factory.mktemp("away") / "parts"
+    for folder, name in ((away, "a.parquet"), (user_folder / "beir", "corpus.jsonl")):
+        folder.mkdir()
+        (folder / name).write_text("")
+    target = user_folder / "job"
+    target.mkdir()
+    make_bundle(target, with_data(str(away), ("./beir",)))
+    assert (target / "carried" / "parts" / "a.parquet").is_file()
+    assert (target / "beir" / "corpus.jsonl").is_file()
+    written = (target / "space.yaml").read_text()
+    assert "train: carried/parts" in written
+    assert "./beir" in written
+
+
 def test_local_files_travel_and_keep_their_meaning(
     user_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

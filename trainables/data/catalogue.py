@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainables.contract.errors import DataError, close_to
-from trainables.data.files import SUFFIXES, kind_of
+from trainables.data.files import SUFFIXES, folder_files, kind_of, matching
+from trainables.data.hub import check_hub_name, hub_name, is_hub, snapshot
 
 DATA_DIR_VARIABLE = "SEARCH_DATA_DIR"
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
@@ -40,8 +41,10 @@ class Source:
     def revision(self) -> str:
         if self.hub is not None:
             return f"{self.hub.repo}@{self.hub.revision}"
-        with self.path.open("rb") as file:
-            return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()[:12]
+        files = matching(self.path)
+        digests = [hashlib.file_digest(file, "sha256") for path in files for file in [path.open("rb")]]
+        whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(d.digest() for d in digests))
+        return "sha256:" + whole.hexdigest()[:12]
 
 
 _TEST_ONLY = {"test": "test.jsonl.gz"}
@@ -188,13 +191,35 @@ def _from_hub(hub: Hub, pattern: str, download: bool) -> Path:
     return Path(hf_hub_download(filename=names[0], **where)) if download else Path(names[0])
 
 
-def find_file(name: str, split: str) -> Source:
-    """A data file by path; `{split}` in it stands for train, dev or test.
+def find_table(name: str, *, download: bool = True) -> Source:
+    """The Parquet files of `hub:owner/name@commit[:config]:split`; elsewhere CSV or JSON-lines of that name.
+
+    Args:
+        download: False = only ask the hub whether the repository is there; the path is then a name.
+    Raises: DataError in one line for a name that is none, or that the hub does not have.
+    """
+    check_hub_name(name, whole=False)
+    where = hub_name(name)
+    *config, split = where.parts
+    folders = [f"{config[0]}/"] if config else ["data/", ""]
+    names = [f"{folder}{split}{rest}" for folder in folders for rest in ("-*.parquet", ".parquet", ".jsonl", ".csv")]
+    folder = snapshot(where, names, download=download)
+    found = [folder / n for n in names if matching(folder / n)]
+    return Source(found[0] if found else Path(names[0]), Hub(where.repo, where.commit, {}))
+
+
+def find_file(name: str, split: str, *, download: bool = True) -> Source:
+    """A data file by path, `*` in it standing for anything and `{split}` for train, dev or test; of training data also
+    a folder of files of one kind; or a table of the hub (see `find_table`).
 
     Raises: DataError if it does not exist or its kind is unknown.
     """
+    if is_hub(name):
+        return find_table(name, download=download)
     path = Path(name.replace("{split}", split)).expanduser()
-    if not path.is_file():
+    if path.is_dir() and split == "train":
+        return Source(folder_files(path))
+    if not matching(path):
         raise DataError(f"data file {str(path)!r}: does not exist (looked in {path.absolute().parent}); check the path")
     if kind_of(path) is None:
         raise DataError(

@@ -11,6 +11,8 @@ from trainables.contract.errors import DataError
 from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
 from trainables.contract.registry import declared, evaluation_named
 from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
+from trainables.data.files import matching
+from trainables.data.hub import is_hub
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import corpus_columns, edacse_sources, find_source, load_pairs
 
@@ -76,7 +78,7 @@ def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, st
         parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
         sources = {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
     for part, source in sources.items():
-        if source.path.is_file():
+        if matching(source.path):
             _once(source, partial(_look, part, source, needs, columns), needs, columns)
     return ""
 
@@ -88,21 +90,23 @@ def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | No
 
 def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
     source = None if name == BUILTIN else _source(name, language, "dev", at_hand)
-    if source is None or not source.path.is_file():
+    if source is None or not matching(source.path):
         return ""
     return _once(source, lambda: load_pairs(name, "dev", language, columns).note, "dev", columns)
 
 
 def _once(source: Source, look: Callable[[], str], *how: object) -> str:
     """The note of a file that is sound, read once however many spaces name it."""
-    stat = source.path.stat()
-    key = (str(source.path), stat.st_mtime_ns, stat.st_size, repr(how))
+    stats = [path.stat() for path in matching(source.path)]
+    key = (str(source.path), max(s.st_mtime_ns for s in stats), sum(s.st_size for s in stats), repr(how))
     if key not in _seen:
         _seen[key] = look()
     return _seen[key]
 
 
 def _source(name: str, language: str, split: str, at_hand: bool) -> Source | None:
+    if at_hand and is_hub(name):
+        return None
     if at_hand and not is_path(name):
         return find_local(name, language, split)
     return find_source(name, language, split, download=False)

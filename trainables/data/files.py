@@ -1,7 +1,8 @@
 """How data files are read: UTF-8, optionally gzipped. No torch, no pandas: a pre-flight check imports this.
 
-`.tsv` (header line, no quoting), `.csv` (header line, quoted as usual), `.jsonl`, `.parquet`, or `.txt` (one sentence a
-line, no header).
+`.tsv` (header line, no quoting), `.csv` (header line, quoted as usual), `.jsonl`, `.parquet`, `.arrow` (as `datasets`
+saves to disk), or `.txt` (one sentence a line, no header). A name with `*` is all files that it matches, one after the
+other in the order of their names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from trainables.contract.errors import DataError, first_line
 
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
@@ -29,6 +30,23 @@ def kind_of(path: Path) -> str | None:
     """The suffix that says how a file is read (".tsv" for "x.tsv.gz"), or None."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     return suffix if suffix in SUFFIXES else None
+
+
+def matching(path: Path) -> list[Path]:
+    """The files that a path means: itself, or what its `*` matches, by name; empty if there is none."""
+    return [p for p in (sorted(path.parent.glob(path.name)) if "*" in path.name else [path]) if p.is_file()]
+
+
+def folder_files(folder: Path) -> Path:
+    """The data files in a folder as one path with `*`.
+
+    Raises: DataError if there are none, or of several kinds.
+    """
+    kinds = {"".join(p.suffixes[-2:] if p.suffix == ".gz" else p.suffixes[-1:]) for p in folder.iterdir() if kind_of(p)}
+    if len(kinds) != 1:
+        got = " and ".join(sorted(kinds)) or "none"
+        raise DataError(f"data folder {str(folder)!r}: expected files of one kind of {', '.join(SUFFIXES)}, got {got}")
+    return folder / f"*{kinds.pop()}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +60,8 @@ class Table:
 def read_lines(path: Path, head: int | None = None) -> list[str]:
     """The lines of a text file, without the empty one behind the last line end; those whole in its first `head`
     characters."""
+    if "*" in path.name:
+        return [line for file in matching(path) for line in read_lines(file, head)]
     text = _text(path, head)
     if "\r" in text and "\n" not in text:
         raise DataError(f"{path}:1: its lines end in CR alone, expected LF; convert it, as by tr '\\r' '\\n'")
@@ -56,8 +76,14 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
     Raises: DataError naming file and line where a row does not fit the header, or a column is there twice.
     """
     kind = kind_of(path)
+    if "*" in path.name:
+        tables = [_one_of(path, file, pick, head) for file in matching(path)]
+        columns = {role: [v for t in tables for v in t.columns[role]] for role in tables[0].columns}
+        return Table(columns, [line for t in tables for line in t.lines])
     if kind == ".parquet":
         return _read_parquet(path, pick, head)
+    if kind == ".arrow":
+        return _read_arrow(path, pick, head)
     if kind == ".jsonl":
         return _read_jsonl(path, pick, head)
     if kind == ".tsv":
@@ -77,6 +103,13 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
             raise DataError(f"{path}:{number}: expected {len(header)} fields, got {got}")
     columns = {role: [row[i] for _, row in body] for role, i in ((r, header.index(c)) for r, c in roles.items())}
     return Table(columns, [number for number, _ in body])
+
+
+def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
+    try:
+        return read_table(file, pick, head)
+    except DataError as error:  # `pick` knows the whole by its name only
+        raise DataError(str(error).replace(str(path), str(file))) from error
 
 
 def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[str]]]:
@@ -122,6 +155,26 @@ def _read_parquet(path: Path, pick: Pick, head: int | None) -> Table:
         raise DataError(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
     columns = {role: [_cell(v) for v in table.column(column).to_pylist()] for role, column in roles.items()}
     return Table(columns, list(range(1, len(table) + 1)))
+
+
+def _read_arrow(path: Path, pick: Pick, head: int | None) -> Table:
+    import pyarrow.ipc
+
+    columns: dict[str, list[str]] = {}
+    rows = 0
+    try:
+        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as reader:
+            roles = pick(list(reader.schema.names))
+            columns = {role: [] for role in roles}
+            for batch in reader:
+                for role, column in roles.items():
+                    columns[role] += [_cell(v) for v in batch.column(column).to_pylist()]
+                rows += len(batch)
+                if head is not None and rows >= head:
+                    break
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as an Arrow stream: {first_line(error)}") from error
+    return Table(columns, list(range(1, rows + 1)))
 
 
 def _parquet() -> Any:

@@ -50,6 +50,15 @@ def hub_name(name: str) -> HubName:
     return HubName(found[1], found[2], tuple(part for part in found[3].split(":") if part))
 
 
+def check_hub_name(name: str, *, whole: bool) -> None:
+    """That a name is of a whole repository (a retrieval set), or of a split of a table.
+
+    Raises: DataError as `hub_name`, or if the split is missing.
+    """
+    if not hub_name(name).parts and not whole:
+        raise DataError(f"{name!r}: expected hub:owner/name@commit:split or ...@commit:config:split, got no split")
+
+
 def snapshot(name: HubName, patterns: Sequence[str], *, download: bool = True) -> Path:
     """The folder of a repository's files that match the patterns: the cache's, else fetched.
 

@@ -162,7 +162,11 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
 
 def find_source(name: str, language: str, split: str, download: bool = True) -> Source:
     """The file of a set; see `catalogue.find_file` and `find_named`."""
-    return find_file(name, split) if is_path(name) else find_named(name, language, split, download=download)
+    return (
+        find_file(name, split, download=download)
+        if is_path(name)
+        else find_named(name, language, split, download=download)
+    )
 
 
 def corpus_columns(
