@@ -20,6 +20,7 @@ from search.running.signals import Interrupted, handled
 from search.schema import tracking_uri
 from search.space import Space
 from search.space.outside import changed
+from search.store.environment import moved_on
 from search.store.errors import UserError
 from search.store.journal import Journal
 from search.store.layout import StudyFolder, storage_option
@@ -114,7 +115,7 @@ class Life:
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
         observe = _Observer(display, retention, replayer, self.phases)
         self._introduce(tracker)
-        for line in changed(self.space.plugins):
+        for line in [*changed(self.space.plugins), *(moved_on(self.folder.environment) if ledger.lives else ())]:
             display.note(line)
         with ExitStack() as stack:
             for stage in self.stages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -20,6 +21,19 @@ def environment() -> dict[str, Any]:
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
         "gpus": _lines(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]),
     }
+
+
+def moved_on(file: Path) -> list[str]:
+    """What software is another than when a study began: one line, or none. Args: file: its `environment.json`."""
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    now = environment()
+    pairs = [(name, was, now["versions"].get(name)) for name, was in before.get("versions", {}).items()]
+    pairs.append(("commit", (before.get("commit") or "unknown")[:12], (now["commit"] or "unknown")[:12]))
+    other = [f"{name} {was} is now {is_}" for name, was, is_ in pairs if was != is_]
+    return [f"since the study began {', '.join(other)}: trials of then and now may differ for that"] if other else []
 
 
 def commit(folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import socket
@@ -22,6 +23,7 @@ from search.cli.main import main
 from search.remote.bundle import SECRET, make_bundle
 from search.remote.tunnel import use_token
 from search.running.ray_session import check_head
+from search.store.environment import environment, moved_on
 from search.store.errors import UserError
 from search.store.layout import check_name, new_study
 from search.tracking.mlflow_store import unreachable
@@ -140,6 +142,19 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: p
         os.chown(folder, 65534, 65534)
         with pytest.raises(DataError, match="belongs to another user"):
             cache_dir()
+
+
+def test_other_software_than_at_the_studys_start_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "environment.json"
+    now = environment()
+    file.write_text(json.dumps(now))
+    assert moved_on(file) == []
+    file.write_text(json.dumps({**now, "versions": {**now["versions"], "torch": "1.0"}}))
+    assert moved_on(file) == [
+        f"since the study began torch 1.0 is now {now['versions']['torch']}: trials of then and now may differ for that"
+    ]
+    file.write_text("{")
+    assert moved_on(file) == []
 
 
 def test_what_ray_up_copies_has_no_keys() -> None:
