@@ -32,6 +32,8 @@ ADDRESS = click.option(
     "--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]"
 )
 
+QUIET = click.option("-q", "--quiet", is_flag=True, help="say only how it ended, nothing while it runs")
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="contrastive-search")
@@ -47,10 +49,20 @@ def main() -> None:
 @ADDRESS
 @click.option("--name", metavar="STUDY", help="name of the study [the space's name, numbered]")
 @click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
+@QUIET
 @user_errors
-def run(space: str, overrides: Sequence[str], storage: str, address: str | None, name: str | None, smoke: bool) -> None:
+def run(
+    space: str,
+    overrides: Sequence[str],
+    storage: str,
+    address: str | None,
+    name: str | None,
+    smoke: bool,
+    quiet: bool,
+) -> None:
     """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
-    click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
+    if not quiet:
+        click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
     from search.space import load_space
 
@@ -58,7 +70,7 @@ def run(space: str, overrides: Sequence[str], storage: str, address: str | None,
     if smoke:
         loaded = api.smoke(loaded)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
-    finish(api.run(loaded, storage, name=name, address=address))
+    finish(api.run(loaded, storage, name=name, address=address, quiet=quiet))
 
 
 @main.command()
@@ -75,6 +87,7 @@ def run(space: str, overrides: Sequence[str], storage: str, address: str | None,
     help="run failed trials of KIND again [those whose cause lies outside the point: data, disk, process, device]",
 )
 @click.option("--salvage", is_flag=True, help="set damaged lines of the journal aside and go on from what is left")
+@QUIET
 @user_errors
 def resume(
     study: str | None,
@@ -83,12 +96,19 @@ def resume(
     address: str | None,
     retry_failed: str | None,
     salvage: bool,
+    quiet: bool,
 ) -> None:
     """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
     from search import api
 
     result = api.resume(
-        study, storage, overrides=overrides, retry_failed=retry_failed, salvage_journal=salvage, address=address
+        study,
+        storage,
+        overrides=overrides,
+        retry_failed=retry_failed,
+        salvage_journal=salvage,
+        address=address,
+        quiet=quiet,
     )
     finish(result)
 
@@ -101,15 +121,18 @@ def resume(
 @click.option("--forecast", is_flag=True, help="run nothing: say which gain it could show, and what it would cost")
 @STORAGE
 @ADDRESS
+@QUIET
 @user_errors
-def confirm(study: str | None, top: int, seeds: int, forecast: bool, storage: str, address: str | None) -> None:
+def confirm(
+    study: str | None, top: int, seeds: int, forecast: bool, storage: str, address: str | None, quiet: bool
+) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds; hopeless points stop early."""
     if forecast:
         _forecast_confirming(study, top, seeds, storage)
         return
     from search import api
 
-    finish(api.confirm(study, storage, top=top, seeds=seeds, address=address))
+    finish(api.confirm(study, storage, top=top, seeds=seeds, address=address, quiet=quiet))
 
 
 def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:

@@ -10,6 +10,8 @@ import click
 
 from search.cli.errors import user_errors
 
+LIVE_PORT = 5050  # wanted; another one is taken if it is in use
+
 
 @click.command()
 @click.argument("study", required=False)
@@ -19,7 +21,8 @@ from search.cli.errors import user_errors
 @click.option("--detach", is_flag=True, help="leave the server running and return (the head of a cluster)")
 @user_errors
 def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: bool) -> None:
-    """Open the pages people look at: MLflow with views ready to read; optuna-dashboard on STUDY (or the newest)."""
+    """Open the pages people look at: MLflow with views ready to read; a page that follows STUDY (or the newest) while
+    it runs; optuna-dashboard."""
     if cluster is not None:
         _through_tunnel(cluster, port)
         return
@@ -30,15 +33,28 @@ def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: 
     _say_views(server.url)
     if detach:
         return
-    dashboard = None
+    dashboard = live = None
     try:
+        live = _live_page(study, storage)
         dashboard = _dashboard(study, storage)
-        if dashboard is not None or server.process is not None:
+        if live is not None or dashboard is not None or server.process is not None:
             _wait()
     finally:
-        for running in (dashboard, server):
+        for running in (live, dashboard, server):
             if running is not None:
                 running.close()
+
+
+def _live_page(study: str | None, storage: str):  # type: ignore[no-untyped-def]  # LivePage is imported late
+    from search.console.live_page import LivePage
+    from search.remote.tunnel import free_port
+    from search.store.layout import absolute, studies
+
+    if not studies(absolute(storage)):
+        return None
+    live = LivePage(storage, study, free_port(LIVE_PORT))
+    click.echo(f"live page: {live.url}")
+    return live
 
 
 def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]  # ui.Server is imported late

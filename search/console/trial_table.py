@@ -55,10 +55,10 @@ def trial_table(
 def cells(record: TrialRecord, names: Sequence[str], best: str | None, doing: Mapping[str, str]) -> dict[str, str]:
     """The row of a trial, column name -> text. Values times 100; examples and seconds are the trial's so far."""
     point: Mapping[str, Any] = record.trial.point
-    mark = BEST if record.trial.id == best else BASELINE if record.trial.baseline else ""
+    marks = ((BEST, record.trial.id == best), (BASELINE, bool(record.trial.baseline)))
     pace = record.examples / record.seconds if record.examples and record.seconds else None
     row = {
-        "": mark,
+        "": " ".join(mark for mark, holds in marks if holds),
         "trial": record.trial.id,
         "state": doing.get(record.trial.id, record.state),
         "examples": f"{record.examples:,}" + (f"/{record.planned:,}" if record.planned else ""),

@@ -78,8 +78,20 @@ def test_wrong_input_is_one_line(tmp_path, changes, arguments, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(("program", "variable"), [("search", "_SEARCH_COMPLETE"), ("analysis", "_ANALYSIS_COMPLETE")])
+def test_the_shell_completion_of_the_readme(program, variable):
+    import os
+
+    command = str(Path(SEARCH).with_name(program))
+    done = subprocess.run(
+        [command], env={**os.environ, variable: "bash_source"}, capture_output=True, text=True, check=True
+    )
+    assert f"complete -o nosort -F _{program}_completion {program}" in done.stdout
+
+
 def test_missing_file():
     done = search("run", "nowhere.yaml")
+    assert search("run", "-q", "nowhere.yaml").stdout == ""
     assert (done.returncode, done.stderr.strip()) == (2, "nowhere.yaml: no such file")
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from search.console.display import LiveTable, display_for
 from search.console.phases import Phases
-from search.console.trial_table import trial_table
+from search.console.trial_table import cells, trial_table
 from search.space import space_from
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.wording import between, number, seconds_left
@@ -69,6 +69,7 @@ def test_best_and_baseline_are_marked_without_colour_too(monkeypatch: pytest.Mon
     first, *_, last = drawn(80).splitlines()[1:-1]
     assert first.split()[:2] == ["base", "t0000"]
     assert last.split()[:2] == ["best", "t0003"]
+    assert cells(record(0), [], "t0000", {})[""] == "best base"
     assert "\x1b[1;32m" in drawn(80, colour=True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[1;32m" not in drawn(80, colour=True)

@@ -1,0 +1,128 @@
+"""The page that follows a running study: what it says, who may stop, and how it looks in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMEDRIVER, CHROMIUM, browser
+from harness import Death, World, make_space
+
+from search.console.live_page import TOKEN_HEADER, LivePage
+from search.store.ledger import Trial
+from search.store.lock import exclusive
+from trainables.contract.trial_files import LOG
+
+WIDTHS = (400, 800, 1400)
+
+
+def nan_for_two(trial: Trial, k: int) -> str | None:
+    return "nan" if trial.number == 2 and k == 2 else None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A study that is running: its driver's lock is held, trials are open."""
+    world = World(make_space({"trials": 12}), tmp_path, fault=nan_for_two)
+    with pytest.raises(Death):
+        world.life(die_at=150)
+    world.folder.lock.touch()
+    with exclusive(world.folder):
+        yield world
+
+
+@pytest.fixture
+def live(world: World) -> Iterator[LivePage]:
+    page = LivePage(str(world.root), None, 0)
+    yield page
+    page.close()
+
+
+def get(live: LivePage, path: str, **headers: str) -> Any:
+    request = urllib.request.Request(live.url.split("#")[0] + path, headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def post(live: LivePage, content: Any, **headers: str) -> tuple[int, Any]:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    request = urllib.request.Request(live.url.split("#")[0] + "stop", data, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_the_state_says_what_the_terminal_says(live: LivePage, world: World) -> None:
+    state = get(live, "state")
+    assert state["status"]["state"] == "running"
+    assert state["studies"] == ["fake-1"]
+    assert state["best"] in state["curves"]
+    best = next(row for row in state["rows"] if row["trial"] == state["best"])
+    assert best["best"] == f"{100 * state['status']['best']:.2f}"
+    assert max(value for _, value in state["curves"][state["best"]]) == pytest.approx(float(best["best"]), abs=0.01)
+    assert [(f["trial"], f["stop"]) for f in state["failures"]] == [("t0002", "failed:nan")]
+    running = {row["trial"] for row in state["rows"] if row["running"]}
+    assert running
+    log = Path(world.folder.trial("t0000")) / LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("said something\n")
+    assert "  said something" in get(live, "log?trial=t0000")["lines"]
+
+
+def test_only_the_token_stops(live: LivePage, world: World) -> None:
+    assert post(live, {"study": "fake-1"})[0] == 403
+    assert post(live, {"study": "fake-1"}, **{TOKEN_HEADER: "x" * 32})[0] == 403
+    assert not world.folder.asked_to_stop()
+    right = {TOKEN_HEADER: live.token}
+    assert post(live, {"study": "fake-1"}, Host="evil.example", **right)[0] == 403
+    assert post(live, b"[]", **right)[0] == 400
+    assert post(live, {"study": "fake-1", "trial": "t0000"}, **right) == (409, {"error": "trial t0000 is not running"})
+    assert post(live, {"study": "../x", "trial": "t0000"}, **right)[0] == 409
+    running = next(row["trial"] for row in get(live, "state")["rows"] if row["running"])
+    assert post(live, {"study": "fake-1", "trial": running}, **right)[0] == 200
+    assert world.folder.asked_to_stop(running)
+    assert not world.folder.asked_to_stop()
+    assert post(live, {"study": "fake-1"}, **right)[0] == 200
+    assert world.folder.asked_to_stop()
+
+
+def test_a_name_that_leads_here_from_elsewhere_is_refused(live: LivePage) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        get(live, "state", Host="evil.example")
+
+
+@pytest.mark.costly
+@pytest.mark.skipif(not CHROMEDRIVER or not CHROMIUM, reason="no Chromium with chromedriver here")
+def test_in_a_browser(live: LivePage, world: World, tmp_path: Path) -> None:
+    pictures = Path(os.environ.get("PICTURES", tmp_path))
+    with browser() as window:
+        for width in WIDTHS:
+            window.width(width)
+            window.open("about:blank")
+            window.open(live.url)
+            window.until(
+                "return document.querySelectorAll('#rows tr').length > 3 && document.querySelector('polyline')"
+            )
+            assert window.run("return document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+            window.picture(pictures / f"live-{width}.png")
+        assert window.hosts() <= {live.url.split("/")[2]}
+        assert [line for line in window.console() if line.startswith(("SEVERE", "WARNING"))] == []
+        assert window.run("return document.title") == "fake-1: running"
+        assert window.run("return document.querySelector('tr.best td').textContent") == "best base"
+        window.key("\ue004")  # Tab: every control is reached by it
+        reached = {window.run("return document.activeElement.id || document.activeElement.dataset.key || ''")}
+        for _ in range(6):
+            window.key("\ue004")
+            reached.add(window.run("return document.activeElement.id || document.activeElement.dataset.key || ''"))
+        assert {"study", "stop"} <= reached
+        window.run("window.confirm = () => true; document.getElementById('stop').click()")
+        assert "the study pauses" in window.until("return document.getElementById('said').textContent")
+    assert world.folder.asked_to_stop()
