@@ -9,6 +9,10 @@ import random
 from pathlib import Path
 
 SENTENCES = 8192
+FAMILIES = {  # other families in the shape "mini"
+    "modernbert": {"intermediate_size": 384, "global_attn_every_n_layers": 2},
+    "qwen3": {"intermediate_size": 768, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512},
+}
 SHAPES = {  # layers, width, heads
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
@@ -30,21 +34,27 @@ def data_folder() -> Path:
 
 
 def make_encoder(folder: Path, shape: str = "mini", language: str = "en") -> Path:
-    """A seeded random BERT with the published vocabulary, saved as transformers and sentence-transformers read it."""
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    """A seeded random encoder with BERT's vocabulary, saved as transformers and sentence-transformers read it.
 
-    layers, width, heads = SHAPES[shape]
+    shape: of SHAPES, a BERT; or of FAMILIES.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, BertTokenizerFast
+
+    layers, width, heads = SHAPES["mini" if shape in FAMILIES else shape]
     torch.manual_seed(0)
     vocabulary = data_folder() / f"vocab_bert_base_{'chinese' if language == 'zh' else 'uncased'}.txt"
-    config = BertConfig(
+    own = {"intermediate_size": 4 * width, **FAMILIES.get(shape, {})}
+    config = AutoConfig.for_model(
+        shape if shape in FAMILIES else "bert",
         vocab_size=vocabulary.read_text(encoding="utf-8").rstrip("\n").count("\n") + 1,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        intermediate_size=4 * width,
+        **own,
+        **({"pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102} if shape in FAMILIES else {}),
     )
-    BertModel(config).save_pretrained(folder)
+    AutoModel.from_config(config).save_pretrained(folder)
     BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True).save_pretrained(folder)
     return folder
 

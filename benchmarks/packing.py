@@ -21,12 +21,15 @@ BATCH = 64
 CASES = (
     ("simcse", "tiny"),
     ("simcse", "mini"),
+    ("simcse", "modernbert"),
+    ("simcse", "qwen3"),
     ("simcse", "minilm"),
     ("edacse", "minilm"),
     ("simcse_sup", "minilm"),
     ("selfccl", "minilm"),
 )  # method, shape in inputs.SHAPES
 PRECISIONS = ("fp32", "auto")
+PARAMS = {"qwen3": {"pooling": "last"}}  # a decoder
 
 
 def run(runs: int) -> dict[str, Any]:
@@ -88,7 +91,10 @@ def training(
     train = str(sentences) if own.declaration.columns == "sentences" else str(data_folder() / "en_nli_triplets.tsv")
     data = {"train": train, "dev": ["stsb"], "language": "en"}
     spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric="stsb_dev", folder="unused")
-    config: Any = build(own.config, {"batch_size": BATCH, "max_length": max_length, "precision": precision})
+    config: Any = build(
+        own.config,
+        {"batch_size": BATCH, "max_length": max_length, "precision": precision, **PARAMS.get(encoder.name, {})},
+    )
     inputs = load_inputs(spec, device)
     source = inputs.source
     if padded:

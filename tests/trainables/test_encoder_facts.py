@@ -39,7 +39,9 @@ def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
     """These copy p into float attributes when they are built, or build a dropout only where p is not 0."""
     pooling = tiny(model_type).facts.pooling
     for p in (0.0, 0.4):
-        net = network(model_type, dropout=p, pooling=pooling).train()
+        source = replace(tiny(model_type), packing_note="the library's own attention, which can be watched")
+        config = SimcseConfig(dropout=p, pooling=pooling, max_length=16, head="none")
+        net = SentenceNetwork(config, source, seed=0).train()
         with Watch() as watch, torch.no_grad():
             views = net.encode({"anchor": SENTENCES, "positive": SENTENCES})
         differ = not torch.allclose(views["anchor"], views["positive"], atol=1e-4)

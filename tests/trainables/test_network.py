@@ -59,7 +59,7 @@ def test_vectors_are_those_of_each_sentence_alone(
             network_of(source, pooling=pooling)
         return
     network = network_of(source, pooling=pooling)
-    assert (network._trunk is not None) is packed
+    assert (network._way is not None) is packed
     given = sentences()
     expected = torch.stack([alone(source, tokens, pooling) for tokens in given])
     torch.testing.assert_close(network.embed(given), expected, rtol=0, atol=1e-5)

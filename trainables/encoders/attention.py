@@ -27,7 +27,8 @@ def attend(
         query: (T, H) of all tokens, or (N, H) of the first tokens only; not yet scaled by 1/sqrt(H / heads).
         key_value: (T, 2H), keys then values.
         dropout: p of the attention probabilities, 0 outside training; drawn from torch's global generator.
-        bias: (heads, longest, longest) added to the scores before the softmax (MPNet's relative positions), or None.
+        bias: (heads or 1, longest, longest) added to the scores before the softmax (MPNet's relative positions, or -inf
+            where a token does not see another), or None.
     Returns: the context of each query, shaped like `query`.
     """
     grouped = query.device.type == "cpu"
@@ -113,7 +114,8 @@ class _GroupedAttention(torch.autograd.Function):
         for b in blocks:
             torch.bmm(b.square(dropped), b.given(value), out=b.asked(out))
         ctx.save_for_backward(q, key, value, probs, noise, out)
-        ctx.plan = packed, heads, all_tokens, blocks, None if bias is None else bias.shape
+        learned = bias is not None and ctx.needs_input_grad[2]
+        ctx.plan = packed, heads, all_tokens, blocks, bias.shape if learned and bias is not None else None
         return (out.index_select(0, back) if all_tokens else out).view(query.shape)
 
     @staticmethod

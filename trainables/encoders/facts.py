@@ -15,7 +15,7 @@ from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
 from trainables.encoders.locate import folder_at_hand
 
-VERSION = 1  # of what is measured and how; raise it when the probe changes
+VERSION = 2  # of what is measured and how; raise it when the probe changes
 PROBE_SECONDS = 600.0
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 

@@ -9,13 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trainables.contract.errors import EncoderError
+from trainables.encoders.interface import Interface, embedding_layer, interface_of
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
+from trainables.encoders.trunk import ChangeEmbeddings, Trunk, trunk_of
 
 log = logging.getLogger(__name__)
+MOST_TOKENS = 512
+CHECKED = 16  # parameters, from the embeddings on
 AGREEMENT = 1e-5  # packed against padded, largest difference relative to the largest value (at least 1), float32
 
 
@@ -30,10 +32,7 @@ def padded_states(
     every = tuple(wanted) != (model.config.num_hidden_layers,)
     hook: Any = contextlib.nullcontext()
     if change is not None:
-        embeddings = getattr(model, "embeddings", None)
-        if embeddings is None:
-            raise EncoderError(f"family {model.config.model_type}: its embedding layer is not known, so not changed")
-        hook = embeddings.register_forward_hook(
+        hook = embedding_layer(model).register_forward_hook(
             lambda _, __, grid: packed.pad(change(grid.flatten(0, 1).index_select(0, packed.slots)))
         )
     with hook:  # torch's handle removes the hook at the end
@@ -45,27 +44,37 @@ def padded_states(
 def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> str:
     """Why an encoder cannot be packed, "" when packed and padded passes agree on vectors and gradients.
 
-    Four short random sentences, evaluation mode. Compared are the last state and the gradients of the embedding norm
-    and the first block, through which all others pass.
+    A few random sentences, evaluation mode. Compared are the last state and the gradients of the embeddings and the
+    first block, through which all others pass.
     """
-    trunk = trunk_of(model)
-    if trunk is None:
+    way = packed_way(model)
+    if way is None:
         return f"packing does not know the family {model.config.model_type}: batches are padded"
-    packed = pack(random_sentences(model, (5, 2, 9, 5)), 16, prefix, suffix)
-    layers = (len(trunk.layers),)  # not the others: asking the library for them leaves hooks in the model for good
-    parts = [part for part in vars(trunk.layers[0]).values() if isinstance(part, (nn.Linear, nn.LayerNorm))]
-    checked = [trunk.norm.weight, *(part.weight for part in parts)]
+    packed = pack(random_sentences(model, _lengths(model)), MOST_TOKENS, prefix, suffix)
+    layers = (model.config.num_hidden_layers,)  # not the others: asking the library for them leaves hooks for good
+    checked = [p for name, p in model.named_parameters() if "pooler" not in name][:CHECKED]
     try:
-        packed_values = _values_and_gradients(trunk.states, packed, layers, checked)
+        packed_values = _values_and_gradients(way.states, packed, layers, checked)
         padded_values = _values_and_gradients(lambda p, w: padded_states(model, p, w), packed, layers, checked)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        log.warning("packing check failed", exc_info=error)
+        log.debug("packing check failed", exc_info=error)
         return f"the packing check failed with {type(error).__name__}: batches are padded"
     worst = max(
         float((a - b).abs().max() / b.abs().max().clamp_min(1))
         for a, b in zip(packed_values, padded_values, strict=True)
     )
     return "" if worst <= AGREEMENT else f"packed and padded passes differ by {worst:.1e}: batches are padded"
+
+
+def packed_way(model: Any) -> Trunk | Interface | None:
+    """How a model runs on packed batches: taken apart by hand, which is faster, or behind the library's interface."""
+    return trunk_of(model) or interface_of(model)
+
+
+def _lengths(model: Any) -> tuple[int, ...]:
+    """Words of the compared sentences: some short ones, and one beyond the family's window where it has a small one."""
+    window = max((w for w in (getattr(model.config, "sliding_window", None) or 0,) if w < MOST_TOKENS // 2), default=0)
+    return (5, 2, 9, 5, *((window + 12,) if window else ()))
 
 
 def random_sentences(model: Any, lengths: Sequence[int]) -> list[Any]:
@@ -87,5 +96,5 @@ def _values_and_gradients(
         total = sum(
             (values[n] * torch.cos(torch.arange(values[n].numel()).view(values[n].shape))).sum() for n in wanted
         )
-        gradients = torch.autograd.grad(cast(Tensor, total), parameters)
-    return [*(v.detach() for v in values.values()), *gradients]
+        gradients = torch.autograd.grad(cast(Tensor, total), parameters, allow_unused=True)
+    return [*(v.detach() for v in values.values()), *(g for g in gradients if g is not None)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,9 +33,13 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
             torch.manual_seed(0)
             _check_padding(source, model, template)
             first_sees, last_sees = sees(model, template)
-            bidirectional = not first_sees and _sees_both_ways(model, template)
             drops, problem = _dropout(model, template)
             note = packing_note(model, template.prefix, template.suffix)
+            bidirectional = False
+            if not first_sees:
+                with _both_ways(model):
+                    bidirectional = sees(model, template) == (True, True)
+                    note = note or (packing_note(model, template.prefix, template.suffix) if bidirectional else "")
     except EncoderError:
         raise
     except Exception as error:  # whatever a family's forward pass raises without its other inputs
@@ -69,8 +74,8 @@ def longest_sentence(model: Any) -> int:
 def set_bidirectional(model: Any) -> None:
     """Let every token of a decoder see the whole sentence, where the family's masks follow the configuration."""
     for part in model.modules():
-        if isinstance(getattr(part, "is_causal", None), bool):
-            part.is_causal = False
+        if getattr(part, "is_causal", None) is True:
+            part.is_causal, part.inclusive_window = False, True  # the masks of made-bidirectional decoders count so
     if hasattr(model.config, "use_bidirectional_attention"):
         model.config.use_bidirectional_attention = True
     model.config.is_causal = False
@@ -117,19 +122,20 @@ def sees(model: Any, template: Template) -> tuple[bool, bool]:
     return first, last
 
 
-def _sees_both_ways(model: Any, template: Template) -> bool:
-    causal = {part: part.is_causal for part in model.modules() if isinstance(getattr(part, "is_causal", None), bool)}
-    before = {name: getattr(model.config, name, None) for name in ("use_bidirectional_attention", "is_causal")}
-    had = {name for name in before if name in vars(model.config)}
+@contextmanager
+def _both_ways(model: Any) -> Iterator[None]:
+    """A decoder whose tokens see the whole sentence, as far as `set_bidirectional` goes; afterwards as it was."""
+    causal = [part for part in model.modules() if getattr(part, "is_causal", None) is True]
+    before = dict(vars(model.config))
     set_bidirectional(model)
     try:
-        return sees(model, template) == (True, True)
+        yield
     finally:
-        for part, value in causal.items():
-            part.is_causal = value
-        for name, value in before.items():
-            if name in had:
-                setattr(model.config, name, value)
+        for part in causal:
+            part.is_causal, part.inclusive_window = True, False
+        for name in ("use_bidirectional_attention", "is_causal"):
+            if name in before:
+                setattr(model.config, name, before[name])
             elif name in vars(model.config):
                 delattr(model.config, name)
 

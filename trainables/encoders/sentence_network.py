@@ -22,8 +22,8 @@ from trainables.encoders.heads import MlmHead, make_head
 from trainables.encoders.load import LoadedEncoder, make_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.packing_check import padded_states
-from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
+from trainables.encoders.packing_check import packed_way, padded_states
+from trainables.encoders.trunk import ChangeEmbeddings
 from trainables.encoders.views import Encoded, Views
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}  # in `embed`: large enough to fill the device, small enough for caches
@@ -70,7 +70,7 @@ class SentenceNetwork(Network):
             words = tuple(self.encoder.get_input_embeddings().weight.shape)
             eps = getattr(own, "layer_norm_eps", 1e-12)
             self.mlm_head = MlmHead(own.hidden_size, words, loaded.mlm_head, seed + 1, eps, std)
-        self._trunk = None if self.packing_note else trunk_of(self.encoder)
+        self._way = None if self.packing_note else packed_way(self.encoder)
 
     def encode(self, views: Views) -> dict[str, Tensor]:
         """Vectors per role before any head, (N, H) float32: one pass over all roles, so each has its own dropout."""
@@ -174,8 +174,8 @@ class SentenceNetwork(Network):
         first_tokens_only: bool = False,
         change: ChangeEmbeddings | None = None,
     ) -> dict[int, Tensor]:
-        if self._trunk is not None:
-            return self._trunk.states(packed, wanted, self.dropout if self.training else 0.0, first_tokens_only, change)
+        if self._way is not None:
+            return self._way.states(packed, wanted, self.dropout if self.training else 0.0, first_tokens_only, change)
         states = padded_states(self.encoder, packed, wanted, change)
         return {n: s.index_select(0, packed.first) for n, s in states.items()} if first_tokens_only else states
 

@@ -1,0 +1,82 @@
+"""Packed batches behind transformers' attention interface, against the library's padded pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_families import tiny
+from torch import Tensor
+
+from trainables.encoders import attention, interface
+from trainables.encoders.interface import interface_of
+from trainables.encoders.load import make_model
+from trainables.encoders.packing import Packed, pack
+from trainables.encoders.packing_check import padded_states
+
+FAMILIES = ("modernbert", "albert", "data2vec-text", "mistral", "qwen3", "gemma3_text")  # windows, positions, few heads
+LAYERS = (0, 1, 2)
+
+
+def batch() -> Packed:
+    """Sentences shorter and longer than the families' windows."""
+    rng = np.random.default_rng(0)
+    return pack([rng.integers(5, 20, n).astype(np.int32) for n in (4, 14, 1, 9, 4)], 32, (0,), (2,))
+
+
+def weighted(states: dict[int, Tensor]) -> Tensor:
+    return torch.stack([(s * torch.cos(torch.arange(s.numel()).view(s.shape))).sum() for s in states.values()]).sum()
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_and_all_gradients_equal_the_padded_pass(family: str, both_ways: bool) -> None:
+    loaded = tiny(family)
+    assert loaded.packing_note == ""
+    if both_ways and not loaded.facts.bidirectional:
+        pytest.skip("an encoder sees both ways anyway")
+    model: Any = make_model(loaded, 0.1, bidirectional=both_ways).eval()
+    way = interface_of(model)
+    assert way is not None
+    parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
+    ours, theirs = way.states(batch(), LAYERS), padded_states(model, batch(), LAYERS)
+    for number in LAYERS:
+        assert (ours[number] - theirs[number]).abs().max() <= 1e-5 * max(
+            1.0, float(theirs[number].detach().abs().max())
+        )
+    gradients = [torch.autograd.grad(weighted(states), parameters, allow_unused=True) for states in (ours, theirs)]
+    for a, b in zip(*gradients, strict=True):
+        assert (a is None) is (b is None)
+        assert a is None or (a - b).abs().max() <= 1e-5 * max(1.0, float(b.abs().max()))
+    assert model.config._attn_implementation == "sdpa"  # as it was
+
+
+@pytest.mark.parametrize("family", ["modernbert", "qwen3"])
+def test_attention_dropout_is_p(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Tensor] = []
+    original = attention.keep_noise
+
+    def watched(*args: Any) -> Tensor:
+        drawn.append(original(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(attention, "keep_noise", watched)
+    model: Any = make_model(tiny(family), 0.4).train()
+    way = interface_of(model)
+    assert way is not None
+    with torch.no_grad():
+        first, second = (way.states(batch(), (2,))[2] for _ in range(2))
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert len(drawn) == 2 * 2  # a layer, a pass
+    share = torch.cat(drawn).eq(0).float()
+    assert abs(float(share.mean()) - 0.4) <= 6 * (0.24 / len(share)) ** 0.5
+
+
+def test_an_attention_that_computes_more_is_padded() -> None:
+    assert tiny("gemma2").packing_note == "the packing check failed with NotImplementedError: batches are padded"
+    assert "packed and padded passes differ by" in tiny("lfm2").packing_note  # its convolutions run across sentences
+    query = torch.randn(1, 2, 5, 4)
+    with pytest.raises(NotImplementedError, match="softcap"):
+        interface.packed_attention(None, query, query, query, None, softcap=30.0, packed_sentences=batch())
