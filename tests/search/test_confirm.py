@@ -88,6 +88,7 @@ def test_worse_is_a_paired_test() -> None:
     assert not worse(dict.fromkeys(range(3), 0.7), dict.fromkeys(range(3), 0.7), 1.0, 0.05)
 
 
+@pytest.mark.costly
 def test_the_race_rarely_gives_up_an_equal() -> None:
     """Four equal points, eight seeds, 200 races: the level of 5 % is over all rivals and one look; looking again after
     every seed raises it. Binomial(600, p): at p = 0.10 the chance of more than 90 is below 1e-4."""

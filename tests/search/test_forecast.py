@@ -51,6 +51,7 @@ def test_expected_share_of_successive_halving(tmp_path):
     assert pruned_share(space(tmp_path), 2700) == 1.0
 
 
+@pytest.mark.costly
 def test_measures_and_adds_up(tmp_path):
     lines = forecast_lines(space(tmp_path), price=2.0)
     assert "1,600 examples" in lines[0]

@@ -127,6 +127,7 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
         assert steps(ledger) == steps(expected)
 
 
+@pytest.mark.costly
 def test_a_lost_state_is_trained_again_to_the_same_value(tmp_path: Path) -> None:
     plain = World(asha_space(), tmp_path / "plain")
     expected = plain.life(concurrency=1).ledger

@@ -64,6 +64,7 @@ def test_ready_spaces_are_found_by_name_from_any_folder(monkeypatch: pytest.Monk
             search.load_space(wrong)
 
 
+@pytest.mark.costly
 def test_the_wheel_has_no_top_level_spaces(tmp_path: Path) -> None:
     """PyPI's `spaces` (Hugging Face) installs a package of that name: two distributions would overwrite each other."""
     source = tmp_path / "source"

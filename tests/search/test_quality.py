@@ -75,6 +75,7 @@ def test_peers_play_on_the_same_clock() -> None:
         assert played.answers
 
 
+@pytest.mark.costly
 def test_a_surrogate_finds_a_smooth_truth_from_points_it_has_not_seen() -> None:
     rng = np.random.default_rng(0)
     known = [

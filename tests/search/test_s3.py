@@ -229,6 +229,7 @@ def test_mlflows_database_comes_back_on_a_new_head(
     assert (new.parent / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
 
 
+@pytest.mark.costly
 def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the tracker is: nothing of it is asked."""
     monkeypatch.setattr("search.store.mirror.EVERY_S", 0.05)

@@ -73,12 +73,12 @@ def test_a_private_ray_and_others_follow_each_other_in_one_process(
 
     monkeypatch.setenv("HOME", str(tmp_path))  # nobody's token
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    for _ in range(2):
-        ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
-        ray.shutdown()
-        with ray_session(None, Resources(), None) as (capacity, _):
-            assert capacity() >= 1
-        assert "RAY_AUTH_TOKEN" not in os.environ
+    ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
+    ray.shutdown()
+    with ray_session(None, Resources(), None) as (capacity, _):
+        assert capacity() >= 1
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
 
 
 def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_conditional_and_list_parameters_reach_optuna_and_come_back(tmp_path: Pa
     assert deltas <= {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}  # exact: steps do not gather rounding errors
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int, tmp_path: Path) -> None:
@@ -286,6 +287,7 @@ def test_failures_are_fail_in_the_study_with_their_kind(tmp_path: Path) -> None:
             assert trials[record.trial.number].user_attrs["stop"] == "failed:nan"
 
 
+@pytest.mark.costly
 def test_tpe_learns_to_avoid_what_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of five batch sizes fail (chance: 0.6). Optuna forgets failed trials and proposes such sizes ever again
     (0.79 of the later points over 6 seeds, sd 0.09); taught, it does so less and less (0.42, sd 0.06)."""

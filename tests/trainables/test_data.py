@@ -243,6 +243,7 @@ class FakeHub(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.costly
 def test_hub_file_is_loaded_at_its_pinned_revision_and_then_from_the_cache(tmp_path):
     code = (
         "from trainables.data.checks import check_data\nfrom trainables.data.sets import load_pairs\n"
@@ -281,6 +282,7 @@ def test_real_sets_have_their_published_sizes():
     assert len(np.unique(load_pairs("lcqmc", "test", "zh").gold)) == 2
 
 
+@pytest.mark.costly
 @pytest.mark.real_data
 @pytest.mark.usefixtures("real_data")
 def test_real_corpora_load_fast():

@@ -109,6 +109,7 @@ def test_a_schedule_goes_on_where_it_was_saved() -> None:
         rates.step()
 
 
+@pytest.mark.costly
 def test_training_lowers_the_loss_of_the_same_sentences() -> None:
     torch.manual_seed(0)
     data, network = examples(8), gclsr.network(CONFIG, vectors(), 0).train()

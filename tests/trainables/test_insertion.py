@@ -88,6 +88,7 @@ def test_a_sentence_without_units_stays_and_a_bad_maximum_is_an_error() -> None:
         insert_marks("a", 0, "english", rng)
 
 
+@pytest.mark.costly
 @pytest.mark.real_data
 @pytest.mark.parametrize("alphabet", sorted(ALPHABETS))
 @pytest.mark.parametrize(("language", "unit"), [("zh", "character"), ("en", "word"), ("en", "character")])

@@ -176,6 +176,7 @@ def test_training_goes_on_while_its_state_is_written(tmp_path):
     assert (resumed.best, resumed.examples) == (outcome.best, outcome.examples) == (whole.best, whole.examples)
 
 
+@pytest.mark.costly
 def test_saves_take_a_small_share_of_the_time(tmp_path):
     saves = []
 

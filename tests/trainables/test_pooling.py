@@ -20,6 +20,7 @@ def test_states_of_every_pooling() -> None:
         "avg_first_last": (1, 12),
         "avg_top2": (11, 12),
         "pretrained_pooler": (12,),
+        "last": (12,),
     }
     with pytest.raises(ValueError, match=r"pooling: expected one of cls, .*, got 'max'"):
         wanted_states("max", 12)

@@ -219,6 +219,7 @@ def test_loss_without_negation_ignores_it() -> None:
     assert torch.isfinite(sda.loss(z, config))
 
 
+@pytest.mark.costly
 @pytest.mark.real_data
 def test_real_sentences(real_data: Path) -> None:
     """Coverage near the published (98.14, 88.32, 87.89 %) on Wikipedia sentences, with a weaker parser."""

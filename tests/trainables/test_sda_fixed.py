@@ -256,6 +256,7 @@ def test_blanks_of_latin_names_stay() -> None:
     assert all("Cisco Systems" in t for t in texts(fixed.insert_punctuation, tokens, language="zh"))
 
 
+@pytest.mark.costly
 @pytest.mark.real_data
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_no_fault_on_real_sentences(real_data: Path, language: str) -> None:

@@ -44,6 +44,7 @@ def bag_of_words(texts):
     return np.array([[text.split().count(w) for w in words] for text in texts], dtype=np.float64)
 
 
+@pytest.mark.costly
 def test_every_kind_of_task_is_solved_where_words_tell_the_class(root):
     scores = transfer(root, bag_of_words, ["SUBJ", "SST2", "TREC", "MRPC"])
     assert list(scores) == ["SUBJ", "SST2", "TREC", "MRPC"]
