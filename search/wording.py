@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search.schema import SHOWN_SCALE
@@ -18,6 +18,10 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     """`quickstart: 12 of 16 points, best stsb_dev 71.20 (t0007), 2 failed (oom), 3m10s, 1m to 2m left`."""
     done, total = len(ledger.tried), wanted_points(space)
     parts = [f"{done}{f' of {total}' if total else ''} points"]
+    if (settings := _confirms(ledger)) is not None:
+        records = [r for r in list(ledger.trials.values()) if r.trial.stage == "confirm"]
+        most = (settings["top"] + 1) * settings["seeds"]  # the baseline, too, if it is not among the best
+        parts.append(f"confirming: {sum(not r.open for r in records)} of at most {most} trials")
     if ledger.best is not None:
         parts.append(f"best {space.metric.name} {number(ledger.best.best)} ({ledger.best.trial.id})")
     for stop in ("pruned", "paused"):
@@ -53,12 +57,22 @@ def open_work(space: Space, ledger: Ledger) -> str:
     return ", ".join(parts)
 
 
+def _confirms(ledger: Ledger) -> Mapping[str, Any] | None:
+    """The settings of the confirmation at work (or cut off); None where there is none."""
+    at_work = ledger.closed is None and ledger.stages.get("confirm") == "died" and ledger.stages.get("search") != "died"
+    return ledger.confirming if at_work else None
+
+
 def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> tuple[float, float] | None:
-    """The likely range (80 %) of the seconds to the end, within the time budget; None before the first evaluation.
+    """The likely range (80 %) of the seconds to the end, within the time budget.
+
+    None before the first evaluation, and while points are confirmed.
 
     What trials to come will take is learnt from those that have ended (before that, from the pace of those that run),
     so the time that Ray and the first processes take to start does not count.
     """
+    if _confirms(ledger) is not None:
+        return None  # how many trials are to come is open: points that fall behind end earlier
     seen = [r for r in list(ledger.trials.values()) if r.trial.stage == "search" and r.examples and r.seconds]
     ranges = []
     if seen:

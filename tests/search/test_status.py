@@ -202,3 +202,14 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
 def test_an_empty_ledger_has_a_headline() -> None:
     assert headline(make_space(), Ledger(), 0) == "fake: 0 of 12 points, 0s"
     assert StudyFolder("/a", "b").uri == "/a/b"
+
+
+def test_while_confirming_the_search_s_counts_are_not_taken_for_it(world: World) -> None:
+    ledger = world.life().ledger
+    ledger.apply({"e": "life", "t": 10**13, "stage": "confirm", "top": 3, "seeds": 5})
+    assert seconds_left(world.space, ledger, 100.0) is None
+    shown = headline(world.space, ledger, 10**13)
+    assert shown.startswith("fake: 6 of 6 points, confirming: 0 of at most 20 trials, best ")
+    assert "left" not in shown
+    ledger.apply({"e": "close", "t": 10**13 + 1, "status": "finished", "reason": ""})
+    assert "confirming" not in headline(world.space, ledger, 0)
