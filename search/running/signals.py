@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -27,6 +29,7 @@ def handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
         return
 
     def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal module's interface
+        leave_lost_terminal()
         handle(signal.Signals(number))
 
     before = {number: signal.signal(number, caught) for number in ENDING}
@@ -35,6 +38,17 @@ def handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def leave_lost_terminal() -> None:
+    """Print nowhere from here on where the terminal is gone (SIGHUP says so): writing to it raises, in the middle of
+    closing the study."""
+    for number in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, number)
+                os.close(null)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -40,6 +42,34 @@ def test_the_group_is_told_to_end(number: signal.Signals, tmp_path: Path) -> Non
     assert len(study.ends()) == 6
     evaluations = sum(e["e"] == "eval" for e in study.events())
     assert evaluations <= 36 + 2, f"states were saved: {before} evaluations before, {evaluations} in all"
+
+
+LEFT_BEHIND = """
+import pathlib, sys, time
+from search.running.signals import handled
+told = []
+with handled(told.append):
+    print("ready", flush=True)
+    while not told:
+        time.sleep(0.01)
+    for _ in range(100):
+        print("closing the study", flush=True)
+        print("and so on", file=sys.stderr, flush=True)
+    pathlib.Path(sys.argv[1]).write_text(told[0].name)
+"""
+
+
+def test_a_terminal_that_is_closed_is_not_written_to(tmp_path: Path) -> None:
+    """Else the first line after SIGHUP raises, and the study is never closed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", LEFT_BEHIND, str(tmp_path / "told")])
+    while b"ready" not in os.read(terminal, 1024):
+        pass
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "told").read_text() == "SIGHUP"
 
 
 @pytest.mark.slow
