@@ -28,6 +28,7 @@ NAMES = {
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",
+    "launches": "kernel launches of a training step on a GPU, counted on the CPU",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
 }
 

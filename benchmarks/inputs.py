@@ -18,6 +18,7 @@ SHAPES = {  # layers, width, heads
     "mini": (4, 256, 4),
     "minilm": (6, 384, 12),
     "base": (12, 768, 12),
+    "narrow": (12, 96, 12),  # for counting: as many calls as base
 }
 
 

@@ -69,12 +69,22 @@ def _init(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with own_session(), kept():
         ray.init(
+            num_cpus=usable_cpus(),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=STORE_BYTES,
             _temp_dir=str(folder),
         )
+
+
+def usable_cpus() -> int | None:
+    """The CPUs that this process is bound to, where they are not all (SLURM, taskset): Ray itself counts the machine's.
+
+    None where Ray's own count holds, which knows a container's quota.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return bound if bound != os.cpu_count() else None
 
 
 @contextlib.contextmanager

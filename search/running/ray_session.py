@@ -58,8 +58,9 @@ def ray_session(
             yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
             return
         with _cluster(address) if address else private_ray():
-            known = decided(resources, ray.cluster_resources(), grows=bool(address))
-            yield _Capacity(known, concurrent, grows=bool(address)), known
+            growing = bool(address) and may_grow()
+            known = decided(resources, ray.cluster_resources(), grows=growing)
+            yield _Capacity(known, concurrent, grows=growing), known
 
 
 @contextmanager
@@ -102,6 +103,11 @@ def check_head(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S).close()
     except OSError as error:
         raise UserError(f"Ray cluster {address}: cannot be reached: {error.strerror or error}") from error
+
+
+def may_grow(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a cluster may still get nodes: what SLURM has allocated to a job stays as it is."""
+    return "SLURM_JOB_ID" not in environ
 
 
 def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resources:

@@ -14,7 +14,7 @@ from fake_trial import EVALUATIONS, RUNG, FakeTrial
 from harness import make_space
 from rich.console import Console
 
-from search.running.ray_session import fitting
+from search.running.ray_session import fitting, may_grow
 from search.running.runner import Options, run_study
 from search.space import Resources
 from search.store.journal import read
@@ -112,3 +112,8 @@ def test_a_node_whose_device_is_broken_is_avoided(two_nodes: Any, tmp_path: Path
 )
 def test_how_many_trials_fit(resources: Resources, there: dict[str, float], trials: int) -> None:
     assert fitting(resources, there) == trials
+
+
+def test_what_slurm_allocated_does_not_grow() -> None:
+    assert may_grow({})
+    assert not may_grow({"SLURM_JOB_ID": "7"})
