@@ -30,11 +30,11 @@ LAUNCHES_NOTHING = (
 )  # fmt: skip
 
 
-class Launches(TorchDispatchMode):
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Counts operators that would launch a kernel, by name, while it is active."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,7 +116,8 @@ def step_launches(encoder: Path, sentences: Path, padded: bool) -> Counter[str]:
             one._step(one.batches[number])
         with Launches() as counted:
             one._step(one.batches[2])
-    return counted.counts
+    counts: Counter[str] = counted.counts
+    return counts
 
 
 def run(runs: int) -> dict[str, Any]:  # noqa: ARG001  # nothing is timed: every run counts the same
