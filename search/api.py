@@ -136,11 +136,10 @@ def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -
 
 
 def _phases(quiet: bool) -> Phases:
-    from rich.console import Console
-
+    from search.console.output import Output
     from search.console.phases import Phases
 
-    return Phases(Console(quiet=quiet))
+    return Phases(Output(quiet=quiet))
 
 
 def _options(address: str | None, phases: Phases) -> Options:

@@ -211,6 +211,9 @@ class Life:
         except Exception as error:  # Ray itself: whatever it was, the study can be resumed
             if not driver.pausing:  # Tune trips over trials that are dropped while they start; the pause goes on
                 driver.fail(last_line(error))
+        except BaseException as error:  # whoever ends us: a life that did not come to its end never says "finished"
+            driver.interrupt(type(error).__name__)
+            raise
         finally:
             self.phases.close()
             display.stop()

@@ -205,8 +205,8 @@ class Driver:
     def _retry(self, trial_id: str, reason: str, alone: bool = False) -> None:
         trial = self._active.pop(trial_id)
         self._verdicts.pop(trial_id, None)
+        self._again.insert(0, trial)  # first: what is written is shown, which may fail
         self._write("retry", id=trial_id, reason=reason, alone=alone)
-        self._again.insert(0, trial)
 
     def _crowded(self) -> bool:
         """Whether one that is to run alone runs, or waits for the others to end. On a GPU of its own each is alone."""

@@ -131,13 +131,12 @@ def _declaration(name: str, config: type[RunConfig], presets: Mapping[str, Prese
 
 _BERT = ("*bert-base*",)
 _ROBERTA = ("roberta-base*", "*/roberta-base*")
-_SIMCSE_ROBERTA = {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000}
 
 WHITENING = _declaration("whitening", WhiteningConfig, {"whitening": Preset(("*",), {}, "whitening, first-last avg")})
 CONSERT = _declaration("consert", ConsertConfig, {"consert": Preset(_BERT, {}, "ConSERT's script, unsupervised base")})
 ESIMCSE = _declaration("esimcse", EsimcseConfig, {
-    "esimcse": Preset(_BERT, {}, "ESimCSE Sec. 4.2"),
-    "esimcse_roberta": Preset(_ROBERTA, _SIMCSE_ROBERTA, "SimCSE Table A.1, for want of its own"),
+    "esimcse": Preset(_BERT, {}, "ESimCSE's script, BERT-base"),
+    "esimcse_roberta": Preset(_ROBERTA, {"learning_rate": 1e-5, "repetition": 0.3}, "ESimCSE's script, RoBERTa-base"),
 })  # fmt: skip
 MIRROR_BERT = _declaration(
     "mirror_bert", MirrorBertConfig, {"mirror_bert": Preset(_BERT, {}, "Mirror-BERT's script, sentences")}
