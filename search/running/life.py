@@ -19,6 +19,7 @@ from search.running.result import StudyResult
 from search.running.signals import Interrupted, handled
 from search.schema import tracking_uri
 from search.space import Space
+from search.space.encoder_fit import encoder_notes
 from search.space.outside import changed
 from search.store.environment import moved_on
 from search.store.errors import UserError
@@ -178,6 +179,8 @@ class Life:
             f"Ctrl-C pauses it, search resume goes on. MLflow, also meanwhile: {where}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
+        for note in encoder_notes(space):
+            self.phases.console.print(f"encoder: {note}", highlight=False, markup=False, soft_wrap=True)
 
     def _fits(self) -> int:
         return self._capacity() if self._capacity is not None else 0

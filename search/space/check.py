@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from search.space.encoder_fit import encoder_facts
+from search.space.encoder_fit import encoder_notes
 from search.space.load import load_space
 from search.space.params import Param
 from search.space.problems import SpaceError
@@ -52,8 +52,7 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     for path in [os.fspath(path) for path in paths]:
         try:
             space = load_space(path, overrides, find_data=True)
-            facts = encoder_facts(space)
-            checked.append(Checked(path, space, notes=(*(facts.notes() if facts else ()), *data_notes(space))))
+            checked.append(Checked(path, space, notes=(*encoder_notes(space), *data_notes(space))))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:

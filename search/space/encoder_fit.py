@@ -41,6 +41,15 @@ def encoder_facts(space: Space) -> EncoderFacts | None:
     return facts_at_hand(space.encoder) if declared(space.method).encoders == TRANSFORMER else None
 
 
+def encoder_notes(space: Space) -> list[str]:
+    """What a user should know of the encoder before training, a line each; nothing of one that is not at hand."""
+    try:
+        facts = encoder_facts(space)
+    except EncoderError:
+        return []  # said where it matters, by the check of the space or by the first trial
+    return facts.notes() if facts else []
+
+
 def _values(param: Param) -> list[Any]:
     return [*param.values] if param.values is not None else [param.low, param.high]
 
