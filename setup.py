@@ -6,6 +6,7 @@ setup(
     packages=[
         *find_packages(include=["search*", "trainables*", "analysis*"]),
         "search.ready_spaces",
+        "search.ready_spaces.league",
         "search.ready_spaces.papers",
     ],
     package_dir={"search.ready_spaces": "spaces"},

@@ -55,7 +55,7 @@ def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
     assert "search run small.yaml --name small-1" in text
     assert "search confirm small-1 --top 1 --seeds 3" in text
     assert "learning_rate:" in text
-    assert text.count("data:image/svg+xml;base64,") == 9
+    assert text.count("data:image/svg+xml;base64,") == 10
     assert "Made 2026-03-01 12:00 UTC" in text
     assert "confirmed" in text
     assert "`" not in text.split("<h2>Figures</h2>")[0]

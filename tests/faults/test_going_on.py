@@ -10,6 +10,7 @@ from lives import Study, ended, kill
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_a_search_killed_before_its_confirming_is_taken_up_again(tmp_path: Path) -> None:
     study = Study(tmp_path, trials=8)
     process = study.run()

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 SOON_S = 15.0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_group_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
     study = Study(tmp_path, trials=6, sleep=0.3)
     process = study.start("run", str(study.file), "--name", study.name, group=True)

@@ -148,6 +148,7 @@ def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:
     assert elsewhere == placement(1, 1, 0, ["a", "b"])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_a_machine_whose_device_is_broken_pauses_the_study(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from lives import Study
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_failed_trials_come_back_when_asked_for(tmp_path: Path) -> None:
     columns = {"sleep": "0", "fault": "kill_while", "marker": str(tmp_path / "broken"), "above": "0"}
     data = {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": columns}

@@ -80,6 +80,7 @@ def kill_when_all_hold_a_checkpoint(cluster: Any, folder: StudyFolder) -> None:
     cluster.remove_node(cluster.workers[0], allow_graceful=False)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_a_node_whose_device_is_broken_is_avoided(two_nodes: Any, tmp_path: Path) -> None:

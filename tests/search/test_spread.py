@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,23 +67,37 @@ def test_a_private_ray_lies_in_a_folder_of_its_own_and_leaves_nothing(monkeypatc
     assert {name: os.environ.get(name) for name in ENVIRONMENT} == {name: before.get(name) for name in ENVIRONMENT}
 
 
-def test_a_private_ray_and_others_follow_each_other_in_one_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+ONE_AFTER_THE_OTHER = """
+import os
+from search.running.ray_session import ray_session
+from search.space.sections import Resources
+import ray
+
+def other():
+    ray.init("local", num_cpus=1, log_to_driver=False, include_dashboard=False, object_store_memory=80 * 2**20)
+    ray.shutdown()
+
+other()
+with ray_session(None, Resources(), None) as (capacity, _):
+    assert capacity() >= 1
+assert "RAY_AUTH_TOKEN" not in os.environ
+other()
+"""
+
+
+@pytest.mark.slow
+def test_a_private_ray_and_others_follow_each_other_in_one_process(tmp_path: Path) -> None:
     """A notebook's own Ray before and after: each has its token, and a process remembers the first it met (guards
     `AuthenticationTokenLoader`)."""
-    import ray
-
-    monkeypatch.setenv("HOME", str(tmp_path))  # nobody's token
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
-    ray.shutdown()
-    with ray_session(None, Resources(), None) as (capacity, _):
-        assert capacity() >= 1
-    assert "RAY_AUTH_TOKEN" not in os.environ
-    ray.init("local", num_cpus=1, log_to_driver=False, **SMALL)
+    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_AUTH_TOKEN", "RAY_ADDRESS")}
+    environment["HOME"] = str(tmp_path)  # nobody's token lies there
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
     import ray
 
@@ -105,6 +121,7 @@ def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
     assert max(sum(s["from"] <= moment < s["to"] for s in steps) for moment in moments) == 4
 
 
+@pytest.mark.slow
 def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
