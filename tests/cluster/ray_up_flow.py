@@ -27,6 +27,7 @@ from minicloud import LAPTOP, call
 
 from search.remote.servers import experiments_of
 from search.remote.tunnel import DASHBOARD, find_head, tunnel
+from search.store.parts import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
 TOKEN = Path("~/.ray/auth_token")
@@ -107,8 +108,14 @@ def bucket_file(name: str) -> bytes:
     return bytes(filesystem.cat_file(path)) if filesystem.exists(path) else b""
 
 
+def journal_text() -> bytes:
+    """The study's journal, which lies in the bucket in parts."""
+    filesystem = fsspec.filesystem("s3", use_listings_cache=False)
+    return fetch(filesystem, f"{BUCKET.removeprefix('s3://')}/{STUDY}/tracking.jsonl") or b""
+
+
 def journal() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in bucket_file(f"{STUDY}/tracking.jsonl").decode().splitlines()]
+    return [json.loads(line) for line in journal_text().decode().splitlines()]
 
 
 def holding() -> list[str]:
@@ -241,7 +248,7 @@ def main(repository: Path) -> None:
     flow.note(workers_after=len(workers()))
     flow.note(down=user.run("down", f"ray down -y {CLUSTER}"))
     flow.note(nodes={name: node["state"] for name, node in call("ls").items()}, typed=user.typed)
-    (SHARED / "tracking.jsonl").write_bytes(bucket_file(f"{STUDY}/tracking.jsonl"))
+    (SHARED / "tracking.jsonl").write_bytes(journal_text())
     (SHARED / "backup.db").write_bytes(bucket_file("mlflow-backup/mlflow.db"))
     bucket.terminate()
 
