@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+TRIES = 10  # of a reader, when its writer pushes meanwhile
+
 
 class Parts:
     """Sends one file, which only grows, from this process. Its first push replaces whatever was there."""
@@ -58,9 +60,17 @@ def there(filesystem: Any, target: str) -> list[str]:
 
 
 def fetch(filesystem: Any, target: str) -> bytes | None:
-    """The whole file out of its parts, None where there is none."""
+    """The whole file out of its parts, None where there is none. Its writer may be at work."""
+    for _ in range(TRIES):
+        try:
+            return _joined(filesystem, there(filesystem, target))
+        except FileNotFoundError:  # taken together with others between the listing and now
+            continue
+    raise OSError(f"{target}: its parts change faster than they can be read")
+
+
+def _joined(filesystem: Any, names: list[str]) -> bytes | None:
     content = b""
-    names = there(filesystem, target)
     for number, name in enumerate(names):
         first = int(name.rsplit(".", 1)[-1]) if number else 0
         if first > len(content):

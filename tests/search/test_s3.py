@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import fsspec
 import numpy as np
 import pytest
 import s3fs
@@ -28,7 +29,7 @@ from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
 from search.store.lease import Held, _create, lease, newest
 from search.store.mirror import Mirror
-from search.store.parts import fetch
+from search.store.parts import Parts, fetch, there
 from trainables.contract.spec import TrialSpec
 from trainables.on_ray.host import pausing
 from trainables.training.checkpoint import TrialFiles
@@ -110,6 +111,24 @@ def test_a_push_sends_what_is_new(bucket: Any, monkeypatch: pytest.MonkeyPatch) 
     folder.journal.write_bytes(whole[:1000])  # salvaged: shorter than what is there
     Mirror(folder).push()
     assert fetch(filesystem, root) == whole[:1000]
+
+
+def test_a_reader_is_not_in_the_way_of_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push between a reader's listing and its reading takes parts together: some that were listed are gone."""
+    filesystem, target, source = fsspec.filesystem("memory"), "/parts/tracking.jsonl", tmp_path / "journal"
+    parts, read = Parts(filesystem, target), filesystem.cat_file
+    for size in (8, 12, 13):
+        source.write_bytes(b"0123456789abcdefghij"[:size])
+        parts.push(source)
+    assert len(there(filesystem, target)) == 3
+
+    def later(name: str, *given: Any, **more: Any) -> Any:
+        source.write_bytes(b"0123456789abcdefghij")
+        parts.push(source)
+        return read(name, *given, **more)
+
+    monkeypatch.setattr(filesystem, "cat_file", later)
+    assert fetch(filesystem, target) == b"0123456789abcdefghij"
 
 
 def test_two_machines_never_drive_one_study(
