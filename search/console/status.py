@@ -22,12 +22,13 @@ from rich.table import Table
 from search.space import Space, SpaceError, load_space
 from search.store.errors import UserError
 from search.store.journal import fold
-from search.store.layout import StudyFolder, absolute, find_study, is_remote, storage_option, studies
+from search.store.layout import StudyFolder, absolute, find_study, storage_option, studies
+from search.store.lease import last_sign
 from search.store.ledger import Ledger
 from search.store.lock import alive, exclusive
 from search.wording import best_trials, duration, headline, number, open_work, seconds_left, trial_line, wanted_points
 
-FRESH_S = 600.0  # a study in remote storage whose journal is younger may be run by another machine
+FRESH_S = 120.0  # a younger sign of life of a study in a bucket says that another machine runs it
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 SHOWN = 5  # trials that `status` shows
 
@@ -45,6 +46,7 @@ class StudyStatus:
         disk_bytes: of the trials' folders.
         open: what `resume` would take up, in words; "" while it runs, and when there is nothing.
         tracker: what keeps MLflow from being up to date, else "".
+        holder: of a study in a bucket: the machine that runs it, or died with it, and its last sign of life; else "".
     """
 
     study: str
@@ -67,6 +69,7 @@ class StudyStatus:
     reason: str = ""
     open: str = ""
     tracker: str = ""
+    holder: str = ""
 
 
 def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
@@ -75,7 +78,8 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
     space = load_space(folder.space)
     ledger = fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
     now_ms = int((now if now is not None else time.time()) * 1000)
-    running = is_running(folder, ledger, now_ms)
+    sign = last_sign(folder)
+    running = is_running(folder, sign)
     state = "running" if running else next((s for s in WORST_FIRST if s in ledger.stages.values()), "interrupted")
     elapsed = ledger.elapsed(now_ms if running else None)
     left = seconds_left(space, ledger, elapsed) if running else None
@@ -101,17 +105,14 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         disk_bytes=disk_bytes(folder),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
         open="" if running else open_work(space, ledger),
+        holder=f"{sign[0]}, last sign of life {duration(sign[1])} ago" if sign else "",
     )
     return status, space, ledger
 
 
-def is_running(folder: StudyFolder, ledger: Ledger, now_ms: int) -> bool:
-    """Whether a driver is at work: this machine's lock says so; elsewhere a young, unclosed journal does."""
-    if folder.lock.exists() and alive(folder):
-        return True
-    if not is_remote(folder.storage) or ledger.closed or not ledger.lives:
-        return False
-    return now_ms - ledger.lives[-1][1] < FRESH_S * 1000
+def is_running(folder: StudyFolder, sign: tuple[str, float] | None) -> bool:
+    """Whether a driver is at work: this machine's lock says so; elsewhere the `last_sign` of life in the bucket."""
+    return (folder.lock.exists() and alive(folder)) or (sign is not None and sign[1] < FRESH_S)
 
 
 def disk_bytes(folder: StudyFolder) -> int:
@@ -157,6 +158,8 @@ def print_status(storage: str, study: str | None, form: str) -> None:
         waiting = [replace(record, state="open") for record in waiting]
     for record in [*waiting, *best_trials(ledger, SHOWN)]:
         console.print(f"  {trial_line(record, space)}", markup=False)
+    if status.holder:
+        console.print(f"  held by {status.holder}", markup=False)
     if status.tracker:
         console.print(f"  tracker: {status.tracker}", markup=False)
     if status.open:

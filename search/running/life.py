@@ -77,6 +77,7 @@ class Life:
         self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
         self._capacity: Callable[[], int] | None = None  # None: Ray has not been started
+        self._lost = ""  # why the study is another driver's now
 
     def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
         """Work, and say how it went.
@@ -100,6 +101,7 @@ class Life:
 
     def _taken_over(self, reason: str) -> None:
         """Called by the mirror's thread: what is written from here on would be another driver's to write."""
+        self._lost = reason
         for driver in self.drivers[-1:]:
             driver.fail(reason)
 
@@ -141,8 +143,10 @@ class Life:
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
                 driver.space = self.space
-                journal.append("life", now_ms(), **stage)
+                journal.append("life", journal.now(), **stage)
                 self.drivers.append(driver)
+                if self._lost:  # while Ray started
+                    driver.fail(self._lost)
                 self._drive(driver, display)
                 if driver.status in ("interrupted", "failed"):
                     break
@@ -187,7 +191,7 @@ class Life:
 
     def _close(self, driver: Driver, stage: Stage, journal: Journal) -> None:
         """Write the end of a stage that had come to it when its last driver died."""
-        journal.append("life", now_ms(), **stage)
+        journal.append("life", journal.now(), **stage)
         driver.tick()
         driver.close_life()
 
@@ -232,7 +236,9 @@ class Life:
                 if stage is not self.stages[0]:
                     return None
                 raise UserError(f"study {self.folder.study}: {error}") from error
-        plan = SearchPlan(space, self.folder, ledger, lambda kind, **fields: journal.append(kind, now_ms(), **fields))
+        plan = SearchPlan(
+            space, self.folder, ledger, lambda kind, **fields: journal.append(kind, journal.now(), **fields)
+        )
         if plan.repaired:
             display.note(plan.repaired)
         return plan
@@ -276,7 +282,3 @@ def _trial_job() -> Any:
     from trainables.on_ray.trainable import TrialJob
 
     return TrialJob
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)

@@ -17,8 +17,9 @@ def stop_study(storage: str, study: str | None) -> str:
     """
     folder = find_study(absolute(storage), study)
     status = study_status(folder)[0]
-    if status.state != "running":
-        raise UserError(f"study {folder.study} is not running: {status.state}")
+    if not is_running(folder, None):
+        elsewhere = f" on this machine: held by {status.holder}" if status.holder else f": {status.state}"
+        raise UserError(f"study {folder.study} is not running{elsewhere}")
     folder.ask_to_stop()
     return folder.study
 
@@ -30,8 +31,9 @@ def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
     """
     folder = find_study(absolute(storage), study)
     status, _, ledger = study_status(folder)
-    if is_running(folder, ledger, 2**62):
-        raise UserError(f"study {folder.study} is being run; `search stop {folder.study}` first")
+    if status.state == "running":
+        by = f" by {status.holder}" if status.holder else ""
+        raise UserError(f"study {folder.study} is being run{by}; `search stop {folder.study}` first")
     return folder, f"{folder.uri}: {len(ledger.trials)} trials, {status.disk_bytes / 1e6:,.0f} MB, their runs in MLflow"
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search.running.life import SEARCH, Life, Options, Stage, now_ms
+from search.running.life import SEARCH, Life, Options, Stage
 from search.running.result import StudyResult
 from search.space import Space, load_space
 from search.store.environment import environment
@@ -43,7 +43,7 @@ def run_study(
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
         folder.environment.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
-        journal.append("space", now_ms(), space=space.resolved())
+        journal.append("space", journal.now(), space=space.resolved())
         journal.close()
 
     folder = new_study(absolute(storage), space.name, name, write=write)
@@ -94,10 +94,10 @@ def resume_study(
         if overrides:
             folder.space.write_text(space.to_yaml(), encoding="utf-8")
         if overrides or journal.ledger.space is None:
-            journal.append("space", now_ms(), space=space.resolved())
+            journal.append("space", journal.now(), space=space.resolved())
         for trial_id in _to_retry(journal.ledger, retry_failed):
             folder.delete(f"{folder.trial(trial_id)}/last")
-            journal.append("reopen", now_ms(), id=trial_id)
+            journal.append("reopen", journal.now(), id=trial_id)
 
     stages: list[Stage] = [SEARCH, *([ledger.confirming] if ledger.confirming else [])]
     return _told(folder, Life(space, folder, options, stages), before)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from search.store.clock import Clock
 from search.store.errors import UserError
 from search.store.ledger import Event, Ledger
 from trainables.contract.whole_files import whole_file
@@ -25,12 +26,16 @@ class JournalError(UserError):
 
 
 class Journal:
-    """Appends events to the file and keeps the ledger in step. One writer at a time (the study's lock sees to it)."""
+    """Appends events to the file and keeps the ledger in step. One writer at a time (the study's lock sees to it).
+
+    clock: seconds since 1970, never before the last event.
+    """
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_torn_line(path)
         self.ledger = fold(path, ledger)
+        self.clock = Clock(self.ledger.last / 1000)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, kind: str, time: int, **fields: Any) -> Event:
@@ -42,6 +47,10 @@ class Journal:
             os.fsync(self._file.fileno())
         self.ledger.apply(event)
         return event
+
+    def now(self) -> int:
+        """Milliseconds since 1970, by the journal's clock."""
+        return int(self.clock() * 1000)
 
     def close(self) -> None:
         self._file.close()

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -40,23 +41,25 @@ class Held:
 
 
 class Lease:
-    """This process's hold on a study."""
+    """This process's hold on a study; its methods may be called by several threads."""
 
     def __init__(self, folder: StudyFolder, mine: Held) -> None:
         self._folder, self._mine, self._beaten = folder, mine, time.monotonic()
+        self._one = threading.Lock()
 
     def beat(self) -> bool:
         """Give a sign of life when one is due; False when another driver has taken the study over.
 
         Raises: what the store raises.
         """
-        if time.monotonic() - self._beaten >= BEAT_S:
-            if (now := newest(self._folder)) is None or now.token != self._mine.token:
-                return False
-            self._mine = replace(self._mine, beat=self._mine.beat + 1)
-            _write(self._folder, self._mine)
-            self._beaten = time.monotonic()
-        return True
+        with self._one:
+            if time.monotonic() - self._beaten >= BEAT_S:
+                if (now := newest(self._folder)) is None or now.token != self._mine.token:
+                    return False
+                self._mine = replace(self._mine, beat=self._mine.beat + 1)
+                _write(self._folder, self._mine)
+                self._beaten = time.monotonic()
+            return True
 
     def give_back(self) -> None:
         now = newest(self._folder)
@@ -84,9 +87,27 @@ def lease(folder: StudyFolder, say: Callable[[str], object]) -> Iterator[Lease |
 
 def newest(folder: StudyFolder) -> Held | None:
     """The lease that counts."""
+    found = _newest(folder)
+    return found[0] if found else None
+
+
+def last_sign(folder: StudyFolder) -> tuple[str, float] | None:
+    """For those who only look: (who holds a study, seconds since its last sign of life); None where nobody does.
+
+    The seconds are this machine's clock against the bucket's.
+    """
+    if not is_remote(folder.storage) or (found := _newest(folder)) is None or not found[0].held:
+        return None
+    return found[0].holder, max(0.0, time.time() - found[1])
+
+
+def _newest(folder: StudyFolder) -> tuple[Held, float] | None:
+    """The lease that counts, and when it was written, in seconds since 1970 by the bucket's clock."""
     filesystem, root = fsspec.core.url_to_fs(folder.uri)
     names = [name for name in there(filesystem, f"{root}/lease") if not name.endswith("/lease")]
-    return Held(**json.loads(filesystem.cat_file(names[-1]))) if names else None
+    if not names:
+        return None
+    return Held(**json.loads(filesystem.cat_file(names[-1]))), filesystem.modified(names[-1]).timestamp()
 
 
 def _take(folder: StudyFolder, say: Callable[[str], object]) -> Held:

@@ -105,6 +105,7 @@ class Ledger:
     examples_at_best: int = 0  # `examples` when the best point was settled
     best_point: float | None = None
     lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
+    last: int = 0  # milliseconds, of the latest event
     closed: Event | None = None  # the last life's orderly end
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
@@ -113,6 +114,7 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         kind, time = event["e"], event["t"]
+        self.last = max(self.last, time)
         if kind == "life":
             self.lives.append((time, time))
             self.closed = None

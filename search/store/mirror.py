@@ -5,6 +5,7 @@ The journal goes in parts, so that a push sends what is new. `optuna.log` stays:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class Mirror:
         self._given_up = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="mirror", daemon=True)
+        self._beats = threading.Thread(target=self._beat, name="lease", daemon=True)
         self.trouble = ""
 
     def push(self) -> None:
@@ -61,6 +63,7 @@ class Mirror:
         """Push now and then, in a thread, until `finish` or `stop`."""
         if is_remote(self._folder.storage):
             self._thread.start()
+            self._beats.start()
 
     def stop(self) -> None:
         """Push no more."""
@@ -81,6 +84,12 @@ class Mirror:
             began = time.monotonic()
             self._try()
             took = time.monotonic() - began
+
+    def _beat(self) -> None:
+        """Signs of life however long a push takes; a push looks itself whether the study is still ours."""
+        while self._lease is not None and not self._stop.wait(EVERY_S):
+            with contextlib.suppress(Exception):  # a store in trouble: the push says so
+                self._lease.beat()
 
     def _try(self) -> bool:
         self.trouble = ""

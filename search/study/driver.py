@@ -45,7 +45,7 @@ class Driver:
         observe: called with every event after it is written (live table).
         budgets: whether the space's time, device hours and patience end this life (they are the search's own, not
             those of confirming).
-        clock: seconds since 1970.
+        clock: seconds since 1970; None = the journal's.
     """
 
     def __init__(
@@ -59,11 +59,12 @@ class Driver:
         capacity: Callable[[], int],
         observe: Observer,
         budgets: bool = True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.space, self.folder, self.plan = space, folder, plan
         self.ledger = journal.ledger
-        self._journal, self._capacity, self._observe, self._clock = journal, capacity, observe, clock
+        self._journal, self._capacity, self._observe = journal, capacity, observe
+        self._clock = clock or journal.clock
         self._budgets = budgets
         self._stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from search.schema import SQLITE
+from trainables.contract.errors import first_line
 
 ANSWER_S = 4.0  # how long a tracking server may take to accept a connection
 
@@ -40,6 +41,16 @@ def quiet_loggers() -> None:
     """MLflow and Alembic say nothing of their migrations. To be called after MLflow's import, which sets levels."""
     for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def trouble(error: BaseException) -> str:
+    """What keeps MLflow from being written, one line: of a database what it says itself, not SQLAlchemy's hints."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if (said := getattr(cause, "orig", None)) is not None:
+            return f"MLflow's database: {first_line(said)}"
+        cause = cause.__cause__
+    return first_line(error)
 
 
 def unreachable(uri: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
-from trainables.contract.errors import first_line
 
 POLL_S = 0.5  # how often the journal is looked at for new lines
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
@@ -50,7 +50,7 @@ class Replayer:
             self.tracker.catch_up(final)
             self.trouble = ""
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
-            self.trouble = first_line(error)
+            self.trouble = trouble(error)
         return not self.trouble
 
 
@@ -60,5 +60,5 @@ def replay(tracker: Tracker) -> str:
         tracker.catch_up(final=True)
         tracker.close_stale()
     except Exception as error:  # as in Replayer
-        return first_line(error)
+        return trouble(error)
     return ""

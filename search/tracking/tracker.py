@@ -85,7 +85,8 @@ class Tracker:
         client = self._client
         stale = self._search(f"tags.{schema.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
         for run in stale:
-            client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(int(time.time() * 1000)))
+            ended = max(int(time.time() * 1000), run.info.start_time)  # clocks are set back, and differ
+            client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(ended))
         return len(stale)
 
     @property

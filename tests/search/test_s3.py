@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -24,7 +25,9 @@ import torch
 from harness import make_space
 from moto.server import ThreadedMotoServer
 
+from search.console.status import print_status
 from search.remote import backup
+from search.running.remove import deletable, stop_study
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
 from search.store.lease import Held, _create, lease, newest
@@ -155,6 +158,7 @@ def test_two_machines_never_drive_one_study(
         assert "looking" in said[0]
         mirror.stop()  # the first machine hangs
         mirror._thread.join()
+        mirror._beats.join()
         with lease(folder, said.append) as other:
             assert folder.journal.read_text() == '{"e":"life"}\n', "brought up to date"
             assert other.beat()
@@ -174,6 +178,64 @@ def test_two_machines_never_drive_one_study(
         assert folder.journal.read_text() == '{"e":"life"}\n{"e":"second"}\n'
         aside = folder.journal.with_name("tracking.jsonl.unsent-1")
         assert "never sent" in aside.read_text()
+
+
+def test_a_slow_push_is_no_silence(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that sends for longer than it may be silent, and waits long after that, keeps its study."""
+    for name, seconds in {"LOST_S": 1.0, "LOOK_S": 0.1, "BEAT_S": 0.2}.items():
+        monkeypatch.setattr(f"search.store.lease.{name}", seconds)
+    monkeypatch.setattr("search.store.mirror.EVERY_S", 0.1)
+    push = Parts.push
+    monkeypatch.setattr(Parts, "push", lambda parts, source: (time.sleep(1.5), push(parts, source)))
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    folder.journal.write_text('{"e":"life"}\n')
+    with lease(folder, str) as held:
+        mirror = Mirror(folder, held)
+        mirror.start()
+        time.sleep(0.3)
+        machine(monkeypatch, tmp_path / "second")
+        for _ in range(2):
+            with pytest.raises(UserError, match="is being run by"), lease(folder, str):
+                pass
+        mirror.stop()
+        mirror._beats.join()
+
+
+def test_others_are_told_who_holds_a_study(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From its first moment on, however long its journal says nothing, until some time after its last sign of life."""
+    monkeypatch.setattr("search.console.status.bring_up_to_date", lambda *_: "")
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text(make_space().to_yaml())
+    folder.journal.write_text('{"e":"life","t":1,"stage":"search"}\n')
+    with lease(folder, str) as held:
+        Mirror(folder, held).push()
+        machine(monkeypatch, tmp_path / "second")
+        print_status(STORAGE, "mine-1", "table")
+        shown = capsys.readouterr().out
+        assert shown.startswith("mine-1: running\n")
+        assert re.search(r"held by \S+ \(process \d+\), last sign of life \d+s ago\n", shown)
+        with pytest.raises(UserError, match=r"is not running on this machine: held by .* \(process \d+\)"):
+            stop_study(STORAGE, "mine-1")
+        with pytest.raises(UserError, match="is being run by"):
+            deletable(STORAGE, "mine-1")
+        true = time.time
+        monkeypatch.setattr(time, "time", lambda: true() + 1000)
+        print_status(STORAGE, "mine-1", "table")
+        shown = capsys.readouterr().out
+        assert shown.startswith("mine-1: died\n")
+        assert re.search(r"held by \S+ \(process \d+\), last sign of life 16m\d\ds ago\n", shown)
+    print_status(STORAGE, "mine-1", "table")
+    assert "held by" not in capsys.readouterr().out
 
 
 def test_one_of_several_is_first(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001

@@ -12,6 +12,7 @@ import pytest
 import torch
 import toy
 
+from trainables.contract.trial_files import SIMILARITIES, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.loop import Broken, cut, train
@@ -123,6 +124,23 @@ def test_a_torn_state_starts_anew(tmp_path):
     _, seen = life(tmp_path)
     assert seen[0].examples == 64
     assert seen[0].resumed_from == 0
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, SIMILARITIES, TRIAL])
+def test_a_state_without_the_best_weights_it_tells_of_starts_anew(name, tmp_path):
+    """Else the trial could end with the value of weights that nobody has."""
+    values = iter([0.9, 0.1, 0.9, *[0.1] * 20])  # the best comes first
+
+    def evaluate(embed):
+        _, metrics, similarities = toy.evaluate(embed)
+        return next(values), metrics, similarities
+
+    life(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
+    (tmp_path / name).unlink()
+    outcome, seen = life(tmp_path, evaluate=evaluate)
+    assert seen[0].resumed_from == 0
+    assert (outcome.best, outcome.best_at) == (0.9, 64)
+    assert (tmp_path / name).exists()
 
 
 def test_nan_loss_is_broken(tmp_path):

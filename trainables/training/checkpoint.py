@@ -118,6 +118,11 @@ class TrialFiles:
         self._write(SIMILARITIES, buffer.getbuffer())
         self._write(TRIAL, json.dumps(trial, ensure_ascii=False, indent=1).encode())
 
+    def has_best(self) -> bool:
+        """Whether the best checkpoint is there, all of it."""
+        filesystem, folder = fsspec.core.url_to_fs(self.folder)
+        return all(filesystem.exists(f"{folder}/{name}") for name in (WEIGHTS, SIMILARITIES, TRIAL))
+
     def load_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(weights, trial.json).
 

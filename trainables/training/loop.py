@@ -256,8 +256,15 @@ class Training:
             self.writer.wait()
         self.saved_at = time.monotonic()
 
+    def _state(self) -> dict[str, Any] | None:
+        """What an earlier life left to go on from; nothing where the best it had reached is gone: a trial's value is
+        that of weights that are there."""
+        state = self.files.load_last()
+        best_is_gone = state is not None and state["progress"]["best"] is not None and not self.files.has_best()
+        return None if best_is_gone else state
+
     def _resume(self) -> int:
-        state = self.world.agree(self.files.load_last() if self.world.rank == 0 else None)
+        state = self.world.agree(self._state() if self.world.rank == 0 else None)
         if state is None:
             return 0
         self.network.load_state_dict(state["network"])
