@@ -165,6 +165,7 @@ def trial_line(record: TrialRecord, space: Space) -> str:
     planned = f" of {record.planned:,}" if record.planned > record.examples else ""
     point = " ".join(f"{name}={show(v)}" for name, v in record.trial.point.items())
     seed = f" seed {record.trial.seed}" if space.search.repeats > 1 or record.trial.stage == "confirm" else ""
+    seed += f" from {record.trial.origin}" if record.trial.origin else ""
     if record.failed:
         return f"{record.trial.id} {record.state}{seed}  {record.reason}  {point}"
     best = f"best {number(record.best)} at {record.best_at:,}, {record.examples:,}{planned} examples"

@@ -16,6 +16,7 @@ PARAM = "params."  # prefix of parameter columns, as in MLflow's own tables
 TEXTS = {
     "trial": schema.TRIAL_ID, "point": schema.POINT_ID, "stage": schema.STAGE, "stop": schema.STOP,
     "method": schema.METHOD, "reason": schema.REASON, "folder": schema.FOLDER,
+    "origin": schema.ORIGIN,
 }  # fmt: skip
 NUMBERS = {
     "examples": schema.BEST_AT_EXAMPLES, "seconds": schema.TRAIN_SECONDS, "rate": schema.EXAMPLES_PER_SECOND
@@ -25,9 +26,9 @@ NUMBERS = {
 def trials_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """One row per trial, in the order of `runs`.
 
-    Columns: run_id; trial, point, stage, stop, method, reason, folder (texts); number and seed (ints); baseline (bool);
-    examples at the best evaluation, train seconds, examples per second; started (UTC); params.<name>. `stop` of a trial
-    without an end is "running", or "killed" if its run is closed.
+    Columns: run_id; trial, point, stage, stop, method, reason, folder, origin (texts); number and seed (ints); baseline
+    (bool); examples at the best evaluation, train seconds, examples per second; started (UTC); params.<name>. `stop` of
+    a trial without an end is "running", or "killed" if its run is closed.
     """
     rows = [_row(run) for run in runs]
     columns = ["run_id", *TEXTS, "number", "seed", "baseline", *NUMBERS, "started"]

@@ -10,7 +10,21 @@ import pandas as pd
 from analysis.tables.metric import Metric
 from analysis.tables.trials import PARAM
 
-FIELDS = ("rank", "trial", "point", "run_id", "value", "sd", "n", "gain", "confirmed", "baseline", "stage", "stop")
+FIELDS = (
+    "rank",
+    "trial",
+    "point",
+    "run_id",
+    "value",
+    "sd",
+    "n",
+    "gain",
+    "confirmed",
+    "baseline",
+    "origin",
+    "stage",
+    "stop",
+)
 DETAILS = ("examples", "seconds", "reason")
 
 
@@ -52,6 +66,7 @@ def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
     marks = [
         "confirmed" if record.get("confirmed") else "",
         "baseline" if record["baseline"] else "",
+        f"from {record['origin']}" if record.get("origin") else "",
         "confirm" if "n" not in record and record["stage"] == "confirm" else "",
         "" if stop == "completed" else stop,
         str(record["reason"] or "")[:60],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -62,13 +62,15 @@ class Played:
 def play(surrogate: Surrogate, make: Callable[[], Searcher], workers: int, budget: float) -> Played:
     """Run a search until `budget` whole trials are trained.
 
-    What a search would return is the completed trial with the best value, or the best evaluation of any while none is
-    complete; the same for every library.
+    What a search would return is the completed point that `analysis best` names: the best mean over seeds among those
+    that have at least half as many as the best covered one. While none is complete it is that of the best evaluation.
+    The same for every library.
     """
     played, searcher, count = Played(), make(), surrogate.table.evaluations
     jobs: dict[str, Job] = {}
     queue: list[tuple[float, int, Job]] = []
-    now, order, evaluations, best = 0.0, 0, 0, (False, float("-inf"))
+    completed: dict[str, list[Job]] = {}  # the seeds of a point
+    now, order, evaluations, best = 0.0, 0, 0, float("-inf")
     while played.spent < budget:
         while len(queue) < workers and (found := searcher.next()) is not None:
             name, point, seed = found
@@ -84,16 +86,25 @@ def play(surrogate: Surrogate, make: Callable[[], Searcher], workers: int, budge
         evaluations += 1
         played.spent = evaluations / count  # no sum of fractions: that would be an evaluation late
         whole = job.done == count
-        reached = (whole, float(job.curve[: job.done].max()))
-        if reached > best:
-            best = reached
-            played.answers.append((played.spent, job.point))
         if whole:
+            completed.setdefault(job.id.split(".")[0], []).append(job)
+            played.answers.append((played.spent, _named(completed.values())))
             searcher.ended(job)
-        elif searcher.evaluated(job, float(job.curve[job.done - 1])) == "go":
+            continue
+        if not completed and (value := float(job.curve[: job.done].max())) > best:
+            best = value
+            played.answers.append((played.spent, job.point))
+        if searcher.evaluated(job, float(job.curve[job.done - 1])) == "go":
             order += 1
             heapq.heappush(queue, (now + 1 / count, order, job))
     return played
+
+
+def _named(points: Collection[list[Job]]) -> Point:
+    """The point that is returned, of those with a completed trial; of equals the first."""
+    least = max(map(len, points)) / 2
+    covered = [seeds for seeds in points if len(seeds) >= least]
+    return max(covered, key=lambda seeds: sum(float(job.curve.max()) for job in seeds) / len(seeds))[0].point
 
 
 class Ours:

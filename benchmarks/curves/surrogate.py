@@ -81,10 +81,12 @@ class Surrogate:
 
     The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
     on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed.
+
+    Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
 
-    def __init__(self, table: Table) -> None:
-        self.table, self.space = table, table.space
+    def __init__(self, table: Table, seed_sd: float = 0.0) -> None:
+        self.table, self.space, self._seed_sd = table, table.space, seed_sd
         by_point: dict[str, list[int]] = {}
         for i, point in enumerate(table.points):
             by_point.setdefault(key(point), []).append(i)
@@ -131,9 +133,9 @@ class Surrogate:
     def curve(self, point: Point, seed: int) -> Floats:
         """(evaluations,) of one trial."""
         mean: Floats = self.mean_curves([point])[0]
-        if not len(self._noise):
-            return mean
         draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
+        if not len(self._noise):
+            return mean + self._seed_sd * draw.standard_normal()
         deviation: Floats = self._noise[draw.integers(len(self._noise))]
         return mean + deviation
 

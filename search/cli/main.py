@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ def main() -> None:
 @STORAGE
 @ADDRESS
 @click.option("--name", metavar="STUDY", help="name of the study [the space's name, numbered]")
+@click.option("--from", "start", multiple=True, metavar="STUDY", help="try its best points first; repeatable")
 @click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
 @QUIET
 @user_errors
@@ -57,6 +59,7 @@ def run(
     storage: str,
     address: str | None,
     name: str | None,
+    start: Sequence[str],
     smoke: bool,
     quiet: bool,
 ) -> None:
@@ -66,6 +69,8 @@ def run(
     from search import api
     from search.space import load_space
 
+    if start:
+        overrides = [*overrides, f"search.start={json.dumps(start)}"]
     loaded = load_space(space, overrides, find_data=not smoke)
     if smoke:
         loaded = api.smoke(loaded)
@@ -177,8 +182,6 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
 @main.command()
 def schema() -> None:
     """Print the JSON schema of space files, for editors: search schema > space.schema.json."""
-    import json
-
     from search.space.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from search.running.life import SEARCH, Life, Options, Stage
@@ -17,6 +18,7 @@ from search.store.lease import lease
 from search.store.ledger import Ledger
 from search.store.lock import exclusive
 from search.store.mirror import Mirror
+from search.study.memory import remembered
 
 __all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
 # What `resume --set` may change: how much is searched and on what, never what a point means.
@@ -36,7 +38,8 @@ def run_study(
 ) -> StudyResult:
     """Start a study and run it to its end.
 
-    Raises: UserError when the storage cannot be written, the name is taken or a trial needs more than the machine has.
+    Raises: UserError when the storage cannot be written, the name is taken, a trial needs more than the machine has, or
+        `search.start` names what cannot be tried.
     """
 
     def write(folder: StudyFolder) -> None:
@@ -44,8 +47,11 @@ def run_study(
         folder.environment.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
         journal.append("space", journal.now(), space=space.resolved())
+        if memory:
+            journal.append("memory", journal.now(), points=[asdict(one) for one in memory])
         journal.close()
 
+    memory = remembered(space, absolute(storage)) if space.search.start else []
     folder = new_study(absolute(storage), space.name, name, write=write)
     try:
         return _told(folder, Life(space, folder, options or Options(), [SEARCH]))

@@ -9,9 +9,9 @@ from search.space.load import load_space, smoke, space_from
 from search.space.params import Param
 from search.space.problems import Problem, SpaceError
 from search.space.sections import Data, Metric, Pruner, Resources, Search
-from search.space.space import Space, paper_notes, paper_point
+from search.space.space import PAPER, Space, paper_notes, paper_point
 
 __all__ = [
-    "Checked", "Data", "Metric", "Param", "Problem", "Pruner", "Resources", "Search", "Space", "SpaceError",
+    "PAPER", "Checked", "Data", "Metric", "Param", "Problem", "Pruner", "Resources", "Search", "Space", "SpaceError",
     "check_spaces", "load_space", "paper_notes", "paper_point", "smoke", "space_from",
 ]  # fmt: skip

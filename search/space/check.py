@@ -40,6 +40,7 @@ class Checked:
             f"{self.path}: {size}{seeds}",
             f"  {space.method} on {space.encoder}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
         ]
+        out += [f"  tried first: the best of {', '.join(search.start)}"] if search.start else []
         out += [f"  {describe(param)}" for param in space.params.values()]
         out += [f"  note: {note}" for note in self.notes]
         out += [f"  note: {note}" for note in paper_notes(space)] if search.baseline == "paper" else []

@@ -83,6 +83,8 @@ def check_search(
 ) -> None:
     """That the sampler fits what is searched. `where`: place of a section or parameter."""
     if search.sampler == "grid":
+        if search.start:
+            problems.add(where("search"), "search.start", "a grid runs its own points only")
         for name, param in params.items():
             if param.count() is None:
                 problems.add(where(name), f"params.{name}", "sampler grid needs grid, choice, or a range with step")

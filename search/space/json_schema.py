@@ -98,6 +98,8 @@ def _value(knob: Knob) -> Schema:
     """A bare value."""
     if knob.kind == "ints":
         out: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+    elif knob.kind == "words":
+        out = {"type": "array", "items": {"type": "string"}}
     elif knob.choices is not None:
         out = {"enum": list(knob.choices)}
     else:

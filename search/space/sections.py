@@ -77,7 +77,7 @@ class Search:
     seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
     repeats: int = knob(
         1,
-        "seeds per point, the study sees their mean; in a grid further seeds go to the best points first",
+        "seeds per point at most, the study sees their mean; further ones go to the best points",
         low=1,
         high=1000,
     )
@@ -95,6 +95,9 @@ class Search:
         None, "stop after this many whole trials' training without improvement", kind="float", above=0, optional=True
     )
     baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
+    start: tuple[str, ...] = knob(
+        (), "studies whose best points are tried first; paper = its settings for other encoders", kind="words"
+    )
     max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
     max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
     keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)

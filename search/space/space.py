@@ -18,6 +18,7 @@ from trainables.contract.registry import declared
 
 TRAIN_KEYS = ("max_examples", "epochs", "eval_examples", "eval_steps", "precision", "checkpoint_seconds")
 NO_PRESET = "none"
+PAPER = "paper"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,9 @@ class Space:
                 del out["data"][later]
         if not self.metric.holdout:
             del out["metric"]["holdout"]
+        out["search"]["start"] = list(self.search.start)
+        if not self.search.start:
+            del out["search"]["start"]
         return {key: value for key, value in out.items() if value or key not in ("points", "smoke", "plugins")}
 
     def to_yaml(self) -> str:

@@ -7,7 +7,7 @@ code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainables.contract.metric_names import DEVICE_MEMORY
 
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)
+# memory   which points are tried first, written at a study's birth: points (each with point, origin)
 # life     a driver starts on a stage                settings of this life
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a death or a pause, or is promoted from its rung: id
@@ -41,6 +42,7 @@ class Trial:
         number: of the point in the Optuna study; repeat: which of its seeds, from 0.
         point: the searched parameters' values; params: all hyperparameters.
         baseline: "paper" for the published setting, else "".
+        origin: the study and trial that a remembered point comes from ("simcse-1 t0007", "paper bert-large"), else "".
     """
 
     id: str
@@ -52,6 +54,7 @@ class Trial:
     params: Mapping[str, Any]
     point_id: str
     baseline: str = ""
+    origin: str = ""
 
 
 @dataclass(kw_only=True)
@@ -102,12 +105,13 @@ class Ledger:
     best: TrialRecord | None = None  # of the completed trials of stage search
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
     whole_trial: int = 0  # examples of the first trial as planned: the unit of budgets and patience; 0 = not known yet
-    examples_at_best: int = 0  # `examples` when the best point was settled
-    best_point: float | None = None
+    examples_at_best: int = 0  # `examples` when the best point improved
+    best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
     lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
     last: int = 0  # milliseconds, of the latest event
     closed: Event | None = None  # the last life's orderly end
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
+    memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
     confirming: Mapping[str, Any] | None = None  # settings of the last life that confirmed
     _stage: str = "search"
@@ -198,14 +202,16 @@ class Ledger:
         self.stops[record.state] += 1
         if record.trial.stage == "search":
             self.tried.add(record.trial.number)
-        ranks = record.trial.stage == "search" and record.state == "completed" and record.best is not None
-        if ranks and self.better(event["best"], self.best.best if self.best else None):
-            self.best = record
+        if record.trial.stage == "search" and record.state == "completed" and record.best is not None:
+            if self.better(event["best"], self.best.best if self.best else None):
+                self.best = record
+            values = [r.best for r in self.by_point["search", record.trial.number] if r.state == "completed"]
+            mean = sum(v for v in values if v is not None) / len(values)
+            if self.better(mean, self.best_point):
+                self.best_point, self.examples_at_best = mean, self.examples
 
     def _point(self, event: Event) -> None:
         self.points[event["number"]] = event
-        if event["state"] == "complete" and self.better(event["value"], self.best_point):
-            self.best_point, self.examples_at_best = event["value"], self.examples
 
     def _reopen(self, event: Event) -> None:
         record = self.trials[event["id"]]
@@ -220,6 +226,9 @@ class Ledger:
 
     def _space(self, event: Event) -> None:
         self.space = event["space"]
+
+    def _memory(self, event: Event) -> None:
+        self.memory = event["points"]
 
     def _close(self, event: Event) -> None:
         self.closed = event

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.study.plan import make_trial, seed_values
+from search.study.plan import make_trial, point_means
 from trainables.contract.spec import Evaluation, Verdict
 
 RACE_LEVEL = 0.05  # chance, over all points of a race, to give up one that is as good as the leader
@@ -31,7 +30,7 @@ class ConfirmPlan:
     def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
         self._space, self._ledger = space, ledger
         self._sign = 1.0 if space.metric.mode == "max" else -1.0
-        means = _means(ledger)
+        means = point_means(ledger)
         if not means:
             raise ValueError("no point of this study is complete: nothing to confirm")
         chosen = sorted(means, key=lambda number: -self._sign * means[number])[:top]
@@ -94,6 +93,7 @@ class ConfirmPlan:
             seed=search.seed + search.repeats + repeat,
             stage="confirm",
             baseline=first.baseline,
+            origin=first.origin,
         )
 
 
@@ -107,13 +107,3 @@ def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float,
         return gaps[0] > 0
     p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
     return math.isfinite(p) and bool(p < level)
-
-
-def _means(ledger: Ledger) -> dict[int, float]:
-    """Number -> mean of every point that is neither pruned nor failed, over the seeds that it has so far: a search that
-    ran out of its budget has not settled its best points."""
-    means = {number: event["value"] for number, event in ledger.points.items() if event["state"] == "complete"}
-    for (stage, number), records in ledger.by_point.items():
-        if stage == "search" and number not in ledger.points and (values := seed_values(records)):
-            means[number] = statistics.fmean(values)
-    return means

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from search.space import Space
-from search.store.ledger import Trial, TrialRecord
+from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.samplers import key
 from trainables.contract.spec import Evaluation, Verdict
 
@@ -29,7 +30,15 @@ class Plan(Protocol):
 
 
 def make_trial(
-    space: Space, point: Mapping[str, Any], *, number: int, repeat: int, seed: int, stage: str, baseline: str
+    space: Space,
+    point: Mapping[str, Any],
+    *,
+    number: int,
+    repeat: int,
+    seed: int,
+    stage: str,
+    baseline: str,
+    origin: str = "",
 ) -> Trial:
     """A trial with its names; `point_id` is a hash of all hyperparameters, so that studies can be compared."""
     params = space.values(point)
@@ -45,9 +54,20 @@ def make_trial(
         params=params,
         point_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         baseline=baseline,
+        origin=origin,
     )
 
 
 def seed_values(records: Iterable[TrialRecord]) -> list[float]:
     """The values of a point's completed seeds."""
     return [record.best for record in records if record.state == "completed" and record.best is not None]
+
+
+def point_means(ledger: Ledger) -> dict[int, float]:
+    """Number -> mean of every point that is neither pruned nor failed, over the seeds that it has so far: a search that
+    ran out of its budget has not settled its best points."""
+    means = {number: event["value"] for number, event in ledger.points.items() if event["state"] == "complete"}
+    for (stage, number), records in ledger.by_point.items():
+        if stage == "search" and number not in ledger.points and (values := seed_values(records)):
+            means[number] = statistics.fmean(values)
+    return means

@@ -20,7 +20,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.space import Param, Space, paper_point
+from search.space import PAPER, Param, Space, paper_point
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
@@ -76,17 +76,28 @@ def key(point: Mapping[str, Any]) -> str:
 
 
 class PointSampler(BaseSampler):
-    """Proposes whole points, each once: the baseline, rows of a grid, or what an Optuna sampler draws.
+    """Proposes whole points, each once: the baseline, what is remembered, rows of a grid, or what a sampler draws.
 
     Args:
         space: what may be proposed.
         seen: keys of the points proposed so far (shared with the study, which adds to it).
         storage: of the Optuna study.
         waits: whether the point of a number is paused at a rung.
+        mean: the value so far of a point that is to have further seeds, None where it has none yet.
+        memory: the points that are tried first (`Ledger.memory`).
     """
 
-    def __init__(self, space: Space, seen: Container[str], storage: BaseStorage, waits: Callable[[int], bool]) -> None:
-        self._space, self._seen, self._storage, self._waits = space, seen, storage, waits
+    def __init__(
+        self,
+        space: Space,
+        seen: Container[str],
+        storage: BaseStorage,
+        waits: Callable[[int], bool],
+        mean: Callable[[int], float | None],
+        memory: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self._space, self._seen, self._storage, self._waits, self._mean = space, seen, storage, waits, mean
+        self._memory = memory
         self._grid = _rows(space) if space.is_grid else None
         self._proposed: tuple[int, Point] = (-1, {})
         self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
@@ -117,7 +128,7 @@ class PointSampler(BaseSampler):
         if self._proposed[0] != trial.number:
             if self._learnt_from is None:
                 self._learnt_from = StudyAsSeen(study.study_name, self._storage, sampler=self)
-                self._learnt_from.waits = self._waits
+                self._learnt_from.waits, self._learnt_from.mean = self._waits, self._mean
                 self._learnt_from.guesses = self._space.search.sampler in GUESSED
                 self._learnt_from.slow = self._space.search.sampler == "gp"
             self._proposed = (trial.number, self._propose(self._learnt_from, trial))
@@ -133,6 +144,9 @@ class PointSampler(BaseSampler):
             return self._grid[number]
         if number == 0 and space.search.baseline == "paper":
             return paper_point(space)
+        place = number - first_remembered(space)
+        if 0 <= place < len(self._memory):
+            return dict(self._memory[place]["point"])
         for attempt in range(ATTEMPTS):
             point = self._ask(study, trial, attempt)
             if key(point) not in self._seen:
@@ -169,6 +183,11 @@ class PointSampler(BaseSampler):
             if key(point) not in self._seen:
                 return point
         return point  # nearly everything of a huge space has been seen: a repetition is the lesser evil
+
+
+def first_remembered(space: Space) -> int:
+    """The number of the first remembered point: they come after the baseline."""
+    return int(space.search.baseline == PAPER)
 
 
 def _rows(space: Space) -> list[Point]:
@@ -230,7 +249,8 @@ def _draw(param: Param, rng: np.random.Generator) -> Any:
 
 class StudyAsSeen(optuna.Study):
     """The study as samplers see it: points that failed by their own fault count as completed with the worst value, and
-    points that wait at a rung as pruned there. To samplers that read completed points only (`GUESSED`), pruned points
+    points that wait at a rung as pruned there; points that are to have further seeds as completed at the mean of those
+    they have. To samplers that read completed points only (`GUESSED`), pruned points
     are completed at the value that they would probably have reached.
 
     Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
@@ -238,6 +258,7 @@ class StudyAsSeen(optuna.Study):
     """
 
     waits: Callable[[int], bool] = staticmethod(lambda number: False)  # noqa: ARG005  # set by who makes it
+    mean: Callable[[int], float | None] = staticmethod(lambda number: None)  # noqa: ARG005
     guesses = slow = False  # of samplers in `GUESSED`; of a Gaussian process
 
     def _get_trials(
@@ -263,6 +284,8 @@ class StudyAsSeen(optuna.Study):
             return _as(trial, TrialState.COMPLETE, worst)
         if trial.state == TrialState.RUNNING and trial.intermediate_values and self.waits(trial.number):
             return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
+        if trial.state == TrialState.RUNNING and (mean := self.mean(trial.number)) is not None:
+            return _as(trial, TrialState.COMPLETE, mean)
         return trial
 
 

@@ -6,7 +6,6 @@ A trial of Optuna's is a point here; our trials are its seeds. Order of writing:
 
 from __future__ import annotations
 
-import math
 import statistics
 import warnings
 from collections import deque
@@ -16,7 +15,6 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from search.schema import SEED_SD
 from search.space import Space, paper_point
 from search.store.journal import read
 from search.store.layout import StudyFolder
@@ -25,14 +23,11 @@ from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
 from search.study.promotion import Promotion
 from search.study.pruners import earliest, first_rung, make_pruner, warmup_examples
-from search.study.samplers import OWN_FAULT, Point, PointSampler, distribution, key, value_of
+from search.study.samplers import OWN_FAULT, Point, PointSampler, distribution, first_remembered, key, value_of
+from search.study.seeds import ENDLESS, Seeds
 from trainables.contract.spec import Evaluation, Verdict
 
-HOPELESS_Z = 1.64  # one-sided 5 %
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
-BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
-BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
-ENDLESS = 2**31  # points of a space without an end
 PRUNER_RESOURCES = "pruner_resources"  # user attribute of the Optuna study: [first, longest] examples
 
 
@@ -51,6 +46,8 @@ class SearchPlan:
         self._paper = paper_point(space) if space.search.baseline == "paper" else None
         self.maximise = space.metric.mode == "max"
         self._seen: set[str] = set()
+        self._limit = self._most_points()
+        self._seeds = Seeds(space, ledger, self._limit, self._settle)
         self.study, self._storage, self.repaired = open_study(
             folder,
             space,
@@ -59,7 +56,7 @@ class SearchPlan:
                 storage=storage,
                 study_name=folder.study,
                 direction="maximize" if self.maximise else "minimize",
-                sampler=PointSampler(space, self._seen, storage, self._waits),
+                sampler=PointSampler(space, self._seen, storage, self._waits, self._seeds.mean, ledger.memory),
                 pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
             ),
@@ -72,7 +69,6 @@ class SearchPlan:
         self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
         self._points: dict[int, Point] = {}
         self._queue: deque[Trial] = deque()  # points proposed but not started before a death
-        self._limit = self._most_points()
         self._proposed = 0
         self._pruner_ready = False
         self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
@@ -87,10 +83,11 @@ class SearchPlan:
             return promoted.trial
         if self._queue:
             return self._queue.popleft()
-        if not self._points_first() and (trial := self._further(ahead=False)):
-            return trial
+        if (number := self._seeds.due(self._open)) is not None:
+            return self._further(number)
         if self._proposed >= self._limit:
-            return self._further(ahead=True) or self._leader()
+            number = self._seeds.last(list(self._open), ahead=True)
+            return self._leader() if number is None else self._further(number)
         asked = self.study.ask()
         self._proposed += 1
         return self._propose(asked)
@@ -172,47 +169,16 @@ class SearchPlan:
             seed=search.seed + repeat,
             stage="search",
             baseline=baseline,
+            origin=self._origin(number),
         )
 
-    def _points_first(self) -> bool:
-        """Whether every point has a first seed before any has a second, so that seeds go to the best of all points.
+    def _origin(self, number: int) -> str:
+        """Where a remembered point comes from; "" for one that the sampler proposed."""
+        place = number - first_remembered(self.space)
+        return str(self.ledger.memory[place]["origin"]) if 0 <= place < len(self.ledger.memory) else ""
 
-        Not where sampler, pruner or patience go by points that have ended, or where new points never end.
-        """
-        search = self.space.search
-        blind = search.sampler in BLIND and self.space.pruner.kind not in BY_ENDED and search.patience is None
-        return blind and self._limit < ENDLESS
-
-    def _further(self, ahead: bool) -> Trial | None:
-        """The next seed of the most promising point that is to have one; ahead: while its earlier ones run, too.
-
-        Points that have become hopeless are settled.
-        """
-        sign = 1.0 if self.maximise else -1.0
-        found: list[tuple[float, int]] = []
-        for number in self._open:
-            records = self.ledger.by_point.get(("search", number), [])
-            if self._may_go_on(records, ahead):
-                values = seed_values(records)
-                found.append((-sign * statistics.fmean(values) if values else math.inf, number))
-        for _, number in sorted(found):
-            records = self.ledger.by_point["search", number]
-            if self.space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._hopeless(number):
-                return self._trial(number, len(records))
-            if not any(record.open for record in records):
-                self._settle(number)
-        return None
-
-    def _may_go_on(self, records: list[TrialRecord], ahead: bool) -> bool:
-        """Whether a point that has had these seeds can have a further one now."""
-        kind = self.space.pruner.kind
-        sound = all(record.open or record.state == "completed" for record in records)
-        if not records or not sound or len(records) >= self.space.search.repeats:
-            return False
-        if not any(record.open for record in records):
-            return True
-        judged = kind == "none" or records[0].state == "completed"  # a pruner may still stop the first seed
-        return ahead and judged and kind != "wilcoxon"  # which decides after every seed
+    def _further(self, number: int) -> Trial:
+        return self._trial(number, len(self.ledger.by_point["search", number]))
 
     def _decide(self, number: int) -> bool:
         """After a seed of a point has ended: whether the point is to be settled, or has further seeds to come."""
@@ -256,32 +222,6 @@ class SearchPlan:
             asked.set_user_attr("reason", last.reason)
         told = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
         self.study.tell(asked, value if state == "complete" else None, state=told)
-
-    def _hopeless(self, number: int) -> bool:
-        """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
-        seeds explain, `HOPELESS_Z` standard errors of the difference, with the seeds' standard deviation pooled over
-        all points that have several, else the prior `SEED_SD`.
-        """
-        rivals = [
-            event for event in self.ledger.points.values() if event["state"] == "complete" and event["number"] != number
-        ]
-        values = seed_values(self.ledger.by_point["search", number])
-        if not rivals or not values:
-            return False
-        sign = 1.0 if self.maximise else -1.0
-        best = max(rivals, key=lambda event: sign * event["value"])
-        gap: float = sign * (best["value"] - statistics.fmean(values))
-        error: float = self._seed_sd() * math.sqrt(1 / len(values) + 1 / best["seeds"])
-        return gap > HOPELESS_Z * error
-
-    def _seed_sd(self) -> float:
-        squares, freedom = 0.0, 0
-        for (stage, _), records in self.ledger.by_point.items():
-            values = seed_values(records)
-            if stage == "search" and len(values) > 1:
-                squares += statistics.variance(values) * (len(values) - 1)
-                freedom += len(values) - 1
-        return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
 
     def _report(self, asked: optuna.Trial, step: int, value: float) -> bool:
         """Report an intermediate value; False when it is known already (a resumed trial repeats itself)."""

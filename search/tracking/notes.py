@@ -45,6 +45,7 @@ def trial_note(start: Event, space: Space, folder: StudyFolder) -> str:
     point = "\n".join(f"| `{name}` | {show(value)} |" for name, value in start["point"].items())
     kind = {"search": "Trial of the search", "confirm": "Confirming trial on a fresh seed"}[start["stage"]]
     of = f", the {start['baseline']} baseline" if start["baseline"] else ""
+    of += f", from {origin}" if (origin := start.get("origin")) else ""
     return (
         f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.method}` on `{space.encoder}`.\n\n"
         f"| searched | here |\n|---|---|\n{point}\n\nFiles: `{folder.trial(start['id'])}`"

@@ -288,6 +288,8 @@ class Tracker:
             }
             if event["baseline"]:
                 tags[schema.BASELINE] = event["baseline"]
+            if origin := event.get("origin"):
+                tags[schema.ORIGIN] = origin
             name = trial_name(trial_id, event["point"])
             run = self._client.create_run(self.experiment_id, start_time=event["t"], run_name=name, tags=tags)
             self._run_ids[trial_id] = run.info.run_id

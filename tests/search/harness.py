@@ -72,6 +72,7 @@ class World:
     last: dict[str, int] = field(default_factory=dict)
     evaluations: int = 0
     now: float = 1_000_000.0
+    memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's birth
 
     @property
     def folder(self) -> StudyFolder:
@@ -93,6 +94,8 @@ class World:
         journal = MortalJournal(folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
         writes = Writes(die_at)
         journal.writes = writes
+        if self.memory and not journal.ledger.memory:
+            journal.append("memory", self._tick(), points=self.memory)
         with writes.watching_optuna():
             journal.append("life", self._tick(), stage="confirm" if confirm else "search")
             plan: Any

@@ -143,9 +143,11 @@ def agree(world: World) -> None:
             assert value == pytest.approx(world.value(records[0].trial, step // RUNG))
 
 
-def test_a_resumed_model_based_study_goes_on_as_the_undisturbed_one(tmp_path: Path) -> None:
-    """One trial at a time, so that timing plays no part: TPE proposes the same points after a death between trials."""
-    space = make_space({"sampler": "tpe", "trials": 16})
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_resumed_model_based_study_goes_on_as_the_undisturbed_one(repeats: int, tmp_path: Path) -> None:
+    """One trial at a time, so that timing plays no part: TPE proposes the same points after a death between trials, and
+    the same points get further seeds."""
+    space = make_space({"sampler": "tpe", "trials": 16, "repeats": repeats})
     whole = World(space, tmp_path / "a").life(concurrency=1).ledger
     world = World(space, tmp_path / "b")
     with pytest.raises(Death):
@@ -226,6 +228,51 @@ def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_pat
     assert {trial.params["learning_rate"] for trial in started[4:]} == {4e-5}
     assert sorted(point["seeds"] for point in ledger.points.values()) == [1, 1, 1, 3]
     agree(world)
+
+
+@pytest.mark.parametrize(("sampler", "search"), [("tpe", {}), ("random", {"trials": None, "budget": 20})])
+def test_further_seeds_go_to_the_best_third_while_points_come(
+    sampler: str, search: dict[str, Any], tmp_path: Path
+) -> None:
+    """Under a sampler that learns, and where points never end: a second seed for 1 in 3, a third for 1 in 9, and the
+    baseline's when another point has all of its own."""
+    space = make_space({"sampler": sampler, "trials": 18, "repeats": 3} | search)
+    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
+    ledger = world.life(concurrency=1).ledger
+    ended: dict[int, list[float]] = {}
+    for record in ledger.trials.values():  # in the order of their start
+        number, repeat = record.trial.number, record.trial.repeat
+        new_points = any(r.trial.number > max(ended, default=-1) for r in list(ledger.trials.values())[len(ended) :])
+        if repeat and new_points and number and record.state == "completed":
+            rivals = [sum(v) / len(v) for v in ended.values() if len(v) >= repeat]
+            assert sum(mean >= sum(ended[number]) / repeat for mean in rivals) <= len(rivals) // 3
+        if repeat and not number:
+            assert max(map(len, ended.values())) == 3
+        if record.best is not None:
+            ended.setdefault(number, []).append(record.best)
+        if max(ended, default=0) < 2:
+            assert not repeat
+    assert max(map(len, ended.values())) == len(ended[0]) == 3
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
+    space = make_space({"sampler": sampler, "trials": None, "budget": 9, "repeats": 3})
+    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
+    driver = world.life(concurrency=1)
+    plan: Any = driver.plan
+    view = plan.study.sampler._learnt_from
+    shown = {trial.number: trial for trial in view.get_trials()}
+    means = {
+        number: [r.best for r in records if r.state == "completed"]
+        for (_, number), records in driver.ledger.by_point.items()
+    }
+    assert any(len(values) == 2 for values in means.values())
+    assert not driver.ledger.points  # none is settled
+    for number, values in means.items():
+        if values:
+            assert shown[number].state == TrialState.COMPLETE
+            assert shown[number].value == pytest.approx(sum(values) / len(values))
 
 
 @pytest.mark.parametrize("failing", [None, 1])

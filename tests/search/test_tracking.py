@@ -119,6 +119,15 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
     assert [a.path for a in client.list_artifacts(found["t0000"].info.run_id)] == ["similarities.npz"]
 
 
+def test_a_trial_says_where_its_point_comes_from(world: World) -> None:
+    world.memory = [{"point": {"learning_rate": 1e-4, "batch_size": 16}, "origin": "older-1 t0007"}]
+    world.life()
+    assert replay(tracker(world)) == ""
+    found = runs(world)
+    assert found["t0001"].data.tags[schema.ORIGIN] == "older-1 t0007"
+    assert [name for name, run in found.items() if schema.ORIGIN in run.data.tags] == ["t0001"]
+
+
 def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
     with pytest.raises(Death):
         world.life(die_at=60)

@@ -20,7 +20,7 @@ class Knob:
 
     Attributes:
         name: the word used in YAML and in tables (`lambda`, where the Python field is `lambda_`).
-        kind: "float", "int", "bool", "str" or "ints" (a tuple of integers, written as a YAML list).
+        kind: "float", "int", "bool", "str", "ints" or "words" (a tuple of integers or texts, written as a YAML list).
         default: value when nothing is said.
         low, high: closed bounds; `above`, `below`: open ones. None = unbounded.
         choices: allowed values of a "str" knob (or of a number with few legal values).
@@ -47,6 +47,9 @@ class Knob:
             if not isinstance(value, (list, tuple)) or not value or not all(_is_int(v) for v in value):
                 return f"expected {self.expected()}, got {value!r}"
             return next((p for p in (self._range_problem(v) for v in value) if p), None)
+        if self.kind == "words":
+            fine = isinstance(value, (list, tuple)) and all(isinstance(v, str) and v.strip() for v in value)
+            return None if fine else f"expected {self.expected()}, got {value!r}"
         if not _KIND_TESTS[self.kind](value):
             return f"expected {self.expected()}, got {value!r}"
         if self.choices is not None:
@@ -74,6 +77,7 @@ class Knob:
             "bool": "true or false",
             "str": "text",
             "ints": "a list of whole numbers",
+            "words": "a list of names",
         }[self.kind]
         bounds = [
             f"{sign} {bound:g}"
@@ -88,7 +92,7 @@ class Knob:
             return None
         if self.kind == "float":
             return float(value)
-        return tuple(value) if self.kind == "ints" else value
+        return tuple(value) if self.kind in ("ints", "words") else value
 
 
 def _is_int(value: Any) -> bool:
@@ -107,7 +111,7 @@ def knob(default: Any, doc: str, *, kind: str | None = None, name: str | None = 
     """A dataclass field with a `Knob` in its metadata; the kind is the default's type unless said."""
     if kind is None:
         kind = "ints" if isinstance(default, tuple) else type(default).__name__
-    assert kind in ("float", "int", "bool", "str", "ints"), kind
+    assert kind in ("float", "int", "bool", "str", "ints", "words"), kind
     return dataclasses.field(default=default, metadata={"knob": (name, kind, doc, limits)})
 
 

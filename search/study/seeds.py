@@ -1,0 +1,138 @@
+"""Which point gets a further seed: every point has a first one, what is promising gets more.
+
+Where points never end, or a sampler learns from them, seeds are rungs as evaluations are (successive halving, as in
+`promotion`): of all points with so many seeds the best 1 in `PROMISING` gets the next one. So a value that won by the
+luck of its seed is looked at again before the sampler follows it far, and the start of a search is not spent on seeds.
+Everything is worked out from the ledger: a resumed study goes on as the undisturbed one would.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable
+
+from search.schema import SEED_SD
+from search.space import Space
+from search.store.ledger import Ledger, TrialRecord
+from search.study.plan import seed_values
+
+HOPELESS_Z = 1.64  # one-sided 5 %
+PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
+BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
+BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
+ENDLESS = 2**31  # points of a space without an end
+
+
+class Seeds:
+    """The seeds of a study's points.
+
+    Args: most: points that the study can have; settle: called with a point that is to have no further seed.
+    """
+
+    def __init__(self, space: Space, ledger: Ledger, most: int, settle: Callable[[int], None]) -> None:
+        self._space, self._ledger, self._settle = space, ledger, settle
+        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        self._in_turn = space.pruner.kind in BY_ENDED
+        self._points_first = not self._in_turn and space.search.sampler in BLIND and most < ENDLESS
+
+    def due(self, points: Iterable[int]) -> int | None:
+        """Which of the points that are not settled gets its next seed before a new point is proposed.
+
+        In a grid none, so that seeds go to the best of all points. Under a pruner that compares with points that have
+        ended all seeds of a point follow each other.
+        """
+        if self._points_first or self._space.search.repeats == 1:
+            return None
+        return self.last(list(points), ahead=False) if self._in_turn else self._promising(set(points))
+
+    def last(self, points: Iterable[int], ahead: bool) -> int | None:
+        """The most promising of these points that is to have a further seed; ahead: while its earlier ones run, too.
+
+        Points that have become hopeless are settled.
+        """
+        found: list[tuple[float, int]] = []
+        for number in points:
+            records = self._records(number)
+            if self._may_go_on(records, ahead):
+                values = seed_values(records)
+                found.append((-self._sign * statistics.fmean(values) if values else math.inf, number))
+        for _, number in sorted(found):
+            records = self._records(number)
+            if self._space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._hopeless(number):
+                return number
+            if not any(record.open for record in records):
+                self._settle(number)
+        return None
+
+    def mean(self, number: int) -> float | None:
+        """A point's value so far, over its completed seeds; None before the first, or where one did not complete."""
+        records = self._records(number)
+        if any(not record.open and record.state != "completed" for record in records):
+            return None
+        values = seed_values(records)
+        return statistics.fmean(values) if values else None
+
+    def _promising(self, unsettled: set[int]) -> int | None:
+        """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline's
+        seeds follow when a point has all of its own: only then is there something to compare."""
+        ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds
+        baseline = None
+        for stage, number in self._ledger.by_point:
+            if stage != "search" or (mean := self.mean(number)) is None:
+                continue
+            ranked.append((-self._sign * mean, number, len(seed_values(self._records(number)))))
+            if self._records(number)[0].trial.baseline:
+                baseline = number
+        ranked.sort()
+        repeats = self._space.search.repeats
+        ready = {n for n in unsettled if self._may_go_on(self._records(n), ahead=False)}
+        if baseline in ready and any(seeds == repeats for _, _, seeds in ranked):
+            return baseline
+        for level in range(repeats - 1, 0, -1):
+            reached = [(number, seeds) for _, number, seeds in ranked if seeds >= level]
+            for number, seeds in reached[: len(reached) // PROMISING]:
+                if seeds == level and number in ready and number != baseline:
+                    return number
+        return None
+
+    def _may_go_on(self, records: list[TrialRecord], ahead: bool) -> bool:
+        """Whether a point that has had these seeds can have a further one now."""
+        kind = self._space.pruner.kind
+        sound = all(record.open or record.state == "completed" for record in records)
+        if not records or not sound or len(records) >= self._space.search.repeats:
+            return False
+        if not any(record.open for record in records):
+            return True
+        judged = kind == "none" or records[0].state == "completed"  # a pruner may still stop the first seed
+        return ahead and judged and kind != "wilcoxon"  # which decides after every seed
+
+    def _hopeless(self, number: int) -> bool:
+        """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
+        seeds explain, `HOPELESS_Z` standard errors of the difference, with the seeds' standard deviation pooled over
+        all points that have several, else the prior `SEED_SD`.
+        """
+        rivals = [
+            event
+            for event in self._ledger.points.values()
+            if event["state"] == "complete" and event["number"] != number
+        ]
+        values = seed_values(self._records(number))
+        if not rivals or not values:
+            return False
+        best = max(rivals, key=lambda event: self._sign * event["value"])
+        gap: float = self._sign * (best["value"] - statistics.fmean(values))
+        error: float = self._seed_sd() * math.sqrt(1 / len(values) + 1 / best["seeds"])
+        return gap > HOPELESS_Z * error
+
+    def _seed_sd(self) -> float:
+        squares, freedom = 0.0, 0
+        for (stage, _), records in self._ledger.by_point.items():
+            values = seed_values(records)
+            if stage == "search" and len(values) > 1:
+                squares += statistics.variance(values) * (len(values) - 1)
+                freedom += len(values) - 1
+        return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
+
+    def _records(self, number: int) -> list[TrialRecord]:
+        return self._ledger.by_point.get(("search", number), [])

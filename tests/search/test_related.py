@@ -1,0 +1,139 @@
+"""What is tried first: best and different points of related studies, the paper's settings for other encoders."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from harness import Death, World, make_space
+
+from search.cli.main import main
+from search.space import SpaceError, paper_point
+from search.space.load import load_space
+from search.store.errors import UserError
+from search.store.journal import Journal
+from search.store.ledger import Ledger
+from search.study.memory import MOST, differ, remembered
+from search.wording import trial_line
+
+
+def related(root: Path, name: str = "older", seed: int = 3, **changes: Any) -> World:
+    """A finished study on the same two hyperparameters, whose journal says what was searched."""
+    space = make_space({"trials": 20, "seed": seed}, **changes)
+    world = World(space, root, study=name)
+    world.folder.local.mkdir(parents=True)
+    journal = Journal(world.folder.journal, Ledger())
+    journal.append("space", 0, space=space.resolved())
+    journal.close()
+    world.life()
+    return world
+
+
+def starting(*names: str, **changes: Any) -> Any:
+    params: Any = {"learning_rate": {"float": [1e-5, 1e-4], "log": True}, "batch_size": {"choice": [32, 128]},
+                   "dropout": {"float": [0.0, 0.3]}}  # fmt: skip
+    return make_space({"start": list(names), "trials": 14}, **({"params": params} | changes))
+
+
+def test_the_best_and_different_points_come_first_at_legal_values(tmp_path: Path) -> None:
+    world = related(tmp_path)
+    space = starting("older")
+    found = remembered(space, str(tmp_path))
+    ledger = world.life().ledger
+    best = max(range(1, 20), key=lambda n: ledger.points[n]["value"])  # 0 is the published setting, tried anyway
+    assert 1 < len(found) <= MOST
+    assert found[0].origin == f"older t{best:04d}"
+    ranks = [ledger.points[int(one.origin[-4:])]["value"] for one in found]
+    assert ranks == sorted(ranks, reverse=True)
+    for one in found:
+        theirs = ledger.trials[one.origin.split()[1]].trial.point
+        assert one.point["learning_rate"] == pytest.approx(min(max(theirs["learning_rate"], 1e-5), 1e-4))
+        assert one.point["batch_size"] == (32 if theirs["batch_size"] < 64 else one.point["batch_size"])
+        assert one.point["dropout"] == 0.1  # not searched there: what that trial had
+    points = [paper_point(space), *(one.point for one in found)]
+    assert all(differ(space, a, b) for a, b in itertools.combinations(points, 2))
+
+
+def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None:
+    related(tmp_path, "first")
+    related(tmp_path, "second", seed=4)
+    wide = {"learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": {"choice": [16, 32, 64]}}
+    found = remembered(starting("paper", "first", "second", params=wide), str(tmp_path))
+    assert len(found) == MOST
+    sources = [one.origin.split()[0] for one in found]
+    assert set(sources) == {"paper", "first", "second"}  # the setting for large encoders, a third of the rate
+    assert abs(sources.count("first") - sources.count("second")) <= 2
+
+
+def test_what_is_remembered_is_tried_after_the_baseline_and_says_where_it_is_from(tmp_path: Path) -> None:
+    related(tmp_path)
+    space = starting("older")
+    memory = [asdict(one) for one in remembered(space, str(tmp_path))]
+    world = World(space, tmp_path, study="newer", memory=memory)
+    ledger = world.life().ledger
+    trials = [record.trial for record in ledger.trials.values()]
+    assert trials[0].baseline == "paper"
+    assert [(t.point, t.origin) for t in trials[1 : len(memory) + 1]] == [(m["point"], m["origin"]) for m in memory]
+    assert not any(trial.origin for trial in [trials[0], *trials[len(memory) + 1 :]])
+    assert f" from {memory[0]['origin']}  " in trial_line(ledger.trials["t0001"], space)
+
+
+def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Path) -> None:
+    related(tmp_path)
+    space = starting("older")
+    memory = [asdict(one) for one in remembered(space, str(tmp_path))]
+    whole = World(space, tmp_path / "whole", memory=memory).life(concurrency=1).ledger
+    killed = World(space, tmp_path / "killed", memory=memory)
+    rng = random.Random(0)
+    for life in range(12):
+        try:
+            killed.life(concurrency=1, seed=life, die_at=rng.randint(3, 40))
+        except Death:
+            killed.memory = []  # it is in the journal
+    again = killed.life(concurrency=1).ledger
+    assert {i: (r.trial.point, r.trial.origin) for i, r in again.trials.items()} == {
+        i: (r.trial.point, r.trial.origin) for i, r in whole.trials.items()
+    }
+
+
+def test_what_cannot_be_remembered_is_refused_in_one_line(tmp_path: Path) -> None:
+    related(tmp_path)
+    World(make_space(), tmp_path, study="nothing", fault=lambda trial, k: "nan").life()  # noqa: ARG005
+    other = {"params": {"temperature": {"float": [0.01, 0.1]}}}
+    cases = [
+        (starting("missing"), "search.start: no study 'missing' in"),
+        (starting("nothing"), "search.start: study nothing has no completed point"),
+        (starting("older", **other), "older searched learning_rate, batch_size, of which this space searches nothing"),
+        (starting("paper", method="consert", preset="consert"), "method consert has no setting for another encoder"),
+    ]
+    for space, message in cases:
+        with pytest.raises(UserError, match=message) as raised:
+            remembered(space, str(tmp_path))
+        assert "\n" not in str(raised.value)
+
+
+def test_a_grid_has_no_memory() -> None:
+    with pytest.raises(SpaceError, match=r"search\.start: a grid runs its own points only"):
+        make_space({"sampler": "grid", "trials": None, "start": ["older"]}, params={"batch_size": {"grid": [16, 32]}})
+    with pytest.raises(SpaceError, match=r"search\.start: expected a list of names, got 'older'"):
+        make_space({"start": "older"})
+
+
+def test_an_unknown_study_on_the_command_line_starts_nothing(tmp_path: Path) -> None:
+    arguments = ["run", "quickstart", "--from", "older", "--storage", str(tmp_path / "runs"), "--quiet"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "search.start: no study" in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_space_without_memory_resolves_as_before() -> None:
+    assert "start" not in make_space().resolved()["search"]
+    space = starting("paper", "older")
+    assert load_space(json.loads(json.dumps(space.resolved()))).search.start == ("paper", "older")
