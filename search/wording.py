@@ -152,10 +152,13 @@ def failures(ledger: Ledger) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items(), key=lambda item: -item[1]))
 
 
-def best_trials(ledger: Ledger, count: int) -> list[TrialRecord]:
-    """The best ended trials, best first, completed before pruned ones; failed ones last, in order of their end."""
+def best_trials(ledger: Ledger, count: int, *, paused: bool = False) -> list[TrialRecord]:
+    """The best ended trials, best first, completed before pruned ones; failed ones last, in order of their end.
+
+    Args: paused: those that wait stand among the pruned ones; under pruner asha they are most of all for long.
+    """
     sign = -1.0 if ledger.maximise else 1.0
-    ended = [s for s in list(ledger.trials.values()) if not s.open]
+    ended = [s for s in list(ledger.trials.values()) if not s.open or (paused and s.state == "paused")]
     ended.sort(key=lambda s: (s.state != "completed", s.failed, sign * s.best if s.best is not None else 0.0, s.ended))
     return ended[:count]
 

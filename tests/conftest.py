@@ -49,8 +49,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests never read or fill the user's cache."""
+    """Tests never read or fill the user's cache, nor know his defaults."""
     os.environ["SEARCH_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["SEARCH_CONFIG"] = str(tmp_path_factory.mktemp("config") / "none.toml")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, InputError
 
 # In the order of use; a subcommand is the function of its name in analysis/commands/<name>.py.
 COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export")
@@ -39,8 +39,15 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="contrastive-search")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """What finished and running studies say: rankings, verdicts, comparisons.
 
-    Reads MLflow; only `test` writes there, what it opened and the scores.
+    Reads MLflow; only `test` writes there, what it opened and the scores. `search config` shows your defaults.
     """
+    from search.schema import SettingsError, use_settings
+
+    try:
+        context.default_map = dict.fromkeys(COMMANDS, use_settings())
+    except SettingsError as error:
+        raise InputError(str(error)) from None

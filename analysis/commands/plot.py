@@ -28,7 +28,6 @@ def plot(
 
     from analysis.errors import AnalysisError, unknown
     from analysis.plots.gallery import NAMES, gallery
-    from analysis.plots.page import page
     from analysis.plots.style import save
     from analysis.statistics.importance import importance
 
@@ -49,9 +48,19 @@ def plot(
             click.echo(str(path))
         drawn.discard(picture.name)
     if not names or "html" in names:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "interactive.html"
-        path.write_text(page(found), encoding="utf-8")
-        click.echo(str(path))
+        try:
+            from analysis.plots.page import page
+        except ModuleNotFoundError as missing:
+            if missing.name != "plotly":
+                raise
+            lacks = 'needs plotly: pip install "contrastive-search[interactive]"'
+            if names:
+                raise AnalysisError(f"interactive.html {lacks}") from None
+            click.echo(f"interactive.html: not drawn, it {lacks}", err=True)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "interactive.html"
+            path.write_text(page(found), encoding="utf-8")
+            click.echo(str(path))
     if drawn:
         raise AnalysisError(f"the study has no data for: {', '.join(sorted(drawn))}")

@@ -28,7 +28,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--allow-mismatch", is_flag=True, help="with --cluster: other versions there are only said")
     @functools.wraps(command)
     def wrapped(*args: Any, cluster: str | None, carry: tuple[str, ...], allow_mismatch: bool, **kwargs: Any) -> Any:
-        if cluster is None:
+        if not cluster:
             return command(*args, **kwargs)
 
         @user_errors
@@ -49,7 +49,7 @@ def at_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--cluster", metavar="FILE", help="of the studies on this `ray up` cluster")
     @functools.wraps(command)
     def wrapped(*args: Any, cluster: str | None, **kwargs: Any) -> Any:
-        if cluster is None:
+        if not cluster:
             return command(*args, **kwargs)
 
         @user_errors
@@ -141,7 +141,7 @@ def follow(job: str | None, cluster: str) -> None:
 @user_errors
 def stop(study: str | None, cluster: str | None, storage: str) -> None:
     """Pause STUDY (the newest one by default): its trials save their state, `search resume` goes on."""
-    if cluster is None:
+    if not cluster:
         from search.running.remove import stop_study
 
         name = stop_study(storage, study)
@@ -159,7 +159,7 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
 @user_errors
 def backup(cluster: str | None, storage: str) -> None:
     """Copy the head's MLflow database to the storage; do it before `ray down`. A new head fetches it by itself."""
-    if cluster is not None:
+    if cluster:
         from search.remote.jobs import remote_command
 
         given = click.get_current_context().get_parameter_source("storage")

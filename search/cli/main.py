@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, stop
+from search.cli.config import config, defaults
 from search.cli.errors import user_errors
 from search.cli.ui import ui
 
@@ -38,8 +39,11 @@ QUIET = click.option("-q", "--quiet", is_flag=True, help="say only how it ended,
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="contrastive-search")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Hyperparameter search for contrastive sentence-representation learning on Ray."""
+    if context.invoked_subcommand != "config":  # which shows them
+        context.default_map = dict.fromkeys(main.commands, defaults())
 
 
 @main.command()
@@ -259,5 +263,5 @@ def list_studies(storage: str, form: str, spaces: bool) -> None:
     print_studies(storage, form)
 
 
-for command in (ui, follow, stop, backup, cluster):
+for command in (ui, follow, stop, backup, cluster, config):
     main.add_command(command)

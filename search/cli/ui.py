@@ -23,7 +23,7 @@ LIVE_PORT = 5050  # wanted; another one is taken if it is in use
 def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: bool) -> None:
     """Open the pages people look at: MLflow with views ready to read; a page that follows STUDY (or the newest) while
     it runs; optuna-dashboard."""
-    if cluster is not None:
+    if cluster:
         _through_tunnel(cluster, port)
         return
     from search.remote.servers import serve_mlflow

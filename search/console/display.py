@@ -14,7 +14,7 @@ from search.space import Space
 from search.store.ledger import Event, Ledger
 from search.wording import best_trials, headline, trial_line
 
-ROWS = 8  # ended trials shown, best first
+ROWS = 8  # ended and paused trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
 
 
@@ -68,7 +68,7 @@ class LiveTable:
         ledger = self._ledger
         running = [s for s in list(ledger.open_trials.values()) if s.state == "running"]
         baselines = [s for s in list(ledger.trials.values()) if s.trial.baseline and not s.open]
-        shown = best_trials(ledger, ROWS)
+        shown = best_trials(ledger, ROWS, paused=True)
         shown += [s for s in baselines if s not in shown][:1]
         best = ledger.best.trial.id if ledger.best else None
         width = self._console.width

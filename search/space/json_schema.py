@@ -14,12 +14,14 @@ from search.space.space import TRAIN_KEYS
 from trainables.contract.declaration import Declaration
 from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names
+from trainables.data.tokens import PROMPTS
 
 Schema = dict[str, Any]
 TYPES = {"float": "number", "int": "integer", "bool": "boolean", "str": "string"}
 TEXT: Schema = {"type": "string", "minLength": 1}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 ANYTHING: Schema = {"type": "object"}
+HOLDOUT = "share of the dev pairs that do not select, reported beside as <set>_held_dev"
 
 
 def json_schema() -> Schema:
@@ -39,7 +41,11 @@ def json_schema() -> Schema:
         "extends": {**TEXT, "description": "another space file, relative to this one, that this one changes"},
         "data": _data(),
         "metric": _object(
-            {"name": {**TEXT, "description": "<set>_dev or mean(a_dev,b_dev)"}, "mode": {"enum": ["max", "min"]}}
+            {
+                "name": {**TEXT, "description": "<set>_dev or mean(a_dev,b_dev)"},
+                "mode": {"enum": ["max", "min"]},
+                "holdout": {"type": "number", "minimum": 0, "exclusiveMaximum": 1, "description": HOLDOUT},
+            }
         ),
         "params": {
             "type": "object",
@@ -80,7 +86,14 @@ def _data() -> Schema:
             "language": {"enum": ["en", "zh"]},
             "parser": {"type": ["string", "null"], "description": "spaCy pipeline of a method that parses"},
             "columns": {"type": ["object", "null"], "description": "our column name: the file's"},
-            "evaluations": {"type": ["object", "null"], "description": "from outside: name: folder of its data"},
+            "evaluations": {
+                "anyOf": [TEXTS, {"type": ["object", "null"]}],
+                "description": "from outside: names, or name: folder of its data",
+            },
+            "prompts": {
+                "anyOf": [_object({name: {"type": "string"} for name in PROMPTS}), {"type": "null"}],
+                "description": "text before every query (sentences, anchors, dev pairs) and every document",
+            },
         }
     )
 

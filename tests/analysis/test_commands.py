@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,20 @@ def test_plot(store: SmallStore, tmp_path: Path) -> None:
     wrong = call(store, "plot", "small-1", "--only", "histry")
     assert wrong.exit_code == 2
     assert "did you mean 'history'" in wrong.stderr
+
+
+def test_without_plotly_the_page_is_left_out_and_said(
+    store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.delitem(sys.modules, "analysis.plots.page", raising=False)
+    monkeypatch.setattr("analysis.plots.gallery.gallery", lambda *_: [])
+    done = call(store, "plot", "small-2", "--out", str(tmp_path))
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
+    assert 'pip install "contrastive-search[interactive]"' in done.stderr
+    wanted = call(store, "plot", "small-2", "--out", str(tmp_path), "--only", "html")
+    assert wanted.exit_code == 1
+    assert "needs plotly" in wanted.stderr
 
 
 def test_compare(store: SmallStore, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import CHROMEDRIVER, browser
 from memory_study import memory_study
 from small_store import SmallStore, fill
 
@@ -92,6 +94,28 @@ def test_failures_cost_and_commands(study: Study) -> None:
     assert spent.lines()[0].endswith("no GPU")
     assert commands(study)[-1] == "analysis best --study small-1"
     assert [hours(s) for s in (12.4, 200, 7500)] == ["12 s", "3 min 20 s", "2 h 05 min"]
+
+
+def test_the_interactive_page_is_under_two_megabytes(pages: dict[str, Path]) -> None:
+    assert pages["interactive"].stat().st_size < 2_000_000
+
+
+@pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="no Chromium with chromedriver here")
+def test_every_interactive_figure_is_drawn(pages: dict[str, Path], tmp_path: Path) -> None:
+    pictures = Path(os.environ.get("PICTURES", tmp_path))
+    with browser() as window:
+        for width in (400, 800, 1400):
+            window.width(width, 3000)
+            window.open("about:blank")
+            window.open(pages["interactive"].as_uri())
+            drawn = "[...document.querySelectorAll('.figure')].every(place => place.querySelector('.main-svg'))"
+            window.until(f"return document.getElementById('said').textContent || (window.Plotly && {drawn})", 60)
+            assert window.run("return document.getElementById('said').innerText") == ""
+            assert window.run("return document.querySelectorAll('.figure').length") == 6
+            assert window.run("return document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+            window.picture(pictures / f"interactive-{width}.png")
+        assert window.hosts() == set()
+        assert [line for line in window.console() if line.startswith("SEVERE")] == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_a_trial_says_what_it_does_before_its_first_evaluation(tmp_path: Path) -
     out.truncate(0)
     console.print(display._draw())
     assert "tokenising" not in out.getvalue()
+
+
+def test_paused_trials_stand_in_the_table() -> None:
+    """Under pruner asha most trials wait at a rung until the search is over."""
+    space = make_space()
+    paused = [record(8, state="paused"), record(9, state="running")]
+    ledger = Ledger(trials={r.trial.id: r for r in paused}, open_trials={r.trial.id: r for r in paused})
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system=None)
+    display = display_for(console, space, ledger)
+    assert isinstance(display, LiveTable)
+    console.print(display._draw())
+    assert re.search(r"t0008 +paused", out.getvalue())
+    assert out.getvalue().count("t0009") == 1
 
 
 def test_device_memory_and_pace_have_columns() -> None:
