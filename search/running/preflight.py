@@ -16,7 +16,7 @@ def preflight(space: Space) -> list[str]:
     """
     from trainables.contract.registry import declared
     from trainables.data.checks import check_data
-    from trainables.data.token_cache import cache_dir
+    from trainables.data.token_cache import cache_dir, ready
     from trainables.encoders.locate import check_encoder
 
     method = declared(space.method)
@@ -27,7 +27,7 @@ def preflight(space: Space) -> list[str]:
         "metric": space.metric.name,
         "params": space.base,
     }
-    cache_dir()  # refuses one that others can write
+    ready(cache_dir())
     notes = check_data(spec)
     check_encoder(space.encoder, method.encoders)
     if method.preflight is not None:

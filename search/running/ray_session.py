@@ -58,7 +58,7 @@ def ray_session(
             yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
             return
         with _cluster(address) if address else private_ray():
-            growing = bool(address) and may_grow()
+            growing = bool(address) and may_grow() and autoscaled()
             known = decided(resources, ray.cluster_resources(), grows=growing)
             yield _Capacity(known, concurrent, grows=growing), known
 
@@ -110,6 +110,20 @@ def may_grow(environ: Mapping[str, str] = os.environ) -> bool:
     return "SLURM_JOB_ID" not in environ
 
 
+def autoscaled() -> bool:
+    """Whether an autoscaler made any of the connected cluster's nodes, which then have a type (true where Ray cannot
+    say). One that was started by hand has what it has: nobody answers a trial that waits for a GPU."""
+    import ray
+    from ray.autoscaler.v2.sdk import get_cluster_status
+
+    try:
+        status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    except Exception:  # an older head, or Ray's client
+        return True
+    nodes = [*status.active_nodes, *status.idle_nodes]
+    return any(node.ray_node_type_name != f"node_{node.node_id}" for node in nodes)
+
+
 def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resources:
     """`gpus: null` as a number: 1 where there are GPUs, or on a cluster that may still start nodes that have them."""
     if resources.gpus is not None:
@@ -136,7 +150,7 @@ class _Capacity:
             there = ray.cluster_resources()
             raise UserError(
                 f"resources: a trial needs {resources.workers} x ({resources.cpus:g} CPUs, {resources.gpus:g} GPUs); "
-                f"this machine has {there.get('CPU', 0):g} CPUs, {there.get('GPU', 0):g} GPUs"
+                f"there are {there.get('CPU', 0):g} CPUs, {there.get('GPU', 0):g} GPUs"
             )
 
     def __call__(self) -> int:

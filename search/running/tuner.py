@@ -173,6 +173,8 @@ def describe(error: BaseException | None) -> Fault:
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return Fault("oom", "the host ran out of memory and Ray ended the trial's process", text)
+    if isinstance(error, ray.exceptions.RayActorError) and "in its creation task" in text:
+        return Fault("process", f"the trial's process does not start: {last_line(error)}", text)  # a node without us
     if isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError)):
         return Fault("process", f"the trial's process died ({type(error).__name__})", text)
     cause = getattr(error, "cause", None) or error

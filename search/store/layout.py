@@ -284,7 +284,8 @@ def new_study(
     except (FileExistsError, NotADirectoryError) as error:
         raise StorageError(f"storage {storage}: expected a folder, got a file") from error
     except OSError as error:
-        raise StorageError(f"storage {storage}: cannot be written: {error.strerror or error}") from error
+        working_copy = f" ({draft.local.parent}, its working copy)" if is_remote(storage) else ""
+        raise StorageError(f"storage {storage}{working_copy}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(draft.local, ignore_errors=True)
     raise AssertionError("numbers do not end")

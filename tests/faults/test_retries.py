@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import ray.exceptions
 from harness import World, make_space
 from lives import Study
 
@@ -140,6 +141,15 @@ def test_the_process_says_so_and_is_replaced() -> None:
         job.step()
     again = pickle.loads(pickle.dumps(fault.value))
     assert describe(again) == Fault("device", "CUDA error", "text", "a")
+
+
+def test_a_process_that_does_not_start_says_why() -> None:
+    """A cluster of somebody else whose nodes lack a package."""
+    error = ModuleNotFoundError("No module named 'trainables'")
+    raised = ray.exceptions.RayTaskError("TrialJob.__init__", f"traceback\nModuleNotFoundError: {error}", error)
+    fault = describe(ray.exceptions.ActorDiedError(raised))
+    why = "the trial's process does not start: ModuleNotFoundError: No module named 'trainables'"
+    assert (fault.kind, fault.reason) == ("process", why)
 
 
 def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:

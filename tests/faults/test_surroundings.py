@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from click.testing import CliRunner
-from lives import ROOT, Study
+from lives import ROOT, SEARCH, Study
 
 from search.cli.main import main
 from search.remote.bundle import SECRET, make_bundle
@@ -143,6 +144,55 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: p
         os.chown(folder, 65534, 65534)
         with pytest.raises(DataError, match="belongs to another user"):
             cache_dir()
+
+
+@pytest.mark.parametrize("place", ["SEARCH_CACHE_DIR", "HOME"])
+def test_a_cache_that_cannot_be_written_is_one_line(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every trial would fail by it, each in its own words."""
+    for name in ("SEARCH_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(place, str(tmp_path / "file" / "home"))
+    study = Study(tmp_path)
+    done = CliRunner().invoke(main, ["run", str(study.file), "--storage", str(study.storage)])
+    assert done.exit_code == 2
+    said = done.output.splitlines()[-1]
+    assert re.search(r"file/home.*: the cache cannot be written \(Not a directory\); set SEARCH_CACHE_DIR", said), said
+    assert "Traceback" not in done.output
+    assert not study.storage.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+def test_a_head_that_somebody_started(tmp_path: Path) -> None:
+    """It has no GPU and no autoscaler: trials that may do without take its CPUs, and it outlives the search."""
+    port, temp = nobody_listens(), Path(tempfile.mkdtemp(dir="/tmp"))
+    words = f"start --head --port={port} --num-cpus=1 --include-dashboard=false --temp-dir={temp} --block"
+    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": f"{SEARCH}:{ROOT}"}
+    command = [sys.executable, "-m", "ray.scripts.scripts", *words.split(), "--disable-usage-stats"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as head:
+        try:
+            until = time.monotonic() + 60
+            while socket.socket().connect_ex(("127.0.0.1", port)) != 0 and time.monotonic() < until:
+                time.sleep(0.2)
+            study = Study(tmp_path, trials=3)
+            study.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
+            code, text = study.command("run", str(study.file), "--name", study.name)
+            assert code == 0, text
+            assert "no node has a GPU" not in text
+            assert head.poll() is None
+        finally:
+            for process in [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]:
+                process.kill()
+            shutil.rmtree(temp, ignore_errors=True)
+    code, text = study.command("resume", study.name, "--set", "search.trials=4")
+    assert (code, "cannot be reached" in text) == (2, True), text
+    study.environment.clear()
+    assert study.command("resume", study.name, "--set", "search.trials=4")[0] == 0
+    assert list(study.ends().values()) == ["completed"] * 4
 
 
 def test_other_software_than_at_the_studys_start_is_said(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ same entry at the same time write the same thing. Arrays are memory-mapped: proc
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pickle
@@ -51,6 +52,25 @@ def cache_dir() -> Path:
         if not mine or there.st_mode & 0o002 or (there.st_mode & 0o020 and there.st_gid != os.getgid()):
             who = "belongs to another user" if not mine else "others can write it"
             raise DataError(f"{CACHE_DIR_VARIABLE}={value}: {who}; give a folder of your own, `chmod go-w` it")
+    return folder
+
+
+def ready(folder: Path) -> Path:
+    """A cache's folder, made where it is not there.
+
+    Raises: DataError when it cannot be written; OSError of a full disk.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = error.strerror or str(error)
+    if why:
+        raise DataError(
+            f"{folder}: the cache cannot be written ({why}); set {CACHE_DIR_VARIABLE} to a folder of your own"
+        )
     return folder
 
 
@@ -124,7 +144,7 @@ class DiskCache:
         value = _load(base)
         if value is _ABSENT:
             made = make()
-            self.folder.mkdir(parents=True, exist_ok=True)
+            ready(self.folder)
             _store(base, made)
             value = _load(base)  # memory-mapped, as every later process gets it
             value = made if value is _ABSENT else value

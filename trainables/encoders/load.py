@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.contract.errors import EncoderError, first_line
-from trainables.data.token_cache import DiskCache, tokenizer_fingerprint
+from trainables.data.token_cache import DiskCache, ready, tokenizer_fingerprint
 from trainables.data.token_cache import cache_dir as default_cache_dir
 from trainables.data.tokens import Tokens
 from trainables.encoders.builtin_encoder import encoder_folder
@@ -108,7 +108,7 @@ def make_model(loaded: LoadedEncoder, dropout: float, pooler: bool = False, bidi
 def _builtin(name: str, language: str, cache_dir: Path | None) -> Path:
     if name != BUILTIN_ENCODER:
         raise EncoderError(f"encoder {name!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
-    return Path(encoder_folder(language, cache_dir or default_cache_dir()))
+    return Path(encoder_folder(language, ready(cache_dir or default_cache_dir())))
 
 
 def _read(source: str, folder: Path) -> LoadedEncoder:
