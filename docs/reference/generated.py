@@ -1,0 +1,57 @@
+"""A hook of mkdocs: the tables of hyperparameters.md, from the code that checks spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from search.space.json_schema import json_schema
+from trainables.contract.config import EncoderConfig
+from trainables.contract.knobs import Knob, knobs
+from trainables.contract.registry import SHIPPED, declared
+
+HEAD = "| name | default | values | meaning |\n|---|---|---|---|\n"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """mkdocs calls it with every page's text."""
+    if page.file.src_uri != "reference/hyperparameters.md":
+        return markdown
+    shared = knobs(EncoderConfig)
+    methods = []
+    for name in SHIPPED:
+        own = [knob for key, knob in knobs(declared(name).config).items() if shared.get(key) != knob]
+        methods.append(f"### `{name}`\n\n{table(own) if own else 'Nothing.'}")
+    parts = {"sections": sections(), "shared": table(shared.values()), "methods": "\n\n".join(methods)}
+    for name, text in parts.items():
+        markdown = markdown.replace(f"<!-- {name} -->", text)
+    return markdown
+
+
+def table(found: Iterable[Knob]) -> str:
+    """A row per hyperparameter."""
+    rows = [f"| `{knob.name}` | {word(knob.default)} | {cell(knob.expected())} | {cell(knob.doc)} |" for knob in found]
+    return HEAD + "\n".join(rows)
+
+
+def sections() -> str:
+    """A row per key of a space's sections."""
+    rows = ["| key | default | |", "|---|---|---|"]
+    for name, section in json_schema()["properties"].items():
+        for key, told in section.get("properties", {}).items():
+            if name not in ("params", "smoke"):
+                rows.append(
+                    f"| `{name}.{key}` | {word(told.get('default', ''))} | {cell(told.get('description', ''))} |"
+                )
+    return "\n".join(rows)
+
+
+def word(value: Any) -> str:
+    """A value as YAML has it."""
+    if value == "":
+        return ""
+    return f"`{'null' if value is None else str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def cell(text: str) -> str:
+    return str(text).replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,214 @@
+"""The documentation is true as far as a program can tell: commands parse, spaces load, Python's imports resolve, files
+and links are there, and the site builds without a warning and asks no other host."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from jsonschema import Draft202012Validator
+
+from analysis.commands.main import main as analysis
+from search.cli.main import main as search
+from search.space import load_space
+from search.space.json_schema import json_schema
+from search.space.nodes import read_file
+from search.space.problems import Problems
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {"search": search, "analysis": analysis}
+COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/|sbatch (?:--\S+ )*docs/cluster/slurm\.sbatch )?(search|analysis) (?=\S)")
+BATCH = re.compile(r"^sbatch (?:--\S+ )*docs/cluster/slurm\.sbatch ")
+OURS = ("analysis", "benchmarks", "search", "trainables")
+NO_OPTIONS = ("-h", "--help", "--version")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, or an indented one (`kind` is then "indented")."""
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All code blocks of a page. Indented ones are what stands four blanks in after an empty line, outside lists."""
+    found, fence, began = [], "", 0
+    inside: list[str] = []
+    lines = [*page.read_text(encoding="utf-8").splitlines(), ""]
+    for number, line in enumerate(lines, start=1):
+        if fence:
+            if line.strip() == "```":
+                found.append(Block(page, began, fence, textwrap.dedent("\n".join(inside))))
+                fence, inside = "", []
+            else:
+                inside.append(line)
+        elif opened := re.match(r"\s*```(\S+)", line):
+            fence, began = opened[1], number + 1
+        elif line.startswith("    ") and (inside or not lines[number - 2].strip()):
+            began = began if inside else number
+            inside.append(line[4:])
+        elif inside:
+            found.append(Block(page, began, "indented", "\n".join(inside)))
+            inside = []
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if "--8<--" not in block.text]  # files, tested as such
+SAID = sorted((ROOT / "docs" / "pictures" / "said").glob("*.txt"))  # what commands said: the first line is the command
+
+
+def commands_of(block: Block) -> list[str]:
+    """Every call of ours in a block of shell lines, continued lines joined, from the program's name on."""
+    found = []
+    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
+        for part in re.split(r"\s&&\s|;\s", line):
+            text = re.sub(r"\s+#.*$", "", part.strip()).removeprefix("$ ").removeprefix(".venv/bin/")
+            text = BATCH.sub("search ", text)
+            text = re.split(r"\s[|>]\s", text)[0]
+            if re.match(r"(search|analysis) \S", text):
+                found.append(text)
+    return found
+
+
+SHELL = [block for block in BLOCKS if block.kind in ("bash", "indented", "console")]
+SHELL += [Block(path, 1, "console", path.read_text(encoding="utf-8").splitlines()[0]) for path in SAID]
+COMMANDS = sorted({(command, str(block)) for block in SHELL for command in commands_of(block)})
+
+
+def parse(text: str) -> None:
+    """What click does with a command before it is run.
+
+    Raises: click.UsageError for a command, option or value that there is not.
+    """
+    program, *arguments = shlex.split(text)
+    command: click.Command = PROGRAMS[program]
+    context = click.Context(command, info_name=program)
+    while isinstance(command, click.Group):
+        name = arguments.pop(0)
+        if name in NO_OPTIONS:
+            return
+        found = command.get_command(context, name)
+        if found is None:
+            raise click.UsageError(f"no command {name!r}")
+        command = found
+    if not set(arguments) & set(NO_OPTIONS):
+        command.make_context(command.name, arguments, parent=context)
+
+
+@pytest.mark.parametrize("text", [text for text, _ in COMMANDS], ids=[f"{where} {text}" for text, where in COMMANDS])
+def test_every_command_is_one(text: str) -> None:
+    parse(text)
+
+
+def test_commands_are_found_and_wrong_ones_refused() -> None:
+    assert len(COMMANDS) > 50
+    assert {Path(where.split(":")[0]).name for _, where in COMMANDS} >= {"README.md", "cluster.md", "data.md"}
+    for wrong in ("search rum x", "search run", "search run x --sett a=b", "analysis best --formt json"):
+        with pytest.raises(click.UsageError):
+            parse(wrong)
+
+
+SPACES = [block for block in BLOCKS if block.kind == "yaml"]
+
+
+@pytest.mark.parametrize("block", SPACES, ids=str)
+def test_every_space_loads(block: Block, tmp_path: Path) -> None:
+    """A whole space loads; a part of one has keys that a space has, with values they take."""
+    path = tmp_path / "space.yaml"
+    path.write_text(block.text, encoding="utf-8")
+    node = read_file(str(path), Problems())
+    assert node is not None
+    given = node.plain()
+    assert [fault.message for fault in Draft202012Validator(json_schema()).iter_errors(given)] == []
+    if {"method", "data", "params"} <= set(given):
+        load_space(path)
+
+
+def python_blocks() -> list[Block]:
+    notebooks = []
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        notebooks.append(Block(path, 1, "python", "\n".join(code)))
+    return [block for block in BLOCKS if block.kind == "python"] + notebooks
+
+
+@pytest.mark.parametrize("block", python_blocks(), ids=str)
+def test_python_compiles_and_imports_what_there_is(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            assert [alias.name for alias in node.names if importlib.util.find_spec(alias.name) is None] == []
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in OURS:
+            assert importlib.util.find_spec(node.module) is not None  # importing it may take seconds
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in PROGRAMS:
+            assert hasattr(importlib.import_module(node.value.id), node.attr)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind in ("bash", "toml", "json")], ids=str)
+def test_other_languages_parse(block: Block) -> None:
+    if block.kind == "toml":
+        tomllib.loads(block.text)
+    elif block.kind == "json":
+        json.loads(block.text)
+    else:
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True, capture_output=True)
+
+
+def test_every_block_says_what_it_is() -> None:
+    known = {"bash", "console", "indented", "json", "python", "text", "toml", "yaml"}
+    assert [f"{block}: {block.kind}" for block in BLOCKS if block.kind not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_named_file_and_link_is_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = set(re.findall(r"`((?:spaces|docs|trainables|tests|analysis|search|benchmarks)/[\w./-]+)`", text))
+    links = {link for link in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", text) if not link.startswith("http")}
+    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
+    missing += [link for link in links if not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.costly
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is missing: pip install -e '.[docs]'")
+def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / ".mkdocs.yml")]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, "-d", str(tmp_path)], capture_output=True, text=True, cwd=ROOT, env=quiet, check=False
+    )
+    assert (done.returncode, "WARNING" in done.stderr) == (0, False), done.stderr
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 2
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text)
+        assert loaded == [], page
+    commands = (tmp_path / "reference" / "search.html").read_text(encoding="utf-8")
+    assert "--retry-failed" in commands
+    assert "Sentinel" not in commands  # click's word for "no default"
+    assert "&lt;set&gt;_dev" in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
+    assert "how it ended" in (tmp_path / "reference" / "python.html").read_text(encoding="utf-8")
