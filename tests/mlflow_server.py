@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from search.tracking.mlflow_store import make_store
+
 
 @contextmanager
 def mlflow_server(database: str, artifacts: Path) -> Iterator[str]:
     """Serve the store at the URI `database`; gives the server's address. One at a time in a process."""
+    make_store(database)
     patch = pytest.MonkeyPatch()
     patch.setenv("_MLFLOW_SERVER_FILE_STORE", database)
     patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", artifacts.as_uri())

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import socket
+import sqlite3
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from search.schema import SQLITE
-from trainables.contract.errors import first_line
+from trainables.contract.errors import DataError, first_line
+from trainables.contract.whole_files import whole_file
+from trainables.data.token_cache import cache_dir
 
 ANSWER_S = 4.0  # how long a tracking server may take to accept a connection
 
@@ -20,7 +25,8 @@ def make_store(uri: str) -> None:
     """Make the database that a sqlite URI names, where there is none yet.
 
     MLflow makes it in place, by dozens of migrations that take seconds; killed among them, it leaves a database that it
-    refuses ever after ("out-of-date database schema"). So it is made aside, and linked to its name when it is whole.
+    refuses ever after ("out-of-date database schema"). So it is made aside, and linked to its name when it is whole;
+    and migrated once for each release of MLflow: an empty one is kept in the cache.
     """
     store = Path(uri.removeprefix(SQLITE))
     if not uri.startswith(SQLITE) or store.exists():
@@ -31,10 +37,37 @@ def make_store(uri: str) -> None:
     store.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=store.parent) as scratch:
         draft = Path(scratch) / store.name
-        MlflowClient(f"{SQLITE}{draft}")
+        kept = _kept_empty()
+        if kept is None or not kept.exists():
+            MlflowClient(f"{SQLITE}{draft}")
+            if kept is not None:
+                _keep_empty(draft, kept)
+        else:
+            shutil.copyfile(kept, draft)
         # Another process was first; or the disk has no links, and MLflow makes the database in its own way.
         with contextlib.suppress(OSError):
             os.link(draft, store)
+
+
+def _kept_empty() -> Path | None:
+    """Where the cache keeps this MLflow's empty database; None where there is no cache to be trusted."""
+    with contextlib.suppress(DataError):
+        return cache_dir() / f"mlflow-{version('mlflow-skinny')}.db"
+    return None
+
+
+def _keep_empty(whole: Path, kept: Path) -> None:
+    """Keep a new database without its one experiment, whose artifacts lie in the folder where it was made: MLflow makes
+    another when it opens a copy."""
+    empty = whole.with_name("empty.db")
+    with contextlib.suppress(OSError, sqlite3.Error):
+        shutil.copyfile(whole, empty)
+        with contextlib.closing(sqlite3.connect(empty)) as database:
+            database.execute("delete from experiments")
+            database.commit()
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(kept) as file:
+            file.write(empty.read_bytes())
 
 
 def quiet_loggers() -> None:

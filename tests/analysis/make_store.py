@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Param, RunTag
 
 from search import schema
+from search.tracking.mlflow_store import make_store as make_empty
 
 EVALUATIONS = 16
 STEP = 8000  # training examples between two evaluations
@@ -25,6 +26,7 @@ def make_store(path: Path, trials: int, seed: int = 0, pairs: int = 1500) -> str
     """
     rng = np.random.default_rng(seed)
     uri = f"sqlite:///{path}"
+    make_empty(uri)
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("large", artifact_location=(path.parent / "artifacts").as_uri())
     tags = {

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from search import schema
+from search.tracking.mlflow_store import make_store
 
 RUNGS = (500, 1000, 2000, 4000)
 SPACE: dict[str, Any] = {
@@ -43,6 +44,7 @@ class SmallStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        make_store(self.uri)
         self.client = MlflowClient(tracking_uri=self.uri)
         self._experiments: dict[str, str] = {}
         self._time = 1_760_000_000_000

@@ -18,6 +18,7 @@ from analysis.reading.runs import Store, StoredRun
 from analysis.reading.sqlite import SqliteStore
 from analysis.reading.store import find_study, open_store, studies
 from search import schema
+from search.tracking.mlflow_store import make_store
 
 pytestmark = pytest.mark.costly
 
@@ -107,8 +108,8 @@ def test_reading_creates_and_changes_nothing(small: SmallStore, tmp_path: Path) 
 
 def test_empty_store_foreign_store_and_no_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
+    make_store(uri)
     client = MlflowClient(tracking_uri=uri)
-    client.search_experiments()
     with pytest.raises(AnalysisError, match=r"is empty: no study has been run yet") as empty:
         studies(open_store(uri))
     assert empty.value.exit_code == 1

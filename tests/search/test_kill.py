@@ -23,6 +23,7 @@ from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.samplers import key
+from search.tracking.mlflow_store import make_store
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
@@ -56,6 +57,7 @@ class Server:
             self.port = s.getsockname()[1]
         self.root = root
         self.uri = f"http://127.0.0.1:{self.port}"
+        make_store(f"sqlite:///{root / 'mlflow.db'}")
         self.start()
 
     def start(self) -> None:

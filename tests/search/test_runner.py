@@ -80,7 +80,7 @@ def options() -> Options:
 
 def faulty(fault: str, search: dict[str, Any] | None = None, above: float = 1e-4) -> Space:
     data = {"train": "builtin", "dev": ["stsb"], "columns": {"fault": fault, "above": str(above)}}
-    return make_space({"trials": 8, "max_failed_share": 1.0, **(search or {})}, data=data)
+    return make_space({"trials": 8, "concurrent": 1, "max_failed_share": 1.0, **(search or {})}, data=data)
 
 
 def child(command: str, space: Space, root: Path) -> subprocess.Popen[bytes]:
@@ -168,7 +168,7 @@ def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
     assert result.status == "finished"
     assert sorted(result.ledger.trials) == [f"t{n:04d}" for n in range(10)]
     assert result.ledger.stops == {"completed": 10}
-    undisturbed = run_study(make_space({"trials": 10}), str(tmp_path / "runs"), options=options())
+    undisturbed = run_study(make_space({"trials": 10, "concurrent": 1}), str(tmp_path / "runs"), options=options())
     assert {i: (s.trial.point, s.trial.seed, s.best) for i, s in result.ledger.trials.items()} == {
         i: (s.trial.point, s.trial.seed, s.best) for i, s in undisturbed.ledger.trials.items()
     }
@@ -279,7 +279,7 @@ def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
 
 def test_confirm_runs_the_best_and_the_baseline_on_fresh_seeds(tmp_path: Path) -> None:
     storage = str(tmp_path / "runs")
-    searched = run_study(make_space({"trials": 8, "seed": 3}), storage, options=options())
+    searched = run_study(make_space({"trials": 8, "seed": 3, "concurrent": 1}), storage, options=options())
     result = confirm_study(storage, top=2, seeds=2, options=options())
     confirmed = {i: s for i, s in result.ledger.trials.items() if s.trial.stage == "confirm"}
     ranked = sorted(searched.ledger.points.values(), key=lambda p: -p["value"])
@@ -294,7 +294,7 @@ def test_confirm_runs_the_best_and_the_baseline_on_fresh_seeds(tmp_path: Path) -
 
 def test_resume_refuses_to_change_what_is_searched(tmp_path: Path) -> None:
     storage = str(tmp_path / "runs")
-    run_study(make_space({"trials": 2}), storage, options=options())
+    run_study(make_space({"trials": 2, "concurrent": 1}), storage, options=options())
     with pytest.raises(UserError, match="--set: metric cannot change when a study is resumed"):
         resume_study(storage, overrides=["metric.mode=min"], options=options())
     result = resume_study(storage, overrides=["search.trials=4"], options=options())
@@ -308,15 +308,15 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no study in"):
         resume_study(str(tmp_path / "nothing"), options=options())
     storage = str(tmp_path / "runs")
-    run_study(make_space({"trials": 1}), storage, name="mine", options=options())
+    run_study(make_space({"trials": 1, "concurrent": 1}), storage, name="mine", options=options())
     with pytest.raises(UserError, match="study mine exists"):
-        run_study(make_space({"trials": 1}), storage, name="mine", options=options())
+        run_study(make_space({"trials": 1, "concurrent": 1}), storage, name="mine", options=options())
     with pytest.raises(UserError, match=r"no study 'other' in .*; the newest there: mine"):
         resume_study(storage, "other", options=options())
 
 
 def test_the_journal_is_json_lines(tmp_path: Path) -> None:
-    result = run_study(make_space({"trials": 1}), str(tmp_path / "runs"), options=options())
+    result = run_study(make_space({"trials": 1, "concurrent": 1}), str(tmp_path / "runs"), options=options())
     kinds = [json.loads(line)["e"] for line in result.folder.journal.read_text().splitlines()]
     assert kinds == ["space", "life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
 

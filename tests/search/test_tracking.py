@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -26,10 +28,8 @@ pytestmark = pytest.mark.costly
 @pytest.fixture(scope="module")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh MLflow database: making one costs seconds, copying it nothing."""
-    from mlflow import MlflowClient
-
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
+    make_store(f"sqlite:///{path}")
     return path
 
 
@@ -65,7 +65,8 @@ def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path
     store = tmp_path / "runs" / "mlflow.db"
     uri = f"sqlite:///{store}"
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from search.tracking.mlflow_store import make_store; make_store({uri!r})"]
+        [sys.executable, "-c", f"from search.tracking.mlflow_store import make_store; make_store({uri!r})"],
+        env={**os.environ, "SEARCH_CACHE_DIR": str(tmp_path / "cache")},  # no empty database is there to be copied
     )
     until = time.monotonic() + 60
     while not any(path.stat().st_size for path in tmp_path.glob("runs/.mlflow-*/mlflow.db")):
@@ -82,6 +83,29 @@ def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path
     from mlflow import MlflowClient
 
     assert MlflowClient(uri).create_experiment("after the kill")
+
+
+def test_a_copied_database_is_like_one_that_mlflow_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second storage copies what the first one's migrations made, but no artifact folder of the first."""
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("SEARCH_CACHE_DIR", str(tmp_path / "cache"))
+    told = []
+    for name in ("migrated", "copied"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        make_store(f"sqlite:///{tmp_path / name}/mlflow.db")
+        client = MlflowClient(f"sqlite:///{tmp_path / name}/mlflow.db")
+        told.append([(e.experiment_id, e.name, e.lifecycle_stage) for e in client.search_experiments()])
+        assert client.get_experiment("0").artifact_location.startswith(f"{tmp_path / name}/")
+        with contextlib.closing(sqlite3.connect(tmp_path / name / "mlflow.db")) as database:
+            told[-1] += sorted(database.execute("select name, sql from sqlite_master where type = 'table'"))
+    assert told[0] == told[1]
+    (kept,) = (tmp_path / "cache").iterdir()
+    kept.chmod(0o600)
+    kept.write_bytes(b"")  # as a full disk of former days might leave one
+    make_store(f"sqlite:///{tmp_path}/third.db")
+    assert MlflowClient(f"sqlite:///{tmp_path}/third.db").create_experiment("one")
 
 
 def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:

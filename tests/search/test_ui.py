@@ -22,6 +22,7 @@ from search.remote import backup
 from search.remote import servers as ui
 from search.remote.tunnel import free_port
 from search.store.errors import UserError
+from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import saved_views, unpacked
 
 pytestmark = pytest.mark.costly
@@ -40,6 +41,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mlflow import MlflowClient
 
     folder = tmp_path_factory.mktemp("runs")
+    make_store(f"sqlite:///{folder}/mlflow.db")
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.create_experiment("fake", artifact_location=(folder / "artifacts").as_uri())
     run = client.create_run(experiment, tags={"role": "trial", "study_id": STUDY})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,26 @@ def life(spec, warm, verdicts=()):
     return run_trial(spec, report, kept=warm), seen
 
 
+@pytest.fixture(scope="module")
+def whole(warm, tmp_path_factory):
+    """A method's undisturbed trial of seed 5, made once: (outcome, evaluations, best weights)."""
+
+    @functools.cache
+    def trial(name):
+        folder = tmp_path_factory.mktemp(name)
+        outcome, seen = life(spec_of(name, folder, seed=5), warm)
+        return outcome, seen, weights(folder)
+
+    return trial
+
+
+def weights(folder):
+    return TrialFiles(str(folder)).load_best()[0]
+
+
 @pytest.mark.parametrize("name", method_names())
-def test_two_steps(name, warm, tmp_path):
-    outcome, seen = life(spec_of(name, tmp_path), warm)
+def test_two_steps(name, whole):
+    outcome, seen, _ = whole(name)
     assert outcome.stop == "completed", outcome.traceback
     assert [e.examples for e in seen] == [8, 16]
     for evaluation in seen:
@@ -65,12 +83,10 @@ def test_two_steps(name, warm, tmp_path):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_same_seed_same_bits_other_seed_other_batches(name, warm, tmp_path):
-    weights = []
-    for number, seed in enumerate((5, 5, 6)):
-        life(spec_of(name, tmp_path / str(number), seed=seed), warm)
-        weights.append(TrialFiles(str(tmp_path / str(number))).load_best()[0])
-    first, again, other = weights
+def test_same_seed_same_bits_other_seed_other_batches(name, warm, whole, tmp_path):
+    for folder, seed in (("again", 5), ("other", 6)):
+        life(spec_of(name, tmp_path / folder, seed=seed), warm)
+    first, again, other = whole(name)[2], weights(tmp_path / "again"), weights(tmp_path / "other")
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
     method, plans = load_method(name), []
@@ -108,15 +124,14 @@ def test_gradient_reaches_every_trained_weight(name):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, tmp_path):
-    life(spec_of(name, tmp_path / "whole"), warm)
-    paused, _ = life(spec_of(name, tmp_path / "cut"), warm, ["pause"])
+def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, whole, tmp_path):
+    paused, _ = life(spec_of(name, tmp_path, seed=5), warm, ["pause"])
     assert paused.stop == "paused"
-    resumed, after = life(spec_of(name, tmp_path / "cut"), warm)
+    resumed, after = life(spec_of(name, tmp_path, seed=5), warm)
     assert resumed.stop == "completed"
     assert after[0].resumed_from == 8
-    whole, cut = (TrialFiles(str(tmp_path / n)).load_best()[0] for n in ("whole", "cut"))
-    assert all(torch.equal(whole[k], cut[k]) for k in whole)
+    undisturbed, cut = whole(name)[2], weights(tmp_path)
+    assert all(torch.equal(undisturbed[k], cut[k]) for k in undisturbed)
 
 
 @pytest.mark.parametrize("name", method_names())

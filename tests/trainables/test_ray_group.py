@@ -77,26 +77,6 @@ def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, study: Path
     assert workers() == group
 
 
-def test_an_idle_group_frees_its_resources_and_the_next_trial_gets_a_new_one(
-    process: TrialProcess, study: Path
-) -> None:
-    """Another trial's group may wait for them: Tune counts only trial processes."""
-    assert until(lambda: ray.available_resources().get("CPU") == 4, IDLE_S + 60)
-    assert until(lambda: not workers())  # a process ends a moment after its resources are free
-    process.next(spec_of(study, "after", workers=2))
-    assert process.to_the_end()[-1]["stop"] == "completed"
-
-
-def test_a_fault_of_one_worker_ends_the_group_and_the_next_trial_gets_a_new_one(
-    process: TrialProcess, study: Path
-) -> None:
-    process.next(spec_of(study, "bad", workers=2, data=str(study / "nowhere.txt")))
-    result = process.to_the_end()[-1]
-    assert result["stop"] == "failed:data", result
-    process.next(spec_of(study, "good", workers=2))
-    assert process.to_the_end()[-1]["stop"] == "completed"
-
-
 def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: TrialProcess, study: Path) -> None:
     spec = spec_of(study, "killed", workers=2, checkpoint_seconds=0.0)
     process.next(spec)
@@ -115,6 +95,22 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     assert until(lambda: not workers()), "the group outlived its trial process"
     assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
     assert not list((study / "ray").iterdir())
+
+
+@pytest.mark.slow  # three groups are started
+def test_a_group_that_idles_or_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: Path) -> None:
+    """What an idle one reserves is freed, since another trial's group may wait for it: Tune counts only processes."""
+    process = TrialProcess(spec_of(tmp_path, "first", workers=2))
+    assert process.to_the_end()[-1]["stop"] == "completed"
+    assert until(lambda: ray.available_resources().get("CPU") == 4, IDLE_S + 60)
+    assert until(lambda: not workers())  # a process ends a moment after its resources are free
+
+    process.next(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
+    result = process.to_the_end()[-1]
+    assert result["stop"] == "failed:data", result
+    process.next(spec_of(tmp_path, "good", workers=2))
+    assert process.to_the_end()[-1]["stop"] == "completed"
+    process.stop()
 
 
 @pytest.mark.slow  # three quarters of a minute

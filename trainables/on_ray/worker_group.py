@@ -6,7 +6,6 @@ pays. The mailbox is a small actor between the trial's process (which speaks for
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -30,6 +29,7 @@ from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
 from trainables.on_ray.host import Message, elsewhere, outcome_message, pausing, phase_message
+from trainables.on_ray.mailbox import Mailbox
 from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
@@ -41,43 +41,6 @@ IDLE_S = 10.0
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 RESERVED = "placement_group"  # file in a group's folder: the id, in hexadecimal, of what Ray reserves for the group
 ORPHANS_S = 5.0  # how often a group that waits for its workers looks for what dead trial processes left reserved
-
-
-class Mailbox:
-    """An asyncio actor: specs and verdicts one way, messages the other. All waiting happens here."""
-
-    def __init__(self) -> None:
-        self._specs: list[Message | None] = []
-        self._posted = asyncio.Condition()
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
-
-    async def post(self, spec: Message | None) -> None:
-        """The next trial for every worker; None ends the group."""
-        async with self._posted:
-            self._specs.append(spec)
-            self._posted.notify_all()
-
-    async def spec(self, number: int) -> Message | None:
-        """Trial `number` of this group, as soon as it is posted."""
-        async with self._posted:
-            await self._posted.wait_for(lambda: len(self._specs) > number)
-            return self._specs[number]
-
-    async def send(self, message: Message) -> None:
-        await self._messages.put(message)
-
-    async def receive(self, timeout_s: float) -> Message | None:
-        """The next message of the group, or None after `timeout_s` seconds."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            return await asyncio.wait_for(self._messages.get(), timeout_s)
-        return None
-
-    async def answer(self, verdict: Verdict) -> None:
-        await self._verdicts.put(verdict)
-
-    async def verdict(self) -> Verdict:
-        return await self._verdicts.get()
 
 
 class WorkerGroup:
