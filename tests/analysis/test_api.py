@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from small_store import SmallStore, fill
+from small_store import SmallStore
 
 import analysis
 from analysis.plots.gallery import NAMES
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
-    made = SmallStore(tmp_path_factory.mktemp("store"))
-    fill(made)
-    fill(made, "small-2", trials=4, confirm=False, seed=1)
-    return made
+def store(read_only_store: SmallStore) -> SmallStore:
+    return read_only_store
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 from memory_study import MemoryStore, memory_study
-from small_store import SmallStore, fill
+from small_store import SmallStore
 
 from analysis.papers.compare import compare
 from analysis.papers.published import paper_table
@@ -30,10 +30,8 @@ pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    store = SmallStore(tmp_path_factory.mktemp("store"))
-    fill(store)
-    opened = open_store(store.uri)
+def study(read_only_store: SmallStore) -> Study:
+    opened = open_store(read_only_store.uri)
     return read_study(opened, find_study(opened, "small-1"))
 
 

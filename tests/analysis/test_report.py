@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from browser import CHROMEDRIVER, browser
 from memory_study import memory_study
-from small_store import SmallStore, fill
+from small_store import SmallStore
 
 from analysis.plots.page import page
 from analysis.reading.store import find_study, open_store
@@ -31,10 +31,8 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    store = SmallStore(tmp_path_factory.mktemp("store"))
-    fill(store)
-    opened = open_store(store.uri)
+def study(read_only_store: SmallStore) -> Study:
+    opened = open_store(read_only_store.uri)
     return read_study(opened, find_study(opened, "small-1"))
 
 
