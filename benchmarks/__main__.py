@@ -26,6 +26,8 @@ NAMES = {
     "sda": "(g) SDA parse and augment rate, first and second time",
     "real": "every method through `search run` on real sets, against the untrained encoder",
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
+    "confirming": "trials that a confirmation spends and the error it leaves, adaptive against fixed, simulated",
+    "proposals": "CPU seconds of a proposal per sampler, at 100, 1,000 and 5,000 points",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",
     "launches": "kernel launches of a training step on a GPU, counted on the CPU",

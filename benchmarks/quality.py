@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,29 @@ def ours(sampler: str, pruner: str, **search: Any) -> Callable[[Surrogate, int, 
     return lambda surrogate, seed, workers, root: Ours(surrogate, settings, seed, workers, root)
 
 
+def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path) -> Searcher:
+    """Ours as shipped, started from a search of 20 whole trials on every other table."""
+    shipped: dict[str, Any] = {"search": {"sampler": "tpe"}, "pruner": {"kind": "asha"}}
+    names = []
+    for table in recorded():
+        other = _surrogate(table)
+        if other.space.name != surrogate.space.name:
+            names.append(f"{table}-{seed}")
+            make = partial(Ours, other, shipped, 1000 + seed, 1, root, names[-1])
+            play(other, make, 1, 20)
+    return Ours(surrogate, shipped | {"search": {"sampler": "tpe", "start": names}}, seed, workers, root)
+
+
+@cache
+def _surrogate(table: str) -> Surrogate:
+    return Surrogate(load_table(table))
+
+
+def recorded() -> list[str]:
+    """The tables that there are."""
+    return [*(table for table in TABLES if (HERE / f"{table}.json.gz").exists()), OLDER]
+
+
 def peer(kind: Callable[..., Searcher], *what: str) -> Callable[[Surrogate, int, int, Path], Searcher]:
     return lambda surrogate, seed, workers, root: kind(surrogate, *what, seed=seed)  # noqa: ARG005
 
@@ -48,6 +71,7 @@ SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
     "ours: tpe, none, 3 seeds": ours("tpe", "none", repeats=3),
     "ours: tpe, asha, 3 seeds": ours("tpe", "asha", repeats=3),
     "ours: gp, none, 3 seeds": ours("gp", "none", repeats=3),
+    "ours: tpe, asha, memory": with_memory,
     "optuna: tpe, none": peer(Optuna, "tpe", "none"),
     "optuna: tpe, median": peer(Optuna, "tpe", "median"),
     "optuna: tpe, hyperband": peer(Optuna, "tpe", "hyperband"),
@@ -77,8 +101,7 @@ def until_near(surrogate: Surrogate, played: Played) -> float:
 def run(runs: int) -> dict[str, Any]:
     """Play everything. Rows: one per table, number of workers and search."""
     wanted = dict(part.split("=") for part in os.environ.get("QUALITY", "").split(";") if part)
-    have = [*(table for table in TABLES if (HERE / f"{table}.json.gz").exists()), OLDER]
-    tables = wanted.get("tables", "+".join(have)).split("+")
+    tables = wanted.get("tables", "+".join(recorded())).split("+")
     workers = [int(n) for n in wanted.get("workers", "+".join(map(str, WORKERS))).split("+")]
     names = [name for name in SEARCHES if any(part in name for part in wanted.get("searches", "").split("+"))]
     rows, sheets = [], {}

@@ -3,7 +3,7 @@
 space = search.load_space("quickstart")
 result = search.run(space, "runs")
 search.status(result.study).points
-search.confirm(result.study, top=3, seeds=5)
+search.confirm(result.study)
 """
 
 from __future__ import annotations

@@ -109,12 +109,19 @@ def confirm(
     study: str | None = None,
     storage: str | os.PathLike[str] = "runs",
     *,
-    top: int = 3,
-    seeds: int = 5,
+    trials: int = 20,
+    top: int | None = None,
+    seeds: int | None = None,
     address: str | None = None,
     quiet: bool = False,
 ) -> StudyResult:
-    """Run the `top` best points and the baseline on `seeds` fresh seeds each, hopeless points on fewer.
+    """Run the best points and the baseline on fresh seeds, one at a time where they decide most.
+
+    Args:
+        trials: at most so many in all, those of earlier confirmations included; it ends before when the choice and the
+            gain over the baseline are settled.
+        top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
+            seeds each, hopeless points on fewer.
 
     Raises: UserError when there is no such study, none of its points is complete, or another driver runs it.
     """
@@ -122,7 +129,9 @@ def confirm(
         phases.begin("loading the search")
         from search.running.runner import confirm_study
 
-        return confirm_study(os.fspath(storage), study, top=top, seeds=seeds, options=_options(address, phases))
+        return confirm_study(
+            os.fspath(storage), study, trials=trials, top=top, seeds=seeds, options=_options(address, phases)
+        )
 
 
 def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -> StudyStatus:

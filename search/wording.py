@@ -20,7 +20,8 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     parts = [f"{done}{f' of {total}' if total else ''} points"]
     if (settings := _confirms(ledger)) is not None:
         records = [r for r in list(ledger.trials.values()) if r.trial.stage == "confirm"]
-        most = (settings["top"] + 1) * settings["seeds"]  # the baseline, too, if it is not among the best
+        # With a fixed plan the baseline, too, if it is not among the best.
+        most = settings["trials"] if "trials" in settings else (settings["top"] + 1) * settings["seeds"]
         parts.append(f"confirming: {sum(not r.open for r in records)} of at most {most} trials")
     if ledger.best is not None:
         parts.append(f"best {space.metric.name} {number(ledger.best.best)} ({ledger.best.trial.id})")

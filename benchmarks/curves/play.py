@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import tempfile
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from search.store.journal import Journal
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
+from search.study.memory import remembered
 from search.study.samplers import Point
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
@@ -108,18 +109,27 @@ def _named(points: Collection[list[Job]]) -> Point:
 
 
 class Ours:
-    """This project's search: the journal, the driver and the plan that `search run` has, without Ray."""
+    """This project's search: the journal, the driver and the plan that `search run` has, without Ray.
 
-    def __init__(self, surrogate: Surrogate, settings: dict[str, Any], seed: int, workers: int, root: Path) -> None:
+    Args: study: its name, in `root`; its `search.start` names studies there.
+    """
+
+    def __init__(
+        self, surrogate: Surrogate, settings: dict[str, Any], seed: int, workers: int, root: Path, study: str = ""
+    ) -> None:
         plain = surrogate.space.resolved()
         plain["search"] |= {"trials": None, "budget": 10_000, "baseline": "none", "patience": None, "seed": seed}
         for section, values in settings.items():
             plain[section] |= values
         space, self._table = space_from(plain), surrogate.table
-        folder = StudyFolder(tempfile.mkdtemp(dir=root), "study")
+        folder = StudyFolder(str(root), study) if study else StudyFolder(tempfile.mkdtemp(dir=root), "study")
         folder.local.mkdir(parents=True)
+        folder.space.write_text(space.to_yaml(), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
         self._clock = 0
+        journal.append("space", 0, space=space.resolved())
+        if memory := remembered(space, str(root)):
+            journal.append("memory", 0, points=[asdict(one) for one in memory])
         journal.append("life", 0, stage="search")
         plan = SearchPlan(space, folder, journal.ledger, lambda kind, **f: journal.append(kind, self._tick(), **f))
         self._driver = Driver(

@@ -125,23 +125,31 @@ def resume(
 @main.command()
 @on_cluster
 @click.argument("study", required=False)
-@click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="best points to run again")
-@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="fresh seeds for each")
-@click.option("--forecast", is_flag=True, help="run nothing: say which gain it could show, and what it would cost")
+@click.option("--trials", default=20, show_default=True, type=click.IntRange(1), help="at most, in all")
+@click.option("--top", type=click.IntRange(1), help="a fixed plan instead: so many of the best points [3]")
+@click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds for each [5]")
+@click.option("--forecast", is_flag=True, help="run nothing: which gain the fixed plan could show, its cost")
 @STORAGE
 @ADDRESS
 @QUIET
 @user_errors
 def confirm(
-    study: str | None, top: int, seeds: int, forecast: bool, storage: str, address: str | None, quiet: bool
+    study: str | None,
+    trials: int,
+    top: int | None,
+    seeds: int | None,
+    forecast: bool,
+    storage: str,
+    address: str | None,
+    quiet: bool,
 ) -> None:
-    """Run STUDY's best points and its baseline again on fresh seeds; hopeless points stop early."""
+    """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
     if forecast:
-        _forecast_confirming(study, top, seeds, storage)
+        _forecast_confirming(study, top or 3, seeds or 5, storage)
         return
     from search import api
 
-    finish(api.confirm(study, storage, top=top, seeds=seeds, address=address, quiet=quiet))
+    finish(api.confirm(study, storage, trials=trials, top=top, seeds=seeds, address=address, quiet=quiet))
 
 
 def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:

@@ -30,6 +30,7 @@ from search.store.ledger import Event, Ledger
 from search.store.lock import exclusive
 from search.store.mirror import Mirror
 from search.store.retention import CheckpointRetention
+from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
@@ -43,7 +44,7 @@ from trainables.contract.errors import last_line
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
 RETENTION_S = 5.0  # seconds between two looks at whose checkpoints may go, while trials run
-Stage = Mapping[str, Any]  # {"stage": "search"}, or {"stage": "confirm", "top": ..., "seeds": ...}
+Stage = Mapping[str, Any]  # {"stage": "search"}; "confirm" with "trials", or with "top" and "seeds"
 SEARCH: Stage = {"stage": "search"}
 
 
@@ -231,6 +232,8 @@ class Life:
         space, ledger = self.space, journal.ledger
         if stage["stage"] == "confirm":
             try:
+                if "trials" in stage:
+                    return AdaptiveConfirm(space, ledger, trials=stage["trials"])
                 return ConfirmPlan(space, ledger, top=stage["top"], seeds=stage["seeds"])
             except ValueError as error:
                 if stage is not self.stages[0]:

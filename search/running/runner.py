@@ -30,6 +30,8 @@ CHANGEABLE = {
     "resources": {"gpus", "cpus", "workers"},
 }  # fmt: skip
 OUTSIDE = ("data", "disk", "process", "device")  # failures that say nothing of the point: they may come back
+CONFIRMING = 20  # trials of a confirmation at most
+TOP, SEEDS = 3, 5  # of one with a fixed plan
 ANY_OUTSIDE = "outside"  # all of them, as a kind
 
 
@@ -113,11 +115,13 @@ def confirm_study(
     storage: str = "runs",
     study: str | None = None,
     *,
-    top: int = 3,
-    seeds: int = 5,
+    trials: int = CONFIRMING,
+    top: int | None = None,
+    seeds: int | None = None,
     options: Options | None = None,
 ) -> StudyResult:
-    """Run the `top` best points and the baseline on `seeds` fresh seeds each, hopeless points on fewer.
+    """Run the best points and the baseline on fresh seeds, `trials` at most in all, where they decide most; with `top`
+    or `seeds` the `top` best points (3) on `seeds` each (5), hopeless ones on fewer.
 
     Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged, or
         another driver runs it.
@@ -125,7 +129,8 @@ def confirm_study(
     folder = find_study(absolute(storage), study)
     folder.pull()
     space = _unedited(folder, fold(folder.journal, Ledger()))
-    stage = {"stage": "confirm", "top": top, "seeds": seeds}
+    fixed = {"top": top or TOP, "seeds": seeds or SEEDS} if top or seeds else {"trials": trials}
+    stage = {"stage": "confirm", **fixed}
     return _told(folder, Life(space, folder, options or Options(), [stage]))
 
 

@@ -38,7 +38,9 @@ class CheckpointRetention:
         for record in ended:
             if record.trial.stage == "confirm":
                 confirmed.setdefault(record.trial.number, []).append(record)
-        means = {point: sign * fmean(s.best or 0.0 for s in records) for point, records in confirmed.items()}
+        most = max(map(len, confirmed.values()), default=0)  # the analysis names none with less than half as many seeds
+        covered = {point: records for point, records in confirmed.items() if len(records) >= most / 2}
+        means = {point: sign * fmean(s.best or 0.0 for s in records) for point, records in covered.items()}
         leader = max(means, key=means.__getitem__, default=None)
         racing = self._ledger.stages.get("confirm", "finished") != "finished"
         for number, records in confirmed.items():

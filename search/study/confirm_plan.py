@@ -75,26 +75,36 @@ class ConfirmPlan:
         return any(record.failed for record in records)
 
     def _values(self, number: int) -> dict[int, float]:
-        """seed -> value of a point's confirming trials."""
-        records = self._ledger.by_point.get(("confirm", number), [])
-        return {s.trial.seed: s.best for s in records if s.state == "completed" and s.best is not None}
+        return confirming_values(self._ledger, number)
 
     def _id(self, number: int, repeat: int) -> str:
         return self._trial(number, repeat).id
 
     def _trial(self, number: int, repeat: int) -> Trial:
-        search = self._space.search
-        first = self._points[number]
-        return make_trial(
-            self._space,
-            first.point,
-            number=number,
-            repeat=repeat,
-            seed=search.seed + search.repeats + repeat,
-            stage="confirm",
-            baseline=first.baseline,
-            origin=first.origin,
-        )
+        return confirming_trial(self._space, self._points[number], repeat)
+
+
+def confirming_trial(space: Space, first: Trial, repeat: int) -> Trial:
+    """A point's trial on a fresh seed: those start after the search's, the same for all points.
+
+    Args: first: the point's first trial in the search; repeat: which of its fresh seeds, from 0.
+    """
+    return make_trial(
+        space,
+        first.point,
+        number=first.number,
+        repeat=repeat,
+        seed=space.search.seed + space.search.repeats + repeat,
+        stage="confirm",
+        baseline=first.baseline,
+        origin=first.origin,
+    )
+
+
+def confirming_values(ledger: Ledger, number: int) -> dict[int, float]:
+    """seed -> value of a point's completed confirming trials."""
+    records = ledger.by_point.get(("confirm", number), [])
+    return {r.trial.seed: r.best for r in records if r.state == "completed" and r.best is not None}
 
 
 def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float, level: float) -> bool:

@@ -15,6 +15,7 @@ from search.space import Space, space_from
 from search.store.journal import Journal
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
+from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver
 from search.study.optuna_storage import UnsyncedBackend
@@ -83,7 +84,7 @@ class World:
         concurrency: int = 2,
         seed: int = 0,
         die_at: int | None = None,
-        confirm: tuple[int, int] | None = None,
+        confirm: tuple[int, int] | int | None = None,
         interrupt_at: int | None = None,
     ) -> Driver:
         """One life, to its end or to death at write number `die_at` (journal and Optuna writes count alike)."""
@@ -99,7 +100,9 @@ class World:
         with writes.watching_optuna():
             journal.append("life", self._tick(), stage="confirm" if confirm else "search")
             plan: Any
-            if confirm:
+            if isinstance(confirm, int):
+                plan = AdaptiveConfirm(self.space, journal.ledger, trials=confirm)
+            elif confirm:
                 plan = ConfirmPlan(self.space, journal.ledger, top=confirm[0], seeds=confirm[1])
             else:
                 plan = SearchPlan(

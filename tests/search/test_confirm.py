@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from harness import EVALUATIONS, World, curve, make_space
+from harness import EVALUATIONS, Death, World, curve, make_space
 
 from search.store.ledger import Ledger
-from search.study.confirm_plan import ConfirmPlan, worse
+from search.store.retention import CheckpointRetention
+from search.study.adaptive_confirm import AdaptiveConfirm
+from search.study.belief import Belief
+from search.study.confirm_plan import ConfirmPlan, confirming_trial, worse
 
 
 def confirmed(world: World, top: int, seeds: int, concurrency: int = 1) -> dict[int, list[int]]:
@@ -102,3 +108,104 @@ def test_the_race_rarely_gives_up_an_equal() -> None:
                 for n in range(3, 9)
             )
     assert given_up <= 90
+
+
+def noisy(sd: float, step: float = 0.01) -> Any:
+    """Points `step` apart by number, seeds of this standard deviation."""
+
+    def value(trial: Any, k: int) -> float:
+        luck = float(np.random.default_rng([trial.number, trial.seed]).normal(0, sd))
+        return 0.5 + step * trial.number + luck + 0.001 * k
+
+    return value
+
+
+def test_seeds_go_where_they_decide_and_the_baseline_has_as_many_as_any(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 8}), tmp_path, value=noisy(0.004))
+    world.life()
+    ledger = world.life(confirm=20, concurrency=1).ledger
+    seeds = {n: len(ledger.by_point.get(("confirm", n), [])) for n in range(8)}
+    assert seeds[0] == max(seeds.values()) == seeds[7] >= 3
+    assert sum(seeds.values()) <= 20
+    assert sum(seeds[n] for n in range(1, 5)) == 0  # 0.03 and more below the best, where a seed moves 0.008
+    fresh = [[r.trial.seed for r in ledger.by_point["confirm", n]] for n in (0, 7)]
+    assert fresh[0] == fresh[1] == list(range(4, 4 + seeds[0]))
+
+
+def test_a_plain_gain_ends_it_early_and_an_open_one_takes_the_budget(tmp_path: Path) -> None:
+    def spent(step: float, sd: float, name: str) -> int:
+        world = World(make_space({"trials": 6}), tmp_path / name, value=noisy(sd, step))
+        world.life()
+        return sum(map(len, confirmed_adaptively(world, 14, concurrency=1).values()))
+
+    assert spent(0.05, 0.001, "plain") == 6  # three seeds of the best and of the baseline
+    assert spent(0.004, 0.02, "open") == 14
+
+
+def confirmed_adaptively(world: World, trials: int, **life: Any) -> dict[int, list[int]]:
+    ledger = world.life(confirm=trials, **life).ledger
+    records = [r for r in ledger.trials.values() if r.trial.stage == "confirm"]
+    return {
+        n: [r.trial.seed for r in records if r.trial.number == n] for n in sorted({r.trial.number for r in records})
+    }
+
+
+def test_an_adaptive_confirmation_is_the_same_after_any_death(tmp_path: Path) -> None:
+    def searched(name: str) -> World:
+        world = World(make_space({"trials": 6}), tmp_path / name, value=noisy(0.01, 0.002))
+        world.life()
+        return world
+
+    whole = confirmed_adaptively(searched("whole"), 12, concurrency=1)
+    killed = searched("killed")
+    rng = random.Random(0)
+    for life in range(8):
+        with suppress(Death):
+            killed.life(confirm=12, concurrency=1, seed=life, die_at=rng.randint(3, 25))
+    assert confirmed_adaptively(killed, 12, concurrency=1) == whole
+    before = killed.evaluations
+    assert confirmed_adaptively(killed, 12, concurrency=1) == whole  # nothing is left to do
+    assert killed.evaluations == before
+    more = confirmed_adaptively(killed, 16, concurrency=3)
+    assert sum(map(len, more.values())) == 16
+
+
+def test_a_failing_point_leaves_the_race_and_a_study_without_baseline_can_be_confirmed(tmp_path: Path) -> None:
+    def fault(trial: Any, k: int) -> str | None:  # noqa: ARG001
+        return "nan" if trial.stage == "confirm" and trial.number == 5 else None
+
+    world = World(make_space({"trials": 6, "baseline": "none"}), tmp_path, value=noisy(0.001), fault=fault)
+    world.life()
+    found = confirmed_adaptively(world, 12, concurrency=1)
+    assert len(found[5]) == 1
+    assert len(found[4]) == 3
+    with pytest.raises(ValueError, match="no point of this study is complete"):
+        AdaptiveConfirm(make_space(), Ledger(), trials=1)
+
+
+def test_weights_stay_of_the_point_that_the_analysis_names_not_of_one_lucky_seed(tmp_path: Path) -> None:
+    def value(trial: Any, k: int) -> float:
+        lucky = trial.stage == "confirm" and trial.number == 4
+        return 0.5 + 0.01 * trial.number + 0.1 * lucky + 0.001 * k
+
+    world = World(make_space({"trials": 6, "keep_best": 0}), tmp_path, value=value)
+    world.life()
+    ledger = world.life(confirm=(1, 3)).ledger  # point 5 and the baseline
+    lucky = confirming_trial(world.space, ledger.trials["t0004"].trial, 0)
+    ledger.apply({"e": "start", "t": 0, **vars(lucky)})
+    ledger.apply({"e": "end", "t": 0, "id": lucky.id, "stop": "completed", "best": 0.9, "best_at": 1, "examples": 1,
+                  "seconds": 1.0, "reason": ""})  # fmt: skip
+    kept = CheckpointRetention(world.folder, ledger, 0).kept()
+    assert {name[:5] for name in kept} == {"c0005", "c0000"}
+
+
+def test_belief_shrinks_a_lucky_winner_and_knows_what_a_challenger_promises() -> None:
+    rng = np.random.default_rng(0)
+    equal = rng.normal(0, 0.01, 40)
+    belief = Belief.of(equal, np.full(40, 0.01))
+    assert belief.mean.max() < 0.4 * equal.max()  # all are worth the same
+    apart = Belief.of(np.array([0.0, 0.3, 0.31]), np.array([0.01, 0.01, 0.01]))
+    improvement = apart.improvement(int(apart.mean.argmax()))
+    assert improvement[0] == pytest.approx(0, abs=1e-6)
+    assert improvement[1] > 1e-4
+    assert improvement[2] == 0.0

@@ -1,0 +1,68 @@
+"""What a proposal costs: CPU seconds of one point, per sampler, in studies of 100, 1,000 and 5,000 completed points.
+
+The study's own sampler, storage and view on it; six hyperparameters, values at random. `--runs` proposals each.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from benchmarks.curves.tables import space_of
+from search.space import Space, space_from
+from search.space.sections import SAMPLERS
+from search.store.layout import StudyFolder
+from search.study.optuna_storage import open_storage
+from search.study.samplers import PointSampler, distribution, key, label, random_point
+
+SIZES = (100, 1000, 5000)
+
+
+def run(runs: int) -> dict[str, Any]:
+    """A row per sampler."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    rows = []
+    for sampler in SAMPLERS:
+        if sampler == "grid":
+            continue  # looks a row up
+        rows.append({"sampler": sampler} | {f"{size} points": seconds(sampler, size, runs) for size in SIZES})
+        print(rows[-1], file=sys.stderr, flush=True)
+    return {"rows": rows}
+
+
+def seconds(sampler: str, size: int, runs: int) -> float:
+    """Median CPU seconds of a proposal after so many completed points."""
+    plain = space_of("simcse").resolved()
+    plain["search"] |= {"sampler": sampler, "trials": 100_000, "baseline": "none"}
+    space, rng, seen = space_from(plain), np.random.default_rng(0), set[str]()
+    with tempfile.TemporaryDirectory() as root:
+        storage = open_storage(StudyFolder(root, "study"))
+        proposer = PointSampler(space, seen, storage, lambda number: False, lambda number: None)  # noqa: ARG005
+        study = optuna.create_study(storage=storage, study_name="study", direction="maximize", sampler=proposer)
+        for _ in range(size):
+            point = random_point(space, rng)
+            seen.add(key(point))
+            study.add_trial(
+                create_trial(
+                    state=TrialState.COMPLETE,
+                    value=float(rng.normal()),
+                    params={name: label(value) for name, value in point.items()},
+                    distributions={name: distribution(space.params[name]) for name in point},
+                )
+            )
+        return statistics.median(_one(study, space) for _ in range(runs))
+
+
+def _one(study: optuna.Study, space: Space) -> float:
+    began = time.process_time()
+    asked = study.ask({name: distribution(param) for name, param in space.params.items()})
+    taken = time.process_time() - began
+    study.tell(asked, 0.0)
+    return round(taken, 4)

@@ -1,0 +1,127 @@
+"""Confirming where it matters: fresh seeds one at a time to the leader or its best challenger, and to the baseline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import t as student
+
+from search.schema import SEED_SD
+from search.space import Space
+from search.store.ledger import Ledger, Trial, TrialRecord
+from search.study.belief import Belief
+from search.study.confirm_plan import confirming_trial, confirming_values
+from search.study.plan import point_means, seed_values
+from trainables.contract.spec import Evaluation, Verdict
+
+PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
+LEAST = 3  # common seeds of leader and baseline before a gain can settle
+TAIL = 0.025  # one-sided level, shared out over the looks at the gain and over the rivals that had a chance
+WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
+
+
+class AdaptiveConfirm:
+    """At most `trials` fresh seeds where they decide most (a `Plan`).
+
+    Of all completed points the one with the largest posterior mean leads; the challenger is the one with the largest
+    expected improvement over it (Frazier et al. 2008; Qin et al. 2017). The next seed goes to the one of the two that
+    has had fewer. The baseline gets as many as any point, and all get the same seeds, so differences are paired. It
+    ends when no challenger promises an improvement of `WORTH` and the leader's gain over the baseline has settled: its
+    interval lies above 0, or holds no gain of `WORTH`. Everything is worked out from the ledger.
+
+    Args: trials: confirming trials in all, those of earlier confirmations included.
+    Raises: ValueError when the study has no completed point.
+    """
+
+    def __init__(self, space: Space, ledger: Ledger, *, trials: int) -> None:
+        self._space, self._ledger, self._trials = space, ledger, trials
+        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        self._means = point_means(ledger)
+        if not self._means:
+            raise ValueError("no point of this study is complete: nothing to confirm")
+        self._first = {n: rs[0].trial for (stage, n), rs in ledger.by_point.items() if stage == "search"}
+        self._baseline = next((number for number, trial in self._first.items() if trial.baseline), None)
+
+    def next(self) -> Trial | None:
+        if self._spent() >= self._trials or (number := self._choice()) is None:
+            return None
+        return confirming_trial(self._space, self._first[number], len(self._records(number)))
+
+    def exhausted(self) -> bool:
+        return self._spent() >= self._trials or (not self._running() and self._choice() is None)
+
+    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:  # noqa: ARG002  # the plan's interface
+        return "go"  # a confirmed value is the value of a whole trial
+
+    def ended(self, record: TrialRecord) -> None:
+        """Nothing: the ledger knows."""
+
+    def _choice(self) -> int | None:
+        """The point that gets the next fresh seed; None when all is settled, or waits for what runs."""
+        numbers = [n for n in self._means if n != self._baseline and not self._failed(n)]
+        if not numbers:
+            return None
+        most = max(map(self._fresh, numbers))
+        if self._baseline is not None and not self._failed(self._baseline) and self._fresh(self._baseline) < most:
+            return self._baseline
+        sd = self._seed_sd()
+        seeds = [self._all_values(n) for n in numbers]
+        means = np.array([self._sign * float(np.mean(values)) for values in seeds])
+        belief = Belief.of(means, np.array([sd / math.sqrt(len(values)) for values in seeds]))
+        leader = int(belief.mean.argmax())
+        improvement = belief.improvement(leader)
+        challenger = int(improvement.argmax())
+        open_choice = improvement[challenger] > WORTH
+        if not open_choice and self._settled(numbers[leader], sum(self._fresh(n) > 0 for n in numbers)):
+            return None
+        if open_choice and self._fresh(numbers[challenger]) < self._fresh(numbers[leader]):
+            return numbers[challenger]
+        return numbers[leader]
+
+    def _settled(self, leader: int, rivals: int) -> bool:
+        """Whether the leader's gain over the baseline is known well enough; without a baseline its value is, after as
+        many seeds. Looked at after every common seed: look j has the level TAIL / (j (j + 1))."""
+        mine = confirming_values(self._ledger, leader)
+        if self._baseline is None or self._failed(self._baseline):
+            return len(mine) >= LEAST
+        theirs = confirming_values(self._ledger, self._baseline)
+        gaps = [self._sign * (mine[seed] - theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+        if len(gaps) < LEAST:
+            return False
+        look = len(gaps) - LEAST + 1
+        freedom = PRIOR_DF + len(gaps) - 1
+        squares = 2 * PRIOR_DF * self._seed_sd() ** 2 + float(np.var(gaps)) * len(gaps)
+        error = math.sqrt(squares / freedom / len(gaps))
+        gain = float(np.mean(gaps))
+        low = gain - error * float(student.isf(TAIL / max(1, rivals) / (look * (look + 1)), freedom))
+        return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < WORTH
+
+    def _seed_sd(self) -> float:
+        """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`)."""
+        squares, freedom = PRIOR_DF * SEED_SD**2, PRIOR_DF
+        for records in self._ledger.by_point.values():
+            values = seed_values(records)
+            if len(values) > 1:
+                squares += float(np.var(values)) * len(values)
+                freedom += len(values) - 1
+        return max(math.sqrt(squares / freedom), 1e-5)
+
+    def _all_values(self, number: int) -> list[float]:
+        searched = seed_values(self._ledger.by_point["search", number])
+        return searched + list(confirming_values(self._ledger, number).values())
+
+    def _records(self, number: int) -> list[TrialRecord]:
+        return self._ledger.by_point.get(("confirm", number), [])
+
+    def _fresh(self, number: int) -> int:
+        return len(self._records(number))
+
+    def _failed(self, number: int) -> bool:
+        return any(record.failed for record in self._records(number))
+
+    def _spent(self) -> int:
+        return sum(len(records) for (stage, _), records in self._ledger.by_point.items() if stage == "confirm")
+
+    def _running(self) -> bool:
+        return any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
