@@ -31,6 +31,7 @@ NAMES = {
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",
     "launches": "kernel launches of a training step on a GPU, counted on the CPU",
+    "pictures": "the tutorial's study and every picture of docs/; needs Chromium",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
 }
 

@@ -22,6 +22,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from analysis.commands.main import main as analysis
+from analysis.plots.gallery import NAMES
 from search.cli.main import main as search
 from search.space import load_space
 from search.space.json_schema import json_schema
@@ -121,8 +122,13 @@ def test_every_command_is_one(text: str) -> None:
 
 
 def test_commands_are_found_and_wrong_ones_refused() -> None:
-    assert len(COMMANDS) > 50
-    assert {Path(where.split(":")[0]).name for _, where in COMMANDS} >= {"README.md", "cluster.md", "data.md"}
+    assert len(COMMANDS) > 60
+    assert {Path(where.split(":")[0]).name for _, where in COMMANDS} >= {
+        "README.md",
+        "cluster.md",
+        "tutorial.md",
+        "best-after.txt",
+    }
     for wrong in ("search rum x", "search run", "search run x --sett a=b", "analysis best --formt json"):
         with pytest.raises(click.UsageError):
             parse(wrong)
@@ -142,6 +148,11 @@ def test_every_space_loads(block: Block, tmp_path: Path) -> None:
     assert [fault.message for fault in Draft202012Validator(json_schema()).iter_errors(given)] == []
     if {"method", "data", "params"} <= set(given):
         load_space(path)
+
+
+def test_the_tutorial_has_the_file_that_it_runs() -> None:
+    (shown,) = [block for block in SPACES if block.page.name == "tutorial.md"]
+    assert shown.text == (ROOT / "spaces" / "quickstart.yaml").read_text(encoding="utf-8").rstrip("\n")
 
 
 def python_blocks() -> list[Block]:
@@ -190,6 +201,11 @@ def test_every_named_file_and_link_is_there(page: Path) -> None:
     missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
     missing += [link for link in links if not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_the_gallery_has_every_figure() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(pictures/gallery/(\w+)\.png\)", text)) == set(NAMES)
 
 
 @pytest.mark.costly
