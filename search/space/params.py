@@ -79,7 +79,9 @@ class Param:
             numbers = [v for v in self.values if _is_number(v)]
             if any(_same(value, v) for v in self.values) or not (_is_number(value) and numbers):
                 return next((v for v in self.values if _same(value, v)), self.values[0])
-            return min(numbers, key=lambda v: _distance(v, value))
+            # On the logarithm where all are positive (rates, batch sizes), else plain: never one beside the other.
+            log = min(value, *numbers) > 0
+            return min(numbers, key=lambda v: abs(math.log(v / value)) if log else abs(v - value))
         assert self.low is not None
         assert self.high is not None
         if not _is_number(value):
@@ -221,8 +223,3 @@ def _same(a: Any, b: Any) -> bool:
     if _is_number(a) and _is_number(b):
         return a == b or math.isclose(a, b, rel_tol=1e-9)
     return bool(a == b)
-
-
-def _distance(a: float, b: float) -> float:
-    """On the logarithm where both are positive (rates, batch sizes), else plain."""
-    return abs(math.log(a / b)) if a > 0 and b > 0 else abs(a - b)

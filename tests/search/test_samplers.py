@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -13,8 +14,9 @@ from optuna.distributions import FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from search.space.params import Param
 from search.store.ledger import Trial
-from search.study.samplers import MOST_SHOWN, fewer, guessed
+from search.study.samplers import MOST_SHOWN, _draw, distribution, fewer, guessed, value_of
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -92,3 +94,47 @@ def test_a_gaussian_process_learns_from_pruned_points(tmp_path: Path, monkeypatc
     shown = regret("shown")
     monkeypatch.setattr("search.study.samplers.GUESSED", ())
     assert shown >= regret("hidden") - 0.002
+
+
+@pytest.mark.parametrize(
+    ("param", "values"),
+    [
+        (Param(name="batch_size", kind="int", low=8, high=32, step=8), [8, 16, 24, 32]),
+        (Param(name="dropout", kind="float", low=0.1, high=0.5, step=0.2), [0.1, 0.3, 0.5]),
+        (Param(name="epochs", kind="int", low=3, high=5), [3, 4, 5]),
+        (Param(name="pooling", kind="choice", values=("cls", "avg")), ["cls", "avg"]),
+    ],
+)
+def test_every_value_of_a_list_or_of_steps_is_drawn_as_often(param: Param, values: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [_draw(param, rng) for _ in range(400 * len(values))]
+    assert {type(v) for v in drawn} == {type(values[0])}
+    assert [drawn.count(v) for v in values] == pytest.approx([400] * len(values), abs=80)  # 4.6 standard errors
+    assert sum(drawn.count(v) for v in values) == len(drawn)
+
+
+def test_ranges_are_drawn_evenly_on_their_own_scale() -> None:
+    rng = np.random.default_rng(0)
+    rate = Param(name="learning_rate", kind="float", low=1e-5, high=1e-3, log=True)
+    drawn = np.log10([_draw(rate, rng) for _ in range(2000)])
+    assert np.quantile(drawn, [0.01, 0.5, 0.99]) == pytest.approx([-4.98, -4, -3.02], abs=0.08)
+    sizes = Param(name="batch_size", kind="int", low=1, high=64, log=True)
+    found = [_draw(sizes, rng) for _ in range(2000)]
+    assert {type(v) for v in found} == {int}
+    assert float(np.median(found)) == pytest.approx(8, abs=1)
+    plain = Param(name="dropout", kind="float", low=0.1, high=0.5)
+    assert np.quantile([_draw(plain, rng) for _ in range(2000)], [0.01, 0.5, 0.99]) == pytest.approx(
+        [0.104, 0.3, 0.496], abs=0.02
+    )
+
+
+def test_parameters_as_optuna_knows_them() -> None:
+    stepped = Param(name="batch_size", kind="int", low=8, high=32, step=8)
+    assert distribution(stepped) == optuna.distributions.IntDistribution(8, 32, step=8)
+    assert distribution(Param(name="epochs", kind="int", low=1, high=5)) == optuna.distributions.IntDistribution(1, 5)
+    log = Param(name="batch_size", kind="int", low=8, high=64, log=True)
+    assert distribution(log) == optuna.distributions.IntDistribution(8, 64, log=True)
+    tenths = Param(name="dropout", kind="float", low=0.1, high=0.4, step=0.1)
+    assert distribution(tenths) == FloatDistribution(0.1, 0.4, step=0.1)
+    assert value_of(tenths, 0.1 + 2 * 0.1) == 0.3  # which floating point makes 0.30000000000000004
+    assert value_of(Param(name="mlp", kind="choice", values=([64, 32], [])), "[64, 32]") == [64, 32]

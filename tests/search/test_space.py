@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
+from search.space.params import Param
 from trainables.data.retrieval import dev_metrics
 
 GOOD = """\
@@ -283,3 +284,26 @@ def test_spaces_are_checked_without_the_heavy_libraries() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_nearest_legal_values() -> None:
+    sizes = Param(name="batch_size", kind="choice", values=(16, 64))
+    assert sizes.nearest(33) == 64  # on the logarithm; plainly it is nearer to 16
+    assert sizes.nearest(31) == 16
+    zero = Param(name="dropout", kind="grid", values=(0.0, 0.4))
+    assert [zero.nearest(v) for v in (0.19, 0.21, 0.0, -1)] == [0.0, 0.4, 0.0, 0.0]  # no logarithm of 0: plainly, for all
+    assert Param(name="dropout", kind="grid", values=(0.1, 0.4)).nearest(0.0) == 0.1
+    assert Param(name="pooling", kind="choice", values=("cls", "avg")).nearest("max") == "cls"
+    assert Param(name="when", kind="choice", values=("none", 3, 9)).nearest(8) == 9
+    stepped = Param(name="batch_size", kind="int", low=8, high=32, step=8)
+    assert [stepped.nearest(v) for v in (1, 11, 13, 29, 99)] == [8, 8, 16, 32, 32]
+    assert (stepped.count(), list(stepped)) == (4, [8, 16, 24, 32])
+    tenths = Param(name="dropout", kind="float", low=0.1, high=0.5, step=0.2)
+    assert [tenths.nearest(v) for v in (0.0, 0.19, 0.41)] == [0.1, 0.1, 0.5]
+    assert (tenths.count(), list(tenths)) == (3, [0.1, 0.3, 0.5])
+    plain = Param(name="seed", kind="int", low=3, high=9)
+    assert (plain.nearest(5.6), plain.nearest(2), plain.nearest("x"), plain.count()) == (6, 3, 3, 7)
+    rate = Param(name="learning_rate", kind="float", low=1e-5, high=1e-3, log=True)
+    assert [rate.nearest(v) for v in (1e-6, 3e-5, 1)] == [1e-5, 3e-5, 1e-3]
+    assert rate.count() is None
+    assert (rate.legal(3e-5), rate.legal(2e-3), rate.legal("x"), stepped.legal(12)) == (True, False, False, False)
