@@ -28,14 +28,15 @@ TESTS = {
     "analysis/statistics/evaluated.py": ["tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
     "analysis/statistics/picked.py": ["tests/analysis/test_verdict.py"],
     "analysis/statistics/verdict.py": ["tests/analysis/test_verdict.py"],
-    "analysis/statistics/empirical_bayes.py": [
-        "tests/analysis/test_empirical_bayes.py",
-        "tests/analysis/test_verdict.py",
-    ],
+    "analysis/statistics/spike_and_slab.py": ["tests/analysis/test_spike_and_slab.py"],
     "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
     "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
     "search/study/search_plan.py": ["tests/search/test_study.py"],
+    "search/study/promotion.py": ["tests/search/test_promotion.py"],
+    "search/study/pruners.py": ["tests/search/test_pruners.py"],
+    "search/study/samplers.py": ["tests/search/test_samplers.py", "tests/search/test_study.py"],
+    "search/space/params.py": ["tests/search/test_space.py", "tests/search/test_space_bad.py"],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt,

@@ -117,13 +117,16 @@ def _solve(tail: Callable[[float], float], level: float, scale: float, low: floa
         low, above = high, below
         high *= 2
         below = over(high)
+    side = 0  # of the last step: an end that stays twice counts half, or it would stay for ever
     for _ in range(STEPS):
         middle = (low * below - high * above) / (below - above)
         now = over(middle)
         if abs(now) < NEAR:
             return middle
         if now > 0:
-            low, above, below = middle, now, below / 2
+            low, above, below = middle, now, below / (2 if side > 0 else 1)
+            side = 1
         else:
-            high, below, above = middle, now, above / 2
+            high, below, above = middle, now, above / (2 if side < 0 else 1)
+            side = -1
     return high

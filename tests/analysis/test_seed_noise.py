@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,20 @@ def test_prior_and_repeats_are_pooled() -> None:
     assert noise.sd == pytest.approx(np.sqrt((3 * 0.04 + 0.08) / 6))
     # 5 % quantile of chi-square with 6 degrees of freedom: 1.63538
     assert noise.most == pytest.approx(noise.sd * np.sqrt(6 / 1.63538), rel=1e-4)
+
+
+def test_plausible_noises_are_equally_probable() -> None:
+    noise = seed_noise(values(a=[0.1, 0.3], b=[0.7, 0.7, 1.0]), prior=Prior(0.2))
+    # Quantiles 0.9, 0.7, 0.5, 0.3, 0.1 of chi-square with 6 degrees of freedom.
+    quantiles = np.array([10.644641, 7.231135, 5.348121, 3.827552, 2.204131])
+    assert noise.plausible == pytest.approx(noise.sd * np.sqrt(6 / quantiles), rel=1e-5)
+    assert replace(noise, most=noise.sd).plausible.max() == noise.sd
+
+
+def test_the_floor_is_a_thousandth_of_a_point() -> None:
+    assert seed_noise(values(a=[0.5, 0.5]), prior=Prior(0.0)).sd == 1e-5
+    assert moderate([7.0, 7.0], 0.0)[0] == pytest.approx(1e-10)
+    assert upper_spread(np.ones(20), 0) == 1e-5
 
 
 def test_one_repeat_counts_already() -> None:

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from analysis.statistics.power import Power, forecast, power, visible
-from analysis.statistics.selection import Error, bound_of_largest, largest, split, tail_of_largest
+from analysis.statistics.selection import Error, _solve, bound_of_largest, largest, split, tail_of_largest
 from analysis.statistics.verdict import spent
 
 
@@ -81,6 +81,21 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
         bound = bound_of_largest(level, 0.5, 6.0, 15)
         assert bound == pytest.approx(np.quantile(draws, 1 - level), rel=0.02)
         assert tail_of_largest(bound, 0.5, 6.0, 15) == pytest.approx(level, rel=1e-4)
+
+
+def test_a_crossing_is_found_from_either_side() -> None:
+    """The tail of a straight line on the logarithm crosses at once; from far off the bracket is doubled to it."""
+    for at in (0.001, 0.3, 40.0, -7.0):
+        assert _solve(lambda x, at=at: float(np.exp(at - x)), 1.0, 1.0) == pytest.approx(at, abs=1e-4)  # type: ignore[misc]
+    calls: list[float] = []
+
+    def tail(x: float) -> float:
+        calls.append(x)
+        return float(norm.sf(x))
+
+    assert _solve(tail, 0.01, 1.0, 0.0) == pytest.approx(norm.isf(0.01), abs=1e-4)
+    assert calls[:3] == [0.0, 2.0, 4.0]  # at 2 the tail is 0.023, still above
+    assert len(calls) < 10
 
 
 def test_the_level_is_spent_once_over_all_looks() -> None:

@@ -291,7 +291,12 @@ def test_nearest_legal_values() -> None:
     assert sizes.nearest(33) == 64  # on the logarithm; plainly it is nearer to 16
     assert sizes.nearest(31) == 16
     zero = Param(name="dropout", kind="grid", values=(0.0, 0.4))
-    assert [zero.nearest(v) for v in (0.19, 0.21, 0.0, -1)] == [0.0, 0.4, 0.0, 0.0]  # no logarithm of 0: plainly, for all
+    assert [zero.nearest(v) for v in (0.19, 0.21, 0.0, -1)] == [
+        0.0,
+        0.4,
+        0.0,
+        0.0,
+    ]  # no logarithm of 0: plainly, for all
     assert Param(name="dropout", kind="grid", values=(0.1, 0.4)).nearest(0.0) == 0.1
     assert Param(name="pooling", kind="choice", values=("cls", "avg")).nearest("max") == "cls"
     assert Param(name="when", kind="choice", values=("none", 3, 9)).nearest(8) == 9
