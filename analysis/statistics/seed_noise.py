@@ -54,9 +54,13 @@ class SeedNoise:
 
     @property
     def plausible(self) -> Floats:
-        """(NODES,) equally probable standard deviations: quantiles of a scaled inverse chi, at most `most`."""
+        """(k,) equally probable standard deviations: NODES quantiles of a scaled inverse chi.
+
+        Without repeats nothing tells the noise of one seed from differences of the points, and the prior would decide:
+        a value is then corrected as for the largest noise that is plausible.
+        """
         middles = (np.arange(NODES) + 0.5) / NODES
-        return np.asarray(np.minimum(self.sd * np.sqrt(self.df / chdtri(self.df, middles)), self.most))
+        return np.asarray(self.sd * np.sqrt(self.df / chdtri(self.df, middles)) if self.repeats else [self.most])
 
 
 def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) -> SeedNoise:

@@ -145,7 +145,7 @@ def judged(
     observed = float(pool.value[best])
 
     believed = posterior(*pool.pooled(), ~pool.completed, noise.plausible, picked.pairs)
-    expected = min(float(believed.mean[best]), observed)
+    expected = min(float(believed.mean[best]), observed) if picked.tried > 1 else observed  # one alone is not picked
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     looked = _looks(looks, picked, seeds)
