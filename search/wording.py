@@ -15,7 +15,10 @@ LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: what is said of the
 
 
 def headline(space: Space, ledger: Ledger, now: int) -> str:
-    """`quickstart: 12 of 16 points, best stsb_dev 71.20 (t0007), 2 failed (oom), 3m10s, 1m to 2m left`."""
+    """`quickstart: 12 of 16 points, best stsb_dev 71.20 (t0007), 2 failed (oom), 3m10s, 1m to 2m left`.
+
+    now: milliseconds since 1970; 0 where nobody drives the study: nothing is left of a time that does not pass.
+    """
     done, total = len(ledger.tried), wanted_points(space)
     parts = [f"{done}{f' of {total}' if total else ''} points"]
     if (settings := _confirms(ledger)) is not None:
@@ -40,7 +43,7 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     elapsed = ledger.elapsed(now if ledger.closed is None else None)
     parts.append(duration(elapsed))
     left = seconds_left(space, ledger, elapsed)
-    if left is not None and ledger.closed is None:
+    if left is not None and ledger.closed is None and now:
         parts.append(f"{between(*left)} left")
     return f"{space.name}: " + ", ".join(parts)
 

@@ -28,7 +28,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ import platformdirs
 
 from search.store.errors import UserError
 from search.store.parts import fetch, there
+from trainables.contract.errors import first_line
 from trainables.contract.trial_files import PAUSE_FILE, TRIALS
 from trainables.contract.whole_files import whole_file
 
@@ -65,6 +66,22 @@ def absolute(storage: str | os.PathLike[str]) -> str:
     if is_remote(text):
         return text.rstrip("/")
     return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+@contextlib.contextmanager
+def asking(storage: str) -> Iterator[None]:
+    """A storage is asked for something for the first time.
+
+    Raises: StorageError, one line, for whatever a store raises that has no credentials, no bucket or no network.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_remote(storage) and not isinstance(error, OSError):
+            raise
+        raise StorageError(f"storage {storage}: cannot be listed: {first_line(error)}") from error
 
 
 def storage_option(storage: str) -> str:
@@ -127,8 +144,9 @@ class StudyFolder:
 
     def exists(self) -> bool:
         if is_remote(self.storage):
-            filesystem, path = fsspec.core.url_to_fs(f"{self.uri}/space.yaml")
-            return bool(filesystem.exists(path)) or self.journal.exists()
+            with asking(self.storage):
+                filesystem, path = fsspec.core.url_to_fs(f"{self.uri}/space.yaml")
+                return bool(filesystem.exists(path)) or self.journal.exists()
         return self.journal.exists()
 
     def mark_pause(self, pausing: bool) -> None:
@@ -229,7 +247,7 @@ def studies(storage: str) -> list[StudyFolder]:
     Raises: StorageError when the storage cannot be listed.
     """
     found = []
-    try:
+    with asking(storage):
         filesystem, root = fsspec.core.url_to_fs(storage)
         if not filesystem.exists(root):
             return []
@@ -240,8 +258,6 @@ def studies(storage: str) -> list[StudyFolder]:
             space = f"{entry.rstrip('/')}/space.yaml"
             if filesystem.isdir(entry) and filesystem.exists(space):
                 found.append((filesystem.modified(space), folder))
-    except OSError as error:
-        raise StorageError(f"storage {storage}: cannot be listed: {error}") from error
     return [folder for _, folder in sorted(found, key=lambda pair: (pair[0], pair[1].study))]
 
 

@@ -5,11 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from harness import World, make_space
 from lives import Study
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+from search.running.runner import _to_retry
+from search.store.ledger import Trial
 
 
+def test_a_baseline_that_failed_for_a_cause_outside_it_comes_back_by_itself(tmp_path: Path) -> None:
+    def fault(trial: Trial, k: int) -> str | None:
+        return ("disk" if trial.number < 2 else "nan") if trial.number < 3 and k == 2 else None
+
+    space = make_space({"trials": 6, "baseline": "paper", "max_failed_share": 1.0}, encoder="bert-base-uncased")
+    ledger = World(space, tmp_path, fault=fault).life().ledger
+    assert ledger.trials["t0000"].trial.baseline == "paper"
+    assert ledger.stops == {"failed:disk": 2, "failed:nan": 1, "completed": 3}
+    assert _to_retry(ledger, None) == ["t0000"]
+    assert _to_retry(ledger, "outside") == ["t0000", "t0001"]
+    assert _to_retry(ledger, "nan") == ["t0000", "t0002"]
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_failed_trials_come_back_when_asked_for(tmp_path: Path) -> None:
     columns = {"sleep": "0", "fault": "kill_while", "marker": str(tmp_path / "broken"), "above": "0"}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import s3fs
 import yaml
 from click.testing import CliRunner
 from lives import ROOT, SEARCH, Study
@@ -193,6 +194,43 @@ def test_a_head_that_somebody_started(tmp_path: Path) -> None:
     study.environment.clear()
     assert study.command("resume", study.name, "--set", "search.trials=4")[0] == 0
     assert list(study.ends().values()) == ["completed"] * 4
+
+
+def test_a_ray_that_does_not_start_is_tried_twice_and_leaves_no_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def times_out(folder: Path) -> None:
+        asked.append(folder)
+        raise RuntimeError("The current node timed out during startup.\nIt may be that ...")
+
+    monkeypatch.setattr("search.running.private_ray._init", times_out)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    study = Study(tmp_path)
+    done = CliRunner().invoke(main, ["run", str(study.file), "--storage", str(study.storage)])
+    assert done.exit_code == 2
+    said = "Ray does not start on this machine (tried 2 times): The current node timed out during startup."
+    assert done.output.splitlines()[-1] == said
+    assert len(asked) == 2
+    assert not asked[0].parent.exists()
+    assert CliRunner().invoke(main, ["list", "--storage", str(study.storage)]).output.startswith("no study")
+
+
+@pytest.mark.parametrize("words", [["run"], ["list"], ["status"], ["resume", "x"], ["confirm", "x"]])
+def test_a_bucket_without_credentials_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    given = [str(Study(tmp_path).file)] if words == ["run"] else []
+    done = CliRunner().invoke(main, [*words, *given, "--storage", "s3://bucket-of-nobody/runs"])
+    assert done.exit_code == 2, done.output
+    wanted = "storage s3://bucket-of-nobody/runs: cannot be listed: Unable to locate credentials"
+    assert done.output.splitlines()[-1] == wanted
 
 
 def test_other_software_than_at_the_studys_start_is_said(tmp_path: Path) -> None:

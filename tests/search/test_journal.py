@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "kept"), [(0.5, 0.5), (float("nan"), None), (float("inf"), None), (None, None)])
 def test_only_finite_values_are_stored(value: float | None, kept: float | None) -> None:
     assert finite(value) == kept
+
+
+def test_what_a_power_cut_may_not_take_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts and ends, not every evaluation."""
+    world = World(make_space({"trials": 2}), tmp_path)
+    synced: list[str] = []
+    path = world.folder.journal
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_text().splitlines()[-1]))
+    world.life()
+    kinds = [json.loads(line)["e"] for line in path.read_text().splitlines()]
+    assert [json.loads(line)["e"] for line in synced] == [kind for kind in kinds if kind != "eval"]
+    assert kinds.count("end") == 2

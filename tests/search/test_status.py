@@ -53,7 +53,14 @@ def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFix
     assert status.state == "died"
     assert status.paused == len(ledger.open_trials) > 0
     print_status(str(world.root), "fake-1", "table")
-    assert "go on: search resume fake-1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "go on: search resume fake-1" in shown
+    assert "running" not in shown, "nothing runs where nobody drives"
+    assert " left" not in shown
+    print_studies(str(world.root), "table")
+    shown = capsys.readouterr().out
+    assert "died" in shown
+    assert "running" not in shown
 
 
 def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
