@@ -12,7 +12,7 @@ from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means
 from trainables.contract.spec import Evaluation, Verdict
 
-RACE_LEVEL = 0.05  # chance, over all points of a race, to give up one that is as good as the leader
+RACE_LEVEL = 0.05  # of one look, shared out over the rivals; what a race comes to is in `ConfirmPlan`
 RACE_SEEDS = 3  # common seeds before two points are compared
 
 
@@ -22,7 +22,9 @@ class ConfirmPlan:
     Seeds start after those of the search, so that a value that won by the luck of its seed does not keep its luck.
     All points get the same seeds: a seed's draw of data and initialisation is common to them, and differences over
     seeds are paired. A point that a one-sided paired t-test finds worse than the leader (level `RACE_LEVEL` divided by
-    the number of rivals: Bonferroni) gets no further seeds; the baseline always gets all.
+    the number of rivals) gets no further seeds; the baseline always gets all. The leader is the luckiest so far and is
+    looked at again after every seed: of 4 equal points one is given up in 27 % of races over 5 seeds, 55 % over 20; of
+    11 in 40 and 78 % (`python -m benchmarks confirming`).
 
     Raises: ValueError when the study has no completed point.
     """
