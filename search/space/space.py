@@ -16,7 +16,9 @@ from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.plugins import Plugin
 from trainables.contract.registry import declared
 
-TRAIN_KEYS = ("max_examples", "epochs", "eval_examples", "eval_steps", "precision", "checkpoint_seconds")
+TRAIN_KEYS = (
+    "max_examples", "epochs", "eval_examples", "eval_steps", "precision", "micro_batch", "checkpoint_seconds",
+)  # fmt: skip
 NO_PRESET = "none"
 PAPER = "paper"
 
@@ -123,6 +125,8 @@ class Space:
                 del out["data"][later]
         if not self.metric.holdout:
             del out["metric"]["holdout"]
+        if train.get("micro_batch", 0) is None:
+            del train["micro_batch"]
         out["search"]["start"] = list(self.search.start)
         if not self.search.start:
             del out["search"]["start"]

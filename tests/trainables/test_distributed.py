@@ -13,6 +13,7 @@ from trainables.methods.method import Batch
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
 from trainables.training.distributed import World
+from trainables.training.gradient_cache import encode_in_pieces
 
 pytestmark = pytest.mark.costly
 
@@ -20,12 +21,14 @@ CONFIG = SimcseConfig(dropout=0.0)
 BATCH = Batch(np.arange(21))  # odd: the shares differ
 
 
-def gradients(world: World) -> dict[str, torch.Tensor]:
+def gradients(world: World, micro_batch: int = len(BATCH)) -> dict[str, torch.Tensor]:
     network = toy.ToyNetwork(CONFIG, seed=0)
     whole = views(toy.examples(), BATCH, CONFIG, np.random.default_rng(0))
     mine = world.share(len(BATCH))
-    pooled = network.encode({role: rows[mine] for role, rows in whole.items()})
+    share = {role: rows[mine] for role, rows in whole.items()}
+    pooled, carry = encode_in_pieces(network.encode, share, micro_batch, world.device)
     loss(network.project({role: world.gather(v) for role, v in pooled.items()}), CONFIG).backward()
+    carry()
     world.reduce_gradients(network)
     return {name: p.grad for name, p in network.named_parameters()}
 
@@ -37,6 +40,7 @@ def worker(rank: int, folder: str) -> None:
     network = toy.ToyNetwork(CONFIG, seed=0)
     result = {
         "gradients": gradients(world),
+        "in pieces": gradients(world, micro_batch=4),
         "embedded": world.sharded(network.embed)(rows),
         "agreed": world.agree("prune" if rank == 0 else None),
     }
@@ -51,8 +55,9 @@ def test_two_workers_equal_one_device(tmp_path):
     for rank in (0, 1):
         result = torch.load(tmp_path / f"{rank}.pt")
         for name, gradient in expected.items():
-            difference = (result["gradients"][name] - gradient).norm() / gradient.norm().clamp_min(1e-3)
-            assert difference < 1e-5, name
+            for way in ("gradients", "in pieces"):
+                difference = (result[way][name] - gradient).norm() / gradient.norm().clamp_min(1e-3)
+                assert difference < 1e-5, (way, name)
         assert torch.allclose(result["embedded"], toy.ToyNetwork(CONFIG, seed=0).embed(rows))
         assert result["agreed"] == "prune"
 

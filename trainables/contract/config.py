@@ -35,6 +35,12 @@ class RunConfig:
     precision: str = knob(
         "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
     )
+    micro_batch: int | None = knob(
+        None,
+        "examples that a worker encodes at a time, null = its whole share; memory is of so many, the gradient "
+        "that of the whole batch (GradCache, arXiv:2101.06983)",
+        kind="int", low=1, optional=True,
+    )  # fmt: skip
     checkpoint_seconds: float = knob(
         60.0,
         "work lost at most when a trial's process dies, or 20 times what a save takes; 0 = save at every step",
@@ -71,4 +77,6 @@ class EncoderConfig(RunConfig):
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
         if v["head_at"] == "train_and_test" and v["pooling"] != "cls":
             return [("head_at", f"train_and_test needs pooling cls, got {v['pooling']} (a head exists only there)")]
+        if v["mlm_weight"] and v["micro_batch"]:
+            return [("micro_batch", "does not go with mlm_weight: its term is over the whole batch")]
         return []

@@ -18,9 +18,11 @@ from trainables.contract.metric_names import DEVICE_MEMORY
 from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
+from trainables.encoders.views import Views
 from trainables.methods.method import Batch
 from trainables.training.checkpoint import BackgroundWriter, snapshot
 from trainables.training.distributed import World
+from trainables.training.gradient_cache import encode_in_pieces
 from trainables.training.precision import in_bf16
 from trainables.training.setup import TrainingSetup
 
@@ -132,8 +134,9 @@ class Training:
         mine = world.share(len(batch))
         self.network.train()
         share = {role: rows[mine] for role, rows in views.items()}
+        with torch.set_grad_enabled(self.method.loss is not None):
+            pooled, carry = self._vectors(share)
         with self._autocast(), torch.set_grad_enabled(self.method.loss is not None):
-            pooled = self.network.encode(share)
             gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
             z = self.network.project(gathered)
         if self.method.loss is not None:
@@ -142,6 +145,7 @@ class Training:
                 own = self.network.own_loss(share, pooled, rng)
             total = loss if own is None else loss + own / world.size
             total.backward()  # type: ignore[no-untyped-call]
+            carry()
             self._descend()
             self.losses.append(loss.detach())
         self.network.after_step()
@@ -149,6 +153,18 @@ class Training:
         self.progress.examples += len(batch)
         if self.progress.step % LOSS_CHECK_STEPS == 0:
             self._mean_loss()
+
+    def _vectors(self, share: Views) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        """This worker's vectors, and what is to be called after backward, see `encode_in_pieces`."""
+
+        def encode(views: Views) -> dict[str, Tensor]:
+            with self._autocast():  # one for each piece: it keeps what it has cast, also from where there is no graph
+                return self.network.encode(views)
+
+        size = self.config.micro_batch
+        if size is None or size >= max(map(len, share.values())):
+            return encode(share), lambda: None
+        return encode_in_pieces(encode, share, size, self.world.device)
 
     def _descend(self) -> None:
         assert self.optimiser is not None

@@ -118,6 +118,13 @@ class DiffcseConfig(EncoderConfig):
     mask_share: float = knob(0.3, "share of tokens that the generator fills in", above=0, below=1)
     difference_weight: float = knob(0.005, "lambda of replaced-token detection (Eq. 4)", low=0)
 
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = list(EncoderConfig.conflicts(v))
+        if v["micro_batch"] and v["difference_weight"]:
+            found.append(("micro_batch", "does not go with difference_weight: its term is over the whole batch"))
+        return found
+
 
 def _check_negation(spec: Mapping[str, Any]) -> None:
     """Pre-flight: a parser is there. Raises: ParserError, DataError."""

@@ -1,0 +1,119 @@
+"""A batch encoded in pieces has the gradient of the whole, whatever the method, its head and its draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_methods import spec_of
+
+from search.space import SpaceError, space_from
+from trainables.contract.registry import method_names
+from trainables.methods.method import load_method
+from trainables.training.distributed import World
+from trainables.training.gradient_cache import encode_in_pieces
+from trainables.training.loop import Training
+from trainables.training.trial import ProcessCache, run_trial
+
+pytestmark = pytest.mark.costly
+
+SIZE = 3  # of batches of 8: the last piece is smaller
+OWN = {"diffcse": {"difference_weight": 0.0}, "consert": {"dropout": 0.1}}
+TRAINED = [name for name in method_names() if load_method(name).loss is not None]
+
+
+@pytest.fixture(scope="module")
+def warm():
+    return ProcessCache()
+
+
+def first_gradients(monkeypatch, spec, warm):
+    """The gradients of a trial's first step, by parameter."""
+    seen: list[dict[str, torch.Tensor]] = []
+    descend = Training._descend
+
+    def kept(self):
+        seen.append({n: p.grad.double() for n, p in self.network.named_parameters() if p.grad is not None})
+        descend(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_descend", kept)
+        outcome = run_trial(spec, lambda _: "go", kept=warm)
+    assert outcome.stop == "completed", outcome.traceback
+    return seen[0]
+
+
+def assert_equal(ours, theirs, tolerance=1e-5):
+    assert ours.keys() == theirs.keys()
+    total = torch.cat([g.flatten() for g in theirs.values()]).norm()
+    assert total > 0
+    for name, gradient in theirs.items():
+        assert (ours[name] - gradient).norm() <= tolerance * max(total, gradient.norm()), name
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_with_the_draws_of_its_pieces(name, warm, tmp_path, monkeypatch):
+    """Against one graph over the same pieces, so that dropout, cutoff and augmentation draw the same."""
+
+    def one_graph(self, share):
+        rows = max(map(len, share.values()))
+        parts = [self.network.encode({r: v[at : at + SIZE] for r, v in share.items()}) for at in range(0, rows, SIZE)]
+        return {role: torch.cat([part[role] for part in parts]) for role in parts[0]}, lambda: None
+
+    own = OWN.get(name, {})
+    ours = first_gradients(monkeypatch, spec_of(name, tmp_path / "ours", micro_batch=SIZE, **own), warm)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_vectors", one_graph)
+        theirs = first_gradients(monkeypatch, spec_of(name, tmp_path / "theirs", **own), warm)
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("head", ["mlp_bn", "none"])
+def test_without_dropout_the_pieces_are_the_whole_batch(head, warm, tmp_path, monkeypatch):
+    ours, theirs = (
+        first_gradients(monkeypatch, spec_of("simcse", tmp_path / str(size), dropout=0.0, head=head, **size), warm)
+        for size in ({"micro_batch": 1}, {})
+    )
+    assert_equal(ours, theirs)
+
+
+def test_only_one_piece_has_a_graph_and_the_draws_go_on_behind_the_last():
+    weight = torch.ones(4, requires_grad=True)
+    graphs = []
+
+    def encode(views):
+        graphs.append((torch.is_grad_enabled(), len(views["anchor"])))
+        noise = torch.rand(len(views["anchor"]), 4)
+        return {"anchor": noise * weight, "fixed": noise}
+
+    rows = [np.arange(3)] * 7
+    torch.manual_seed(0)
+    vectors, carry = encode_in_pieces(encode, {"anchor": rows}, 3, World().device)
+    drawn = torch.rand(1)
+    (vectors["anchor"] ** 2).sum().backward()
+    carry()
+    after = torch.rand(1)
+    assert graphs == [(False, 3), (False, 3), (False, 1), (True, 3), (True, 3), (True, 1)]
+    torch.manual_seed(0)
+    noise = torch.cat([torch.rand(3, 4), torch.rand(3, 4), torch.rand(1, 4)])
+    assert torch.equal(vectors["anchor"], noise)
+    assert torch.allclose(weight.grad, 2 * (noise**2).sum(0))
+    assert torch.equal(drawn, torch.rand(1))
+    assert torch.equal(after, torch.rand(1))
+
+
+@pytest.mark.parametrize(
+    ("params", "train", "message"),
+    [
+        ({"mlm_weight": 0.1}, {"micro_batch": 8}, "micro_batch: does not go with mlm_weight"),
+        ({}, {"micro_batch": 0}, "train.micro_batch: expected"),
+    ],
+)
+def test_what_cannot_be_done_in_pieces_is_refused(params, train, message):
+    space = {
+        "name": "x", "method": "simcse", "encoder": "builtin:tiny",
+        "data": {"train": "builtin", "dev": ["builtin"], "language": "en"}, "metric": {"name": "builtin_dev"},
+        "params": {"learning_rate": {"choice": [1e-5, 1e-4]}, **params}, "search": {"trials": 2}, "train": train,
+    }  # fmt: skip
+    with pytest.raises(SpaceError, match=message):
+        space_from(space)
