@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.statistics.evaluated import SeedValues
+from analysis.statistics.seed_noise import seed_noise
+from analysis.statistics.study_verdict import study_prior
 from analysis.tables.study import Study
 from search.schema import stored
 
@@ -151,11 +154,11 @@ def _baseline(study: Study) -> float | None:
 
 
 def seed_error(study: Study) -> float | None:
-    """Standard deviation of one trial over seeds, as printed: pooled over the study's own repeats.
+    """Standard deviation of one trial over seeds, as printed: the verdict's.
 
     None where no seed was repeated: then no error is known that could be drawn.
     """
-    repeated = study.points[study.points["n"] > 1]
-    squares = ((repeated["n"] - 1) * repeated["sd"] ** 2).sum()
-    degrees = int((repeated["n"] - 1).sum())
-    return study.metric.scale * float(np.sqrt(squares / degrees)) if degrees else None
+    values = SeedValues.of(study.trials, study.metric.sign)
+    if not values.within()[1]:
+        return None
+    return study.metric.scale * seed_noise(values, prior=study_prior(study)).sd

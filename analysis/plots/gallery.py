@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
 from analysis.plots.style import GREY
+from analysis.statistics.evaluated import Evaluated
 from analysis.statistics.importance import Importance
 from analysis.statistics.worth import worth, worth_line
 from analysis.tables.axes import Axis, study_axes
@@ -129,15 +130,20 @@ def _pareto(study: Study, label: str) -> Picture | None:
 
 
 def _scatter(study: Study) -> Picture | None:
-    """Of the best completed trial whose similarities are stored."""
+    """Of the best configuration's best trial whose similarities are stored, else of the best such trial at all."""
+    points = Evaluated.of(study.points, study.metric.sign)
+    if not points.completed.any():
+        return None
+    named = points.run_ids[points.best(points.nameable())]
     done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
-    for _, row in done.sort_values("value", ascending=study.metric.sign < 0).head(5).iterrows():
+    ranked = done.assign(other=~done["run_id"].isin(named), order=-study.metric.sign * done["value"])
+    for _, row in ranked.sort_values(["other", "order"]).head(5).iterrows():
         data = collect_models.scatters(study.similarities(row["run_id"]) or {}, study.space.get("data", {}))
         if data:
             caption = f"Cosine against gold score of every dev pair, trial {row['trial']}; Spearman x 100 above."
             if any(one.labels for one in data):
                 caption += " The colour is the pair's label."
-            return Picture("scatter", caption, draw_models.scatter(data))
+            return Picture("scatter", caption, draw_models.scatter(data, f"trial {row['trial']}"))
     return None
 
 

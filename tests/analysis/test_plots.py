@@ -16,7 +16,7 @@ from small_store import SmallStore
 from analysis.papers.compare import compare
 from analysis.papers.published import paper_table
 from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
-from analysis.plots.gallery import NAMES, gallery, random_counterpart
+from analysis.plots.gallery import NAMES, _scatter, gallery, random_counterpart
 from analysis.plots.style import save
 from analysis.reading.store import find_study, open_store
 from analysis.statistics.correlation import expected_best
@@ -24,6 +24,7 @@ from analysis.statistics.importance import importance
 from analysis.statistics.worth import worth, worth_line
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study, read_study
+from search.schema import SEED_SD
 from trainables.data.sets import load_pairs
 
 pytestmark = pytest.mark.costly
@@ -181,8 +182,8 @@ def test_bars_are_one_standard_deviation_over_seeds() -> None:
     points = [{"a": 0.1}, {"a": 0.1}, {"a": 0.2}, {"a": 0.2}, {"a": 0.2}, {"a": 0.3}]
     values = [0.10, 0.12, 0.30, 0.33, 0.36, 0.5]
     study = memory_study(points, values, {"a": {"float": [0, 1]}})
-    # squares about the means .11 and .33, over 1 + 2 degrees of freedom
-    by_hand = 100 * ((2 * 0.01**2 + 2 * 0.03**2) / 3) ** 0.5
+    # squares about the means .11 and .33, 1 + 2 degrees of freedom, and the prior's 3: the verdict's noise
+    by_hand = 100 * ((3 * SEED_SD**2 + 2 * 0.01**2 + 2 * 0.03**2) / 6) ** 0.5
     assert collect_search.seed_error(study) == pytest.approx(by_hand)
     (ax,) = draw_search.pareto(collect_search.pareto(study), "x").axes
     (bars,) = ax.containers
@@ -227,3 +228,15 @@ def test_categories_are_drawn_where_they_are_and_clipping_is_said(study: Study) 
     low, high = drawn_contour.get_clim()
     assert low <= surface.values.min()
     assert high >= surface.values.max()
+
+
+def test_the_scatter_is_of_the_configuration_that_is_named_best() -> None:
+    """Not of the luckiest seed; the figure says whose it is."""
+    points = [{"a": 0.1}, {"a": 0.1}, {"a": 0.2}, {"a": 0.2}]
+    found = memory_study(points, [0.50, 0.90, 0.72, 0.74], {"a": {"float": [0, 1]}})
+    arrays = {name: np.arange(5, dtype=np.float32) for name in ("stsb_dev", "stsb_gold")}
+    object.__setattr__(found, "similarities", lambda _: arrays)
+    picture = _scatter(found)
+    assert picture is not None
+    assert "trial t0003" in picture.caption
+    assert picture.figure.get_suptitle() == "trial t0003"
