@@ -23,7 +23,7 @@ from search.space.encoder_fit import encoder_notes
 from search.space.outside import changed
 from search.store.environment import moved_on
 from search.store.errors import UserError
-from search.store.journal import Journal
+from search.store.journal import Journal, JournalWriteError
 from search.store.layout import StudyFolder, storage_option
 from search.store.lease import lease
 from search.store.ledger import Event, Ledger
@@ -225,7 +225,10 @@ class Life:
         finally:
             self.phases.close()
             display.stop()
-            driver.close_life()
+            try:
+                driver.close_life()
+            except JournalWriteError as error:  # what it says is what a later life goes on from
+                driver.status, driver.reason = "failed", str(error)
 
     def _plan(self, stage: Stage, journal: Journal, display: Display) -> Plan | None:
         """The stage's plan as the journal stands now; None for a later stage that has lost its ground."""
@@ -247,7 +250,9 @@ class Life:
         return plan
 
     def _status(self, ledger: Ledger) -> Status:
-        """Of the study: the worst that a stage has come to."""
+        """Of the study: the worst that a stage has come to; one that could not even say so has failed."""
+        if self.drivers and self.drivers[-1].status == "failed":
+            return "failed"
         return next((status for status in WORST_FIRST if status in ledger.stages.values()), "interrupted")
 
     def _exit_code(self, ledger: Ledger) -> int:

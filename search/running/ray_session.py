@@ -84,7 +84,9 @@ def _cluster(address: str) -> Iterator[None]:
         with kept():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, ValueError) as error:
-        raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}") from error
+        # Ray sends no token to an address that it is given, unless told to: it may be anybody's
+        token = "" if "RAY_AUTH_MODE" in os.environ else " (a head that asks for a token: set RAY_AUTH_MODE=token)"
+        raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}{token}") from error
     try:
         yield
     finally:

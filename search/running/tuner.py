@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -180,6 +181,8 @@ def describe(error: BaseException | None) -> Fault:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, DeviceFault):
         return Fault("device", cause.reason, cause.text, cause.node)
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Fault("disk", last_line(cause), text)
     return Fault("error", f"{type(cause).__name__}: {last_line(cause)}", text)
 
 

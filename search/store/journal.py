@@ -5,6 +5,7 @@ It is written first; the Optuna study and the tracker follow it and are brought 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -25,6 +26,10 @@ class JournalError(UserError):
     """A journal has a line that cannot be, or that does not follow from those before it."""
 
 
+class JournalWriteError(UserError):
+    """The journal cannot be written: its disk is full, or gone."""
+
+
 class Journal:
     """Appends events to the file and keeps the ledger in step. One writer at a time (the study's lock sees to it).
 
@@ -39,12 +44,18 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, kind: str, time: int, **fields: Any) -> Event:
-        """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations."""
+        """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations.
+
+        Raises: JournalWriteError when the disk is full.
+        """
         event: Event = {"e": kind, "t": time, **fields}
-        self._file.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
-        self._file.flush()
-        if kind in SYNCED:
-            os.fsync(self._file.fileno())
+        try:
+            self._file.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
+            self._file.flush()
+            if kind in SYNCED:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise JournalWriteError(f"{self._file.name}: cannot be written: {error.strerror or error}") from error
         self.ledger.apply(event)
         return event
 
@@ -53,7 +64,8 @@ class Journal:
         return int(self.clock() * 1000)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # `append` has told of what could not be written
+            self._file.close()
 
 
 def fold(path: Path, ledger: Ledger) -> Ledger:

@@ -6,6 +6,7 @@ plan.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -312,7 +313,8 @@ class Driver:
         self.status, self.reason = status, reason
         if pause and not self.pausing:
             self.pausing = True
-            self.folder.mark_pause(True)
+            with contextlib.suppress(OSError):  # a full disk: the trials stop without a state of their last moments
+                self.folder.mark_pause(True)
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._observe(self._journal.append(kind, self._now(), **fields))

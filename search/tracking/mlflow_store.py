@@ -73,7 +73,7 @@ def _keep_empty(whole: Path, kept: Path) -> None:
 def quiet_loggers() -> None:
     """MLflow and Alembic say nothing of their migrations. To be called after MLflow's import, which sets levels."""
     for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # its errors are ours to tell, in one line
 
 
 def trouble(error: BaseException) -> str:

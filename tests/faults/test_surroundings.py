@@ -172,7 +172,9 @@ def test_a_head_that_somebody_started(tmp_path: Path) -> None:
     """It has no GPU and no autoscaler: trials that may do without take its CPUs, and it outlives the search."""
     port, temp = nobody_listens(), Path(tempfile.mkdtemp(dir="/tmp"))
     words = f"start --head --port={port} --num-cpus=1 --include-dashboard=false --temp-dir={temp} --block"
-    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": f"{SEARCH}:{ROOT}"}
+    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {
+        "PYTHONPATH": f"{SEARCH}:{ROOT}", "RAY_AUTH_MODE": "disabled"
+    }  # fmt: skip
     command = [sys.executable, "-m", "ray.scripts.scripts", *words.split(), "--disable-usage-stats"]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as head:
         try:
@@ -180,7 +182,7 @@ def test_a_head_that_somebody_started(tmp_path: Path) -> None:
             while socket.socket().connect_ex(("127.0.0.1", port)) != 0 and time.monotonic() < until:
                 time.sleep(0.2)
             study = Study(tmp_path, trials=3)
-            study.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
+            study.environment = {"RAY_ADDRESS": f"127.0.0.1:{port}", "RAY_AUTH_MODE": "disabled"}
             code, text = study.command("run", str(study.file), "--name", study.name)
             assert code == 0, text
             assert "no node has a GPU" not in text
