@@ -10,6 +10,7 @@ from typing import Any
 from search.running.life import SEARCH, Life, Options, Stage
 from search.running.result import StudyResult
 from search.space import Space, load_space
+from search.space.encoder_fit import encoder_notes
 from search.store.environment import environment
 from search.store.errors import UserError
 from search.store.journal import Journal, fold, salvage
@@ -46,7 +47,7 @@ def run_study(
 
     def write(folder: StudyFolder) -> None:
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
-        folder.environment.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
+        folder.environment.write_text(json.dumps(environment(encoder_notes(space)), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
         journal.append("space", journal.now(), space=space.resolved())
         if memory:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ from typing import Any
 PACKAGES = ("contrastive-search", "torch", "transformers", "tokenizers", "ray", "optuna", "mlflow", "numpy", "scipy")
 
 
-def environment() -> dict[str, Any]:
-    """Facts for `environment.json`; unknown ones are None. Neither torch nor Ray is imported."""
+def environment(encoder: Sequence[str] = ()) -> dict[str, Any]:
+    """Facts for `environment.json`; unknown ones are None. Neither torch nor Ray is imported.
+
+    Args: encoder: what is to be known of it, as why its batches are padded.
+    """
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "commit": commit(Path(__file__).parents[2]),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
         "gpus": _lines(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]),
+        **({"encoder": list(encoder)} if encoder else {}),
     }
 
 

@@ -19,6 +19,9 @@ from faulty_job import DEVICE, DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount
 from harness import make_space
 from rich.console import Console
 
+from analysis.reading.store import find_study, open_store
+from analysis.tables import reproduction
+from analysis.tables.study import read_study
 from search import schema
 from search.running import tuner
 from search.running.result import StudyResult, closing_lines
@@ -315,10 +318,16 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
         resume_study(storage, "other", options=options())
 
 
-def test_the_journal_is_json_lines(tmp_path: Path) -> None:
+def test_the_journal_is_json_lines_and_the_encoders_notes_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    note = "batches are padded: no packed attention"
+    monkeypatch.setattr("search.running.runner.encoder_notes", lambda _: [note])
     result = run_study(make_space({"trials": 1, "concurrent": 1}), str(tmp_path / "runs"), options=options())
     kinds = [json.loads(line)["e"] for line in result.folder.journal.read_text().splitlines()]
     assert kinds == ["space", "life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
+    store = open_store(result.tracking_uri)
+    assert reproduction.environment(read_study(store, find_study(store, result.folder.study)))["encoder"] == note
 
 
 def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
