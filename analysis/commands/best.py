@@ -30,8 +30,8 @@ def best(
     from analysis.statistics.study_verdict import study_verdict
     from analysis.statistics.worth import worth, worth_line
     from analysis.tables.ranking import rank_points, rank_trials
-    from analysis.writing.output import as_csv, as_document, text_table
-    from analysis.writing.ranking_rows import printed, records
+    from analysis.writing.output import as_csv, as_document, paragraphs, terminal_width, text_table
+    from analysis.writing.ranking_rows import least_important, printed, records
     from analysis.writing.state_text import state_lines, unit_lines
     from analysis.writing.verdict_text import held_lines, verdict_lines
 
@@ -52,9 +52,11 @@ def best(
         }  # fmt: skip
         click.echo(as_document(content, style))
         return
-    lines = [*state, *unit_lines(found), "", text_table(printed(rows, found.metric)), ""]
-    lines += [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
+    width = terminal_width()
+    ranking = text_table(printed(rows, found.metric), width, least_important(found.searched))
+    lines = [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
     if (search := worth(found)) is not None:
         lines.append(worth_line(search, found.metric))
     lines.append(f"Checkpoint of the best: {export}")
-    click.echo("\n".join(lines))
+    click.echo(paragraphs([*state, *unit_lines(found)], width))
+    click.echo(f"\n{ranking}\n\n{paragraphs(lines, width)}")

@@ -22,7 +22,7 @@ def importance(
     import numpy as np
 
     from analysis.statistics.importance import importance as measure
-    from analysis.writing.output import as_csv, as_document, text_table
+    from analysis.writing.output import as_csv, as_document, paragraphs, terminal_width, text_table
     from analysis.writing.report import importance_rows
 
     found = study_of(storage, tracking_uri, study, metric)
@@ -33,4 +33,4 @@ def importance(
         content = {"study": found.name, "metric": found.metric.name, **asdict(measured), "note": measured.note}
         click.echo(as_document(content, style))
     else:
-        click.echo(f"{text_table(importance_rows(measured))}\n\n{measured.note}")
+        click.echo(f"{text_table(importance_rows(measured))}\n\n{paragraphs([measured.note], terminal_width())}")

@@ -30,8 +30,8 @@ def table(
     from analysis.reading.store import studies as all_studies
     from analysis.tables.ranking import rank_points, rank_trials
     from analysis.tables.study import read_study
-    from analysis.writing.output import as_csv, as_document, text_table
-    from analysis.writing.ranking_rows import printed, records
+    from analysis.writing.output import as_csv, as_document, terminal_width, text_table
+    from analysis.writing.ranking_rows import least_important, printed, records
     from analysis.writing.state_text import state_lines
 
     store = opened(storage, tracking_uri)
@@ -43,7 +43,8 @@ def table(
         ranked = rank_points(study.points, study.metric) if points else rank_trials(study.trials, study.metric)
         found = records(ranked, study.searched)
         rows += [{"study": study.name, **row} for row in found]
-        texts += [*state_lines(study), text_table(printed(found, study.metric)), ""]
+        least = least_important(study.searched)
+        texts += [*state_lines(study), text_table(printed(found, study.metric), terminal_width(), least), ""]
     if style == "table":
         click.echo("\n".join(texts).rstrip("\n"))
     elif style == "csv":

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import math
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 FORMATS = ("table", "json", "csv", "yaml")
+GAP = 2  # blanks between two columns
 
 
-def text_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Columns aligned, to the right where every cell is a number; columns that are empty throughout are left out."""
+def terminal_width() -> int | None:
+    """Characters of a line where somebody reads along on a terminal; None for files and pipes, which get all."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def paragraphs(lines: Sequence[str], width: int | None) -> str:
+    """Each line wrapped at words to `width`, or as it is."""
+    if width is None:
+        return "\n".join(lines)
+    wrap = functools.partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(part for line in lines for part in (wrap(line) or [""]))
+
+
+def text_table(rows: Sequence[Mapping[str, str]], width: int | None = None, least: Sequence[str] = ()) -> str:
+    """Columns aligned, to the right where every cell is a number; columns that are empty throughout are left out.
+
+    Args: width: of a line; columns are left out until they fit it, those of `least` first, and that is said.
+    """
     if not rows:
         return ""
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    hidden = []
+    for name in [name for name in least if name in columns]:
+        if width is not None and sum(widths[n] + GAP for n in columns) - GAP > width:
+            columns.remove(name)
+            hidden.append(name)
     right = {name for name in columns if all(_is_number(row[name]) for row in rows if row[name])}
     lines = [{name: name for name in columns}, *rows]
-    return "\n".join(
+    shown = [
         "  ".join(f"{line[n]:>{widths[n]}}" if n in right else f"{line[n]:<{widths[n]}}" for n in columns).rstrip()
         for line in lines
-    )
+    ]
+    return "\n".join([*shown, *([f"(not shown at {width} columns: {', '.join(hidden)})"] if hidden else [])])
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

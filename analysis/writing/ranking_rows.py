@@ -47,6 +47,11 @@ def printed(records: Sequence[Mapping[str, Any]], metric: Metric) -> list[dict[s
     return [_cells(record, metric) for record in records]
 
 
+def least_important(searched: Sequence[str]) -> list[str]:
+    """Columns of the table in the order in which a narrow terminal does without them."""
+    return ["seconds", "examples", "seed", *reversed(searched), "sd", "n"]
+
+
 def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
     seeds = record.get("seeds") or [record["seed"]]
     cells = {

@@ -187,15 +187,19 @@ def print_studies(storage: str, form: str) -> None:
 
 
 def _print_table(found: Sequence[StudyStatus]) -> None:
+    """A study is one line: on a narrow terminal that cuts it where it ends, no value is taken apart."""
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "method", "state", "points", "best", "failed", "took"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
     for s in found:
         of = f"/{s.of}" if s.of else ""
         best = f"{s.metric} {number(s.best)}" if s.best is not None else ""
         failed = ", ".join(f"{n} {kind}" for kind, n in s.failed.items())
         table.add_row(s.study, s.method, s.state, f"{s.points}{of}", best, failed, duration(s.elapsed_s))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    needed = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
 
 
 def listing(statuses: Sequence[StudyStatus], form: str) -> str:

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from small_store import SPACE, SmallStore, fill
 
 from analysis.commands.main import COMMANDS, main
+from analysis.writing.output import paragraphs, text_table
 
 pytestmark = pytest.mark.costly
 
@@ -193,3 +194,16 @@ def test_help_is_not_cut_and_defaults_are_said(command: str) -> None:
     assert "[MLFLOW_TRACKING_URI, else mlflow.db in the storage]" in text
     defaults = {"table": "[newest study]", "compare": "[every study of the table]"}
     assert defaults.get(command, "newest") in text
+
+
+def test_a_narrow_terminal_takes_no_number_apart() -> None:
+    rows = [{"rank": "1", "trial": "t0000", "x_dev": "71.23", "seed": "0", "learning_rate": "1.23e-05", "note": "best"}]
+    wide = text_table(rows, None, ("seed", "learning_rate"))
+    assert text_table(rows, len(wide.splitlines()[0]), ("seed", "learning_rate")) == wide
+    narrow = text_table(rows, 30, ("seed", "learning_rate"))
+    assert narrow.splitlines()[0].split() == ["rank", "trial", "x_dev", "note"]
+    assert narrow.splitlines()[-1] == "(not shown at 30 columns: seed, learning_rate)"
+    said = paragraphs(["Expected value: 55.32, 0.20 below the measured.", "", "Next."], 20)
+    assert all(len(line) <= 20 for line in said.splitlines())
+    assert said.split() == ["Expected", "value:", "55.32,", "0.20", "below", "the", "measured.", "Next."]
+    assert paragraphs(["as it is " * 20], None) == "as it is " * 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == as_json
     print_studies(str(world.root / "none"), "table")
     assert "no study in" in capsys.readouterr().out
+
+
+def test_a_study_is_one_line_of_the_list_at_any_width(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.life()
+    monkeypatch.setenv("COLUMNS", "40")
+    print_studies(str(world.root), "table")
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split()[0] == "study"
+    assert re.match(r"fake-1 .* stsb_dev 7\d\.\d\d ", line)
 
 
 def test_lines_for_a_log_file(world: World) -> None:
