@@ -50,7 +50,9 @@ def text_table(rows: Sequence[Mapping[str, str]], width: int | None = None, leas
         "  ".join(f"{line[n]:>{widths[n]}}" if n in right else f"{line[n]:<{widths[n]}}" for n in columns).rstrip()
         for line in lines
     ]
-    return "\n".join([*shown, *([f"(not shown at {width} columns: {', '.join(hidden)})"] if hidden else [])])
+    if hidden:
+        shown.append(paragraphs([f"(not shown at {width} columns: {', '.join(hidden)})"], width))
+    return "\n".join(shown)
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
