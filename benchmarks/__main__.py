@@ -19,6 +19,7 @@ import click
 NAMES = {
     "peer": "(a), (b) whole search against sentence-transformers' hyperparameter_search",
     "packing": "(c) step time packed against padded, per method",
+    "micro_batch": "memory and time an example of a batch of 4,096 encoded in pieces, beside batches that fit",
     "pages": "training and evaluation with 2 MB pages against 4 kB",
     "startup": "(d) trial start-up of no-op trials, one and two workers",
     "driver": "(e) driver cost per trial and memory at 100, 300, 1,000 trials",

@@ -28,7 +28,7 @@ TESTS = {
     "analysis/statistics/evaluated.py": ["tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
     "analysis/statistics/picked.py": ["tests/analysis/test_verdict.py"],
     "analysis/statistics/verdict.py": ["tests/analysis/test_verdict.py"],
-    "analysis/statistics/spike_and_slab.py": ["tests/analysis/test_spike_and_slab.py"],
+    "analysis/statistics/empirical_bayes.py": ["tests/analysis/test_empirical_bayes.py"],
     "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
     "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],

@@ -74,9 +74,9 @@ def run(runs: int) -> dict[str, Any]:
 
 
 def training(
-    method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, max_length: int = 64
+    method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, **params: Any
 ) -> Any:
-    """A trial that stands before its first step, in the real loop."""
+    """A trial that stands before its first step, in the real loop. params: instead of the method's own."""
     from trainables.contract.knobs import build
     from trainables.contract.spec import TrialSpec
     from trainables.encoders.load import LoadedEncoder
@@ -93,7 +93,7 @@ def training(
     spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric="stsb_dev", folder="unused")
     config: Any = build(
         own.config,
-        {"batch_size": BATCH, "max_length": max_length, "precision": precision, **PARAMS.get(encoder.name, {})},
+        {"batch_size": BATCH, "max_length": 64, "precision": precision, **PARAMS.get(encoder.name, {}), **params},
     )
     inputs = load_inputs(spec, device)
     source = inputs.source

@@ -69,12 +69,6 @@ class Evaluated:
         """The one with the largest value; the first of equals."""
         return int(np.where(among, self.value, -np.inf).argmax())
 
-    def pooled(self) -> tuple[Floats, Floats]:
-        """(n,) means over all seeds of a point, of the search and fresh, and their numbers."""
-        again = np.where(self.confirmed, self.search_n, 0.0)
-        seeds = self.n + again
-        return (self.n * self.value + again * np.where(again > 0, self.search_value, 0.0)) / seeds, seeds
-
     def reference(self) -> int | None:
         """The baseline, if it was completed."""
         found = np.flatnonzero(self.baseline & self.completed)

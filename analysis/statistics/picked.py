@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
-from analysis.statistics.evaluated import Evaluated, Flags
+from analysis.statistics.evaluated import Evaluated, Flags, Floats
 from analysis.statistics.pair_noise import PairNoise
 from analysis.statistics.seed_noise import SeedNoise, moderate
 from analysis.statistics.selection import WEIGHTS, Error, bound_of_largest, largest, split
 
 LEVEL = 0.95  # of the intervals of the expected value and of the gain
 TAIL = (1 - LEVEL) / 2
+CAUTION = 1.3
+MOST_UNLIKE = 1 / 4
 NORMAL = 1.959964  # a standard normal value lies above it with chance TAIL
 
 
@@ -53,11 +56,35 @@ class Picked:
             between=pairs.between if pairs else 0.0,
         )
 
+    def sds(self, seeds: Floats, confirmed: Flags) -> Floats:
+        """Standard deviations of the points' means over so many seeds, (n,), for the prior over points.
+
+        Repeats tell the pairs' share from the seeds'. Without them the seed noise is a guess, and a value is corrected
+        as for the largest that is plausible; half of the pairs' share is in it already. What the search alone measured
+        is taken for noisier than it is: a prior learned from noisy values keeps some of their noise.
+        """
+        repeats = self.noise.repeats > 0
+        sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
+        return np.asarray(np.sqrt(sd**2 / seeds + pairs) * np.where(confirmed, 1.0, CAUTION))
+
     @property
-    def pairs(self) -> float:
-        """Variance by the dev pairs that is a point's own. Repeats tell it from the seeds'; without them half of what
-        was found is taken for the seeds', in whose noise it is already."""
-        return self.between / (2 if self.noise.repeats else 4)
+    def unlike(self) -> float:
+        """Prior probability that the named point is unlike the others: one of all tried; one of the candidates, and a
+        quarter at most, if those were picked to be measured afresh, since a better point is likely to be among them."""
+        return min(self.candidates / self.tried, MOST_UNLIKE) if self.confirmed else 1 / self.tried
+
+    def luck(self, sd: float) -> tuple[float, float]:
+        """What the search has picked of the dev pairs' luck with a point that is like the others, and the standard
+        deviation about that of its mean, which is `sd` for a point that was not picked.
+
+        Scores of the `rivals` largest of `tried` normals: Blom 1958.
+        """
+        if not self.confirmed:
+            return 0.0, sd
+        kept, rest = self._kept()
+        places = np.arange(1, min(self.rivals, self.tried) + 1)
+        scores = -ndtri((places - 0.375) / (self.tried + 0.25))
+        return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""

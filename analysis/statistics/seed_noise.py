@@ -19,7 +19,6 @@ from search.schema import SEED_SD
 PRIOR_DF = 3.0  # of the prior, whatever it was learned from: another study's noise is a guess at this one's
 LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prior is learned from them
 PLAUSIBLE = 0.95  # one-sided; `SeedNoise.most`
-NODES = 5  # standard deviations that stand for all plausible ones
 MIN_POINTS = 16  # points below which the spread of all says nothing
 SPREAD_ERROR = 2.7  # 1.65 standard errors of the spread, which is known to 1.65 / sqrt(n) of itself
 FLOOR = 1e-5  # equal values to the last digit are a frozen seed, not a noiseless training
@@ -51,16 +50,6 @@ class SeedNoise:
     repeats: int
     most: float
     prior: Prior
-
-    @property
-    def plausible(self) -> Floats:
-        """(k,) equally probable standard deviations: NODES quantiles of a scaled inverse chi.
-
-        Without repeats nothing tells the noise of one seed from differences of the points, and the prior would decide:
-        a value is then corrected as for the largest noise that is plausible.
-        """
-        middles = (np.arange(NODES) + 0.5) / NODES
-        return np.asarray(self.sd * np.sqrt(self.df / chdtri(self.df, middles)) if self.repeats else [self.most])
 
 
 def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) -> SeedNoise:

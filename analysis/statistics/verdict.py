@@ -4,8 +4,8 @@ One noise model: a point's mean over n seeds is its true value plus seed noise N
 pairs, N(0, t^2) that fresh seeds do not remove (Bouthillier et al. 2021 name these as the two sources that matter; s
 from `seed_noise`, t from `pair_noise`). On it rest
 
-- the expected value of the best: its posterior mean given all values of all points (`spike_and_slab`), never above what
-  was measured;
+- the expected value of the best: its posterior mean under a prior learned from all points (`empirical_bayes`), never
+  above what was measured;
 - the interval of it and of the gain over the baseline: bounds of the error of a picked estimate (`picked`,
   `selection`), below with the selection, above without;
 - the claim of a gain: only from repeated seeds, paired where the seeds are shared, Bonferroni over the candidates, and
@@ -25,13 +25,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError
+from analysis.statistics.empirical_bayes import Chosen, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
 from analysis.statistics.picked import LEVEL, TAIL, Picked
 from analysis.statistics.power import Power, power
 from analysis.statistics.seed_noise import Prior, SeedNoise, seed_noise
 from analysis.statistics.selection import Error
-from analysis.statistics.spike_and_slab import posterior
 from analysis.tables.metric import Metric
 
 Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
@@ -144,8 +144,10 @@ def judged(
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
-    believed = posterior(*pool.pooled(), ~pool.completed, noise.plausible, picked.pairs)
-    expected = min(float(believed.mean[best]), observed) if picked.tried > 1 else observed  # one alone is not picked
+    sds = picked.sds(pool.n, pool.confirmed)
+    chosen = Chosen(best, picked.unlike, *picked.luck(float(sds[best])))
+    believed = posterior(pool.value, sds, ~pool.completed, chosen)
+    expected = min(float(believed.mean[best]), observed)
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     looked = _looks(looks, picked, seeds)

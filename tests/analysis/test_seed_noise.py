@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from analysis.statistics import seed_noise as module
 from analysis.statistics.evaluated import SeedValues
 from analysis.statistics.seed_noise import Prior, learned, moderate, seed_noise, upper_spread
 from search.schema import SEED_SD
-from search.study import search_plan
+from search.study import seeds
 
 
 def values(**points: list[float]) -> SeedValues:
@@ -27,7 +25,7 @@ def values(**points: list[float]) -> SeedValues:
 
 def test_one_prior_for_search_and_analysis() -> None:
     assert pytest.approx((0.7670 - 0.7316) / 4.498, abs=1e-4) == SEED_SD
-    assert search_plan.SEED_SD is SEED_SD
+    assert seeds.SEED_SD is SEED_SD
     assert Prior() == Prior(SEED_SD, studies=0, df=0)
 
 
@@ -46,14 +44,6 @@ def test_prior_and_repeats_are_pooled() -> None:
     assert noise.sd == pytest.approx(np.sqrt((3 * 0.04 + 0.08) / 6))
     # 5 % quantile of chi-square with 6 degrees of freedom: 1.63538
     assert noise.most == pytest.approx(noise.sd * np.sqrt(6 / 1.63538), rel=1e-4)
-
-
-def test_plausible_noises_are_equally_probable() -> None:
-    noise = seed_noise(values(a=[0.1, 0.3], b=[0.7, 0.7, 1.0]), prior=Prior(0.2))
-    # Quantiles 0.9, 0.7, 0.5, 0.3, 0.1 of chi-square with 6 degrees of freedom.
-    quantiles = np.array([10.644641, 7.231135, 5.348121, 3.827552, 2.204131])
-    assert noise.plausible == pytest.approx(noise.sd * np.sqrt(6 / quantiles), rel=1e-5)
-    assert replace(noise, repeats=0).plausible.tolist() == [noise.most]
 
 
 def test_the_floor_is_a_thousandth_of_a_point() -> None:

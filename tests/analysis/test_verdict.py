@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from scipy.stats import t as student
 from simulate import METRIC, SimulatedStudy, World
 
@@ -17,7 +18,7 @@ from analysis.errors import AnalysisError
 from analysis.statistics.correlation import spearman_influence
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import pair_noise
-from analysis.statistics.picked import Picked
+from analysis.statistics.picked import CAUTION, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, moderate, seed_noise
 from analysis.statistics.selection import Error, bound_of_largest, split
 from analysis.statistics.study_verdict import study_verdict
@@ -216,8 +217,8 @@ def test_baseline_on_top_no_baseline_and_one_trial() -> None:
     assert verdict(trials).gain is None
     assert not verdict(trials).baseline_is_best
     single = verdict(table({"p0": [0.8]}))
-    assert single.expected == 0.8
-    assert (single.p_best, single.p_best_of_all) == pytest.approx((1.0, 1.0))
+    assert single.expected == pytest.approx(0.8)
+    assert single.p_best == single.p_best_of_all == 1.0
     with pytest.raises(AnalysisError, match="no trial has been completed"):
         verdict(table({"p0": [0.8]}).assign(stop="pruned"))
 
@@ -260,9 +261,6 @@ def test_points_as_arrays() -> None:
     assert found.nameable().tolist() == [False, True, False]
     assert found.best_of_search() == 0.5
     assert found.reference() == 0
-    means, numbers = found.pooled()
-    assert means == pytest.approx([0.2, (0.5 + 0.7 + 0.8) / 3, 0.4])
-    assert numbers.tolist() == [2, 3, 1]
     seeds = SeedValues.of(trials, -1.0)
     assert seeds.of_point("p0", confirm=False) == pytest.approx({0: -0.1, 1: -0.3})
     assert seeds.of_point("p1", confirm=True) == pytest.approx({10: -0.7, 11: -0.8})
@@ -283,7 +281,15 @@ def test_picked_by_hand() -> None:
     below, above = fresh.interval([1.0, 2.0, 2.0, 3.0])
     assert below == pytest.approx(Error(variance / 4, df, rest + 0.8, kept, 30, 3).bound(0.025))
     assert above == pytest.approx(Error(variance / 4, df, 0.2 + 0.8).bound(0.025))
-    assert fresh.pairs == pytest.approx(0.2)
+    assert fresh.sds(np.array([1.0, 4.0]), np.array([False, True])) == pytest.approx(
+        [CAUTION * np.sqrt(0.25 + 0.2), np.sqrt(0.25 / 4 + 0.2)]
+    )
+    assert fresh.unlike == pytest.approx(3 / 30)
+    assert replace(fresh, tried=8).unlike == 0.25
+    z = norm.isf([0.625 / 30.25, 1.625 / 30.25])  # Blom's scores of the two largest of 30
+    assert fresh.luck(0.6) == pytest.approx(
+        (kept * z.mean(), np.sqrt(0.36 - 0.2 + rest + kept**2 * (z[0] - z[1]) ** 2 / 4))
+    )
     difference, error, paired = fresh.against({1: 2.0, 2: 3.0, 3: 9.0}, {1: 1.0, 2: 1.5}, 99.0, 2)
     gaps, gaps_df = moderate([1.0, 1.5], 0.5)
     assert (difference, paired) == (1.25, 2)
@@ -299,8 +305,11 @@ def test_picked_by_hand() -> None:
     assert found.below(0.0) == pytest.approx(largest)
     assert found.below(0.7) == pytest.approx(middle + np.hypot(largest - middle, 0.7), rel=1e-3)
     assert found.interval([2.0])[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
+    assert found.luck(0.6) == (0.0, 0.6)
+    assert found.unlike == pytest.approx(1 / 30)
     assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
-    assert replace(found, noise=replace(NOISE, repeats=0)).pairs == pytest.approx(0.1)
+    assumed = replace(found, noise=replace(NOISE, repeats=0))
+    assert assumed.sds(np.array([4.0]), np.array([True])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
 
 
 def test_what_the_best_was_picked_from() -> None:

@@ -1,0 +1,83 @@
+"""The free prior: what it shrinks, what it leaves, and the probability of being best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.statistics.empirical_bayes import Chosen, Posterior, posterior
+
+
+def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
+    """With the best as the picked one, and one in n unlike the others."""
+    picked = int(np.where(pruned, -np.inf, values).argmax())
+    return posterior(values, sds, pruned, Chosen(picked, 1 / len(values), 0.0, float(sds[picked])))
+
+
+NONE = np.zeros(60, dtype=bool)  # pruned
+
+
+def test_equal_points_shrink_to_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, 60)
+    best = post(values, np.ones(60), NONE).mean[values.argmax()]
+    assert best - values.mean() < 0.4 * (values.max() - values.mean())
+
+
+def test_a_plateau_shrinks_although_the_rest_is_far_below() -> None:
+    rng = np.random.default_rng(1)
+    values = np.append(rng.normal(0, 1, 20), rng.normal(-30, 10, 40))
+    best = post(values, np.ones(60), NONE).mean[values[:20].argmax()]
+    assert best < 0.6 * values.max()
+    # James and Stein's common shrinkage would leave it where it is: the spread of all points is far above the noise.
+    assert 1 / values.var() < 0.01
+
+
+def test_an_outlier_measured_well_stays() -> None:
+    rng = np.random.default_rng(2)
+    values, sds = rng.normal(0, 0.5, 30), np.full(30, 0.5)
+    values[7], sds[7] = 3.0, 0.2
+    assert post(values, sds, NONE[:30]).mean[7] == pytest.approx(3.0, abs=0.1)
+
+
+def test_one_point_is_its_own_prior() -> None:
+    # All prior is even, from the value itself to two sds above: (phi(0) - phi(2)) / (Phi(2) - 1/2) sds above it.
+    assert post(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.77228], abs=1e-3)
+
+
+def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
+    """Of equal points the pruner leaves the lucky ones; what the others had reached, far below, must not matter."""
+    rng = np.random.default_rng(3)
+    pruned = np.arange(60) < 36
+    whole, censored, reached = [], [], []
+    for _ in range(30):
+        values = np.sort(rng.normal(0, 1, 60))
+        stopped = np.where(pruned, values - 5, values)
+        whole.append(post(values, np.ones(60), NONE).mean[-1])
+        censored.append(post(stopped, np.ones(60), pruned).mean[-1])
+        reached.append(post(stopped, np.ones(60), NONE).mean[-1])
+    assert np.mean(censored) == pytest.approx(np.mean(whole), abs=0.2)
+    assert np.mean(reached) > np.mean(whole) + 0.4  # taken at what they had reached
+    deeper = post(np.where(pruned, values - 100, values), np.ones(60), pruned).mean[-1]
+    assert deeper == pytest.approx(censored[-1], abs=0.1)
+
+
+def test_probability_best_by_hand() -> None:
+    # Two points on {0, 1}: P(first = 1) = 0.5, second always 0. First wins outright with 0.5, a tie is shared.
+    found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
+    among = np.array([True, True, False])
+    assert found.probability_best(among) == pytest.approx([0.75, 0.25, 0.0])
+
+
+def test_a_chosen_point_by_hand() -> None:
+    """Others at 0 for certain: the posterior is that of two explanations, like the others (at 0) or anywhere."""
+    values, sds = np.append(np.zeros(40), 3.0), np.full(41, 0.5)
+    for luck, sd in ((0.0, 0.5), (1.0, 0.4)):
+        found = posterior(values, sds, np.zeros(41, dtype=bool), Chosen(40, 0.1, luck, sd))
+        grid = found.grid
+        others = np.exp(-0.5 * ((3.0 - luck - 0.0) / sd) ** 2) / sd
+        even = np.exp(-0.5 * ((3.0 - grid) / 0.5) ** 2) / 0.5 / len(grid)
+        alike = 0.9 * others / (0.9 * others + 0.1 * even.sum())
+        expected = (1 - alike) * float(even @ grid / even.sum())
+        assert found.mean[40] == pytest.approx(expected, abs=0.05)
+        assert found.weights.sum(axis=1) == pytest.approx(np.ones(41))
