@@ -31,7 +31,7 @@ def run(runs: int) -> dict[str, Any]:
                 command = [sys.executable, "-m", "benchmarks.micro_batch", str(encoder), str(sentences), str(batch)]
                 done = subprocess.run([*command, str(micro or 0)], check=True, capture_output=True, text=True)
                 taken[batch, micro].append(json.loads(done.stdout.splitlines()[-1]))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (batch, micro), found in taken.items():
         median = {key: statistics.median(one[key] for one in found) for key in found[0]}
         rows.append({"batch": batch, "micro_batch": micro or "whole", **{k: round(v, 2) for k, v in median.items()}})
@@ -48,7 +48,7 @@ def case(encoder: Path, sentences: Path, batch: int, micro: int | None) -> dict[
 
     use_large_pages()
     torch.set_num_threads(1)
-    params = {"batch_size": batch, "micro_batch": micro, "epochs": 3, "temperature": 0.05}
+    params: dict[str, Any] = {"batch_size": batch, "micro_batch": micro, "epochs": 3, "temperature": 0.05}
     one = training("simcse", "fp32", encoder, sentences, False, torch.device("cpu"), **params)
     before = held("VmRSS")
     timed_step(one)
