@@ -20,8 +20,9 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     hours = found.trials * found.seconds / 3600
     cost = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1 / 30 else "a minute or two"
     lines = [
-        f"Confirming {study.name}: {found.points} points on {found.seeds} fresh seeds, {found.trials} trials to run, "
-        f"about {cost} of training at {found.seconds:.0f} s a trial; points that fall behind end earlier."
+        f"Confirming {study.name} by a fixed plan: {found.points} points on {found.seeds} fresh seeds, "
+        f"{found.trials} trials to run, about {cost} of training at {found.seconds:.0f} s a trial; points that fall "
+        "behind end earlier."
     ]
     if found.power is None:
         lines.append("It can claim no gain: the study has no completed baseline trial besides the points to confirm.")

@@ -146,6 +146,8 @@ def confirm(
     """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
     if forecast:
         _forecast_confirming(study, top or 3, seeds or 5, storage)
+        if top is None and seeds is None:
+            click.echo(f"That is --top 3 --seeds 5; without them at most {trials} trials go where they decide most.")
         return
     from search import api
 
