@@ -73,9 +73,10 @@ class StudyResults:
             rank: 1 = best; missing where there is no value. trial, point: names; trials of one point differ in seed.
             value: the metric at the trial's best evaluation, in its own unit (correlations in [-1, 1]).
             stage: "search" or "confirm". stop: "completed", "pruned", "failed:<kind>", "paused", "running", "killed".
-            reason: why it failed, else "". baseline: whether the point is the paper's setting. seed, number: of the
-            trial, of the point in the search. examples: trained on at the best evaluation. seconds: of training.
-            rate: examples per second. started: UTC. method, folder, run_id: MLflow's. params.<name>: hyperparameters.
+            reason: why it failed, else "". baseline: whether the point is the paper's setting. origin: the study or
+            preset that it was taken from, else "". seed, number: of the trial, of the point in the search. examples:
+            trained on at the best evaluation. seconds: of training. rate: examples per second. started: UTC. method,
+            folder, run_id: MLflow's. params.<name>: hyperparameters.
         """
         return rank_trials(self.study.trials, self.study.metric).drop(columns="confirmed")
 

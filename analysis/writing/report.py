@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,6 +65,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         verdict=_verdict(study),
         ranking=_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric)),
         more=max(len(ranked) - SHOWN, 0),
+        all_of_them=f"analysis table {shlex.quote(study.name)}",
         tests=_tests(runs),
         openings=openings(study.stored),
         figures=[embedded(picture) for picture in gallery(study, measured)],

@@ -53,6 +53,7 @@ def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
     assert "Sealed: no test set has been opened" in text
     assert "the loss is nan after 500 training examples" in text
     assert "search run small.yaml --name small-1" in text
+    assert re.search(r"\d+ more: <code>analysis table small-1</code>", text)
     assert "search confirm small-1 --top 1 --seeds 3" in text
     assert "learning_rate:" in text
     assert text.count("data:image/svg+xml;base64,") == 10

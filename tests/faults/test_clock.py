@@ -10,7 +10,6 @@ import pytest
 from harness import Death, World, make_space
 from lives import HERE, ROOT, SEARCH, Study, ended
 
-from search.schema import tracking_uri
 from search.store.journal import Journal
 from search.store.ledger import Ledger
 from search.tracking.replayer import replay
@@ -37,7 +36,7 @@ def test_runs_that_a_dead_driver_left_end_after_they_began(tmp_path: Path) -> No
     world = World(make_space({"trials": 4}), tmp_path, now=time.time() + 7200)
     with pytest.raises(Death):
         world.life(die_at=25)
-    assert replay(Tracker(tracking_uri(storage=str(tmp_path)), world.folder, world.space)) == ""
+    assert replay(Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}", world.folder, world.space)) == ""
     assert durations(tmp_path)
     assert min(durations(tmp_path)) >= 0
 

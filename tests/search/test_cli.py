@@ -108,6 +108,7 @@ def test_check_needs_neither_data_nor_hub(tmp_path):
     assert "learning_rate: 0.0001 .. 0.005, log" in done.stdout
 
 
+@pytest.mark.slow  # half a minute; .ci/run's quick start goes the same way
 @pytest.mark.ray
 def test_a_search_from_start_to_analysis(tmp_path):
     storage = str(tmp_path / "runs")

@@ -44,6 +44,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_a_trial_whose_node_dies_goes_on_elsewhere_from_its_checkpoint(two_nodes: Any, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def best_of(ledger: Ledger) -> float:
     return ledger.best.best
 
 
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_hyperband_spends_at_most_45_percent_and_keeps_the_best(
     stride: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*/trials/*/last"))
 
 
+@pytest.mark.slow  # half a minute; rounds of kills are in test_kill
 def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.05"}}
     space = make_space({"trials": 10}, data=data)
@@ -240,6 +241,7 @@ def small_disk(tmp_path: Path) -> Iterator[bool]:
         unmount(folder)
 
 
+@pytest.mark.slow  # half a minute of trial processes that load torch
 def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
     """Every kind in one study: each trial fails alone, with its kind and reason, and the others are complete."""
     rates = [OK, RAISE, OOM, KILL, NAN, DEVICE, *([DISK] if small_disk else [])]

@@ -15,7 +15,7 @@ from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray,
 
 from trainables.on_ray.worker_group import IDLE_S, RESERVED
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]  # every group takes ten seconds to start
 WORKER = "RayTrainWorker"  # in the title of the processes of a group
 
 
@@ -97,7 +97,6 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     assert not list((study / "ray").iterdir())
 
 
-@pytest.mark.slow  # three groups are started
 def test_a_group_that_idles_or_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: Path) -> None:
     """What an idle one reserves is freed, since another trial's group may wait for it: Tune counts only processes."""
     process = TrialProcess(spec_of(tmp_path, "first", workers=2))
@@ -113,7 +112,6 @@ def test_a_group_that_idles_or_fails_is_gone_and_the_next_trial_gets_a_new_one(t
     process.stop()
 
 
-@pytest.mark.slow  # three quarters of a minute
 def test_a_killed_trial_process_leaves_nothing_reserved(tmp_path: Path) -> None:
     """Four CPUs hold one group of three: the next one starts only when what the dead process reserved is free."""
     notes = {"earlier": os.urandom(ray.PlacementGroupID.size()).hex(), "cut": "0a"}  # a Ray that is gone; half written
