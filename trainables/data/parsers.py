@@ -18,7 +18,7 @@ from trainables.data.spacy_parser import USUAL_PIPELINES, parse_texts, pipeline_
 BUILTIN = "builtin"
 FORMAT = 2  # of the stored arrays; part of every cache key
 
-Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # Workshop.cached
+Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # TextTools.cached
 
 
 def parsed(
@@ -29,7 +29,7 @@ def parsed(
     Args:
         parser: pipeline name, folder or "builtin"; None = the paper's for the language.
         language: "en" or "zh".
-        cached: `Workshop.cached`; the key is the texts' hash and the parser's name, version and training record.
+        cached: `TextTools.cached`; the key is the texts' hash and the parser's name, version and training record.
     Raises: ParserError.
     """
     parser = parser or USUAL_PIPELINES[language]
