@@ -94,6 +94,21 @@ def test_worse_is_a_paired_test() -> None:
     assert not worse(dict.fromkeys(range(3), 0.7), dict.fromkeys(range(3), 0.7), 1.0, 0.05)
 
 
+@pytest.mark.parametrize(("points", "given_up"), [(2, True), (3, False)])
+def test_the_level_is_shared_out_over_the_rivals(points: int, given_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gaps of 1, 2, 3: t = 2 / (1 / sqrt 3) = 3.46 with two degrees of freedom, p = 0.037; 0.05 is shared out."""
+    leader = {0: 0.7, 1: 0.7, 2: 0.7}
+    behind = {0: 0.69, 1: 0.68, 2: 0.67}
+    values = [leader, behind, dict.fromkeys(range(3), 0.695)][:points]
+    plan = object.__new__(ConfirmPlan)
+    plan._sign, plan._baseline, plan._points = 1.0, None, dict.fromkeys(range(points))  # type: ignore[arg-type]
+    monkeypatch.setattr(plan, "_values", lambda number: values[number])
+    assert worse(behind, leader, 1.0, 0.038)
+    assert not worse(behind, leader, 1.0, 0.037)
+    assert plan.given_up(1) is given_up
+    assert not plan.given_up(0)
+
+
 @pytest.mark.costly
 def test_the_race_rarely_gives_up_an_equal_of_a_fixed_leader() -> None:
     """Four equal points, eight seeds, 200 races: the level of 5 % is over all rivals and one look; looking again after
