@@ -28,8 +28,9 @@ if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is fast, and what `pytest -n 2` deals out as one: tests that start a Ray (first), else a file."""
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+    """Marks what is fast, and what `pytest -n 2` deals out as one: tests that start a Ray (first), else a file (costly
+    ones before the others, so that no long one is left for the end)."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("ray", "costly")])
     for item in items:
         group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))

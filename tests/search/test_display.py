@@ -188,6 +188,7 @@ def test_values_are_shown_on_the_scale_of_analysis() -> None:
     assert number(0.50634) == f"{0.50634 * parse_metric('stsb_dev').scale:.2f}" == "50.63"
 
 
+@pytest.mark.slow  # of seconds: nothing may run beside it
 @pytest.mark.ray
 def test_no_second_of_the_quick_start_is_silent(tmp_path: Path) -> None:
     """The first line at once, then never three seconds without a word (more where others keep the machine busy)."""

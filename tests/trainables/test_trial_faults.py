@@ -99,6 +99,7 @@ print(message["stop"])
 """
 
 
+@pytest.mark.slow  # a process that loads all of Ray Train; the SLURM test starts every trial so, too
 def test_the_environment_of_a_launcher_starts_no_process_group(tmp_path: object) -> None:
     """Whoever starts the driver by torchrun or under SLURM leaves these; nobody answers at that address."""
     launcher = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
