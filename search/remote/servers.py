@@ -79,8 +79,8 @@ def serve_optuna(folder: StudyFolder, port: int) -> Server | None:
     if importlib.util.find_spec("optuna_dashboard") is None or not folder.optuna.exists():
         return None
     port = free_port(port)
-    code = "from importlib.metadata import entry_points as e; e(group='console_scripts')['optuna-dashboard'].load()()"
-    command = [sys.executable, "-c", code, "--host", "127.0.0.1", "--port", str(port), str(folder.optuna)]
+    code = "import sys; from search.study.shown_points import serve; serve(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, folder.storage, folder.study, str(port)]
     return _start(command, f"http://127.0.0.1:{port}", "/dashboard", folder.local / "optuna-dashboard.log", False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from search.space import Space
@@ -61,6 +61,14 @@ def make_trial(
 def seed_values(records: Iterable[TrialRecord]) -> list[float]:
     """The values of a point's completed seeds."""
     return [record.best for record in records if record.state == "completed" and record.best is not None]
+
+
+def mean_so_far(records: Sequence[TrialRecord]) -> float | None:
+    """A point's value over its completed seeds; None before the first, or where one did not complete."""
+    if any(not record.open and record.state != "completed" for record in records):
+        return None
+    values = seed_values(records)
+    return statistics.fmean(values) if values else None
 
 
 def point_means(ledger: Ledger) -> dict[int, float]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
-from search.study.plan import seed_values
+from search.study.plan import mean_so_far, seed_values
 
 HOPELESS_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
@@ -66,12 +66,8 @@ class Seeds:
         return None
 
     def mean(self, number: int) -> float | None:
-        """A point's value so far, over its completed seeds; None before the first, or where one did not complete."""
-        records = self._records(number)
-        if any(not record.open and record.state != "completed" for record in records):
-            return None
-        values = seed_values(records)
-        return statistics.fmean(values) if values else None
+        """A point's value so far: `mean_so_far`."""
+        return mean_so_far(self._records(number))
 
     def _promising(self, unsettled: set[int]) -> int | None:
         """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline's

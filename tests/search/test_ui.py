@@ -16,12 +16,13 @@ from typing import Any
 import fsspec
 import psutil
 import pytest
-from harness import make_space
+from harness import World, make_space
 
 from search.remote import backup
 from search.remote import servers as ui
 from search.remote.tunnel import free_port
 from search.store.errors import UserError
+from search.study.plan import point_means
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import saved_views, unpacked
 
@@ -160,24 +161,25 @@ def test_which_database_is_the_heads(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         backup.store_path("s3://bucket/x")
 
 
-def test_optuna_dashboard_opens_a_study(tmp_path: Path) -> None:
+def test_optuna_dashboard_shows_a_study(tmp_path: Path) -> None:
+    """A budget ended it before its points had all their seeds: none of them is running."""
     pytest.importorskip("optuna_dashboard")
-    import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalStorage
-
-    from search.store.layout import StudyFolder
-
-    folder = StudyFolder(str(tmp_path), STUDY)
-    assert ui.serve_optuna(folder, free_port()) is None  # no journal yet
-    folder.local.mkdir()
-    optuna.create_study(study_name=STUDY, storage=JournalStorage(JournalFileBackend(str(folder.optuna))))
-    server = ui.serve_optuna(folder, free_port())
+    world = World(make_space({"sampler": "tpe", "trials": 12, "repeats": 3, "examples": 6000}), tmp_path, study=STUDY)
+    assert ui.serve_optuna(world.folder, free_port()) is None  # no journal yet
+    ended = world.life()
+    server = ui.serve_optuna(world.folder, free_port())
     assert server is not None
     try:
         with urllib.request.urlopen(f"{server.url}/api/studies", timeout=120) as answer:
             assert [s["study_name"] for s in json.load(answer)["study_summaries"]] == [STUDY]
+        with urllib.request.urlopen(f"{server.url}/api/studies/0?after=0", timeout=120) as answer:
+            study = json.load(answer)
     finally:
         server.close()
+    assert study["objective_names"] == ["stsb_dev"]
+    states = [trial["state"] for trial in study["trials"]]
+    assert states.count("Complete") == len(point_means(ended.ledger)) > 3
+    assert "Running" not in states
 
 
 def test_the_command_prints_links_and_ends_with_ctrl_c(storage: Path) -> None:
