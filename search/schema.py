@@ -7,7 +7,7 @@ the store is, are a contract between the two packages; nothing else is shared.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Final
 
 from trainables.contract.metric_names import DEV_SUFFIX as DEV_SUFFIX
@@ -90,56 +90,6 @@ def best_key(metric: str) -> str:
 SQLITE: Final = "sqlite:///"
 DATABASE: Final = "mlflow.db"
 DEFAULT_STORAGE: Final = "runs"
-
-
-SETTINGS: Final = ("storage", "tracking_uri", "cluster")  # keys of the file of a user's defaults, all texts
-SETTINGS_VARIABLE: Final = "SEARCH_CONFIG"
-
-
-class SettingsError(ValueError):
-    """The file of defaults is wrong: one line naming file and key."""
-
-
-def settings_file(environ: Mapping[str, str] = os.environ) -> str:
-    """Where a user's defaults lie: SEARCH_CONFIG, else `contrastive-search/config.toml` of the configuration folder."""
-    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return environ.get(SETTINGS_VARIABLE) or os.path.join(folder, "contrastive-search", "config.toml")
-
-
-def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """A user's defaults, key of SETTINGS -> value; empty without a file.
-
-    Raises: SettingsError for a file that cannot be read, a key that there is not, or a value that is no text.
-    """
-    path = settings_file(environ)
-    if not os.path.exists(path):
-        return {}
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from None
-    for key, value in found.items():
-        if key not in SETTINGS:
-            raise SettingsError(f"{path}: {key}: unknown; expected {', '.join(SETTINGS)}")
-        if not isinstance(value, str) or not value:
-            raise SettingsError(f"{path}: {key}: expected a text, got {value!r}")
-    return found
-
-
-def use_settings(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
-    """The user's defaults of options of both commands, parameter -> value.
-
-    His tracking store goes where every process of a study looks for it, unless MLFLOW_TRACKING_URI is set already.
-
-    Raises: SettingsError as `settings`.
-    """
-    found = settings(environ)
-    if uri := found.pop("tracking_uri", None):
-        environ.setdefault("MLFLOW_TRACKING_URI", uri)
-    return found
 
 
 def tracking_uri(option: str | None = None, storage: str | None = None, environ: Mapping[str, str] = os.environ) -> str:

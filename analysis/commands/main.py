@@ -45,7 +45,7 @@ def main(context: click.Context) -> None:
 
     Reads MLflow; only `test` writes there, what it opened and the scores. `search config` shows your defaults.
     """
-    from search.schema import SettingsError, use_settings
+    from search.user_defaults import SettingsError, use_settings
 
     try:
         context.default_map = dict.fromkeys(COMMANDS, use_settings())

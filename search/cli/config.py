@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from search.schema import DEFAULT_STORAGE, SETTINGS, SettingsError, settings, settings_file, tracking_uri, use_settings
+from search.schema import DEFAULT_STORAGE, tracking_uri
+from search.user_defaults import SETTINGS, SettingsError, settings, settings_file, use_settings
 
 VARIABLES = {"storage": "SEARCH_STORAGE", "tracking_uri": "MLFLOW_TRACKING_URI"}
 
