@@ -21,6 +21,7 @@ from typing import cast
 import click
 
 ROOT = Path(__file__).parents[1]
+STUDY = ("test_study", "test_study_seeds", "test_study_ends")
 TESTS = {
     "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
     "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],
@@ -32,10 +33,14 @@ TESTS = {
     "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
     "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
-    "search/study/search_plan.py": ["tests/search/test_study.py"],
+    "search/study/search_plan.py": [f"tests/search/{name}.py" for name in STUDY],
     "search/study/promotion.py": ["tests/search/test_promotion.py"],
     "search/study/pruners.py": ["tests/search/test_pruners.py"],
-    "search/study/samplers.py": ["tests/search/test_samplers.py", "tests/search/test_study.py"],
+    "search/study/samplers.py": [
+        "tests/search/test_samplers.py",
+        "tests/search/test_study.py",
+        "tests/search/test_study_seeds.py",
+    ],
     "search/space/params.py": ["tests/search/test_space.py", "tests/search/test_space_bad.py"],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
 
 from search.space import Space, space_from
 from search.store.journal import Journal
@@ -18,7 +21,7 @@ from search.store.ledger import Ledger, Trial
 from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver
-from search.study.optuna_storage import UnsyncedBackend
+from search.study.optuna_storage import UnsyncedBackend, open_storage
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
 
@@ -172,6 +175,27 @@ class World:
     def _tick(self) -> int:
         self.now += 0.01
         return int(self.now * 1000)
+
+
+def optuna_study(world: World) -> optuna.Study:
+    return optuna.load_study(study_name=world.study, storage=open_storage(world.folder))
+
+
+def agree(world: World) -> None:
+    """Optuna and the journal say the same of every point."""
+    ledger = world.life().ledger  # a life with nothing to do
+    trials = optuna_study(world).trials
+    assert sorted(t.number for t in trials) == sorted(ledger.points)
+    for trial in trials:
+        records = ledger.by_point[("search", trial.number)]
+        point = ledger.points[trial.number]
+        expected = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
+        assert trial.state == expected[point["state"]]
+        assert trial.user_attrs["seeds"] == len(records) == point["seeds"]
+        if trial.state == TrialState.COMPLETE:
+            assert trial.value == pytest.approx(sum(s.best or 0 for s in records) / len(records))
+        for step, value in trial.intermediate_values.items():
+            assert value == pytest.approx(world.value(records[0].trial, step // RUNG))
 
 
 class Writes:

@@ -262,6 +262,7 @@ def test_smoke_keeps_the_axis_of_a_grid(tmp_path: Path) -> None:
     assert smoke(space).params["sample_size"].values == (2000, 1000, 500)
 
 
+@pytest.mark.usefixtures("real_data")
 def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(

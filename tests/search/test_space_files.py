@@ -45,10 +45,10 @@ def column(stem: str, key: str) -> list[Any]:
 
 
 def test_all_shipped_files_are_right_and_checked_in_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone: a loaded machine is no slower checker
     problems = [line for checked in check_spaces(FILES) for line in checked.problems]
+    assert time.process_time() - start < 1.0  # 0.3 s here; with Python's start 1.2 s is promised
     assert [line for line in problems if not any(file in line for file in YOURS)] == []
-    assert time.perf_counter() - start < 5
     assert {load_space(path).method for path in PRACTICAL} == set(method_names())
 
 

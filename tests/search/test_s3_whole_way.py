@@ -1,0 +1,77 @@
+"""A study in a bucket whose machine is lost: the whole way with real trials."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+from harness import make_space
+
+from search.store.parts import fetch
+
+STORAGE = "s3://bucket/search"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+) -> None:
+    """The whole way with real trials: killed, resumed with an empty cache, exported."""
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
+    train = {"max_examples": 6000, "eval_examples": 500, "checkpoint_seconds": 0.1}
+    search = {"trials": 2, "concurrent": 1}
+    space = make_space(search, data=data, train=train, encoder="builtin:tiny", metric={"name": "builtin_dev"},
+                       resources={"gpus": 0, "cpus": 1, "workers": 1})  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(space.to_yaml())
+    first = command(tmp_path, "first", "run", "mine.yaml", "--name", "study", "--storage", STORAGE)
+    until = time.monotonic() + 300
+    while not {e["examples"] for e in journal() if e["e"] == "eval"} & set(range(1000, 5000)):
+        assert first.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    os.killpg(first.pid, signal.SIGKILL)  # driver, raylet and trials: the power is cut
+    first.wait()
+
+    again = command(tmp_path, "second", "resume", "study", "--storage", STORAGE)
+    assert again.wait(timeout=300) == 0
+    events = journal()
+    assert max(e["resumed_from"] for e in events if e["e"] == "eval") >= 500
+    assert [e["stop"] for e in events if e["e"] == "end"] == ["completed"] * 2
+    for trial in ("t0000", "t0001"):
+        examples = [e["examples"] for e in events if e["e"] == "eval" and e["id"] == trial]
+        assert examples == sorted(set(examples))
+        assert examples[-1] == 6000
+    out = tmp_path / "model"
+    analysis = str(Path(sys.executable).parent / "analysis")
+    export = [analysis, "export", "study", "--out", str(out)]
+    subprocess.run(export, env=environment(tmp_path, "second"), check=True, timeout=300)
+    assert (out / "model.safetensors").exists()
+
+
+def environment(root: Path, home: str) -> dict[str, str]:
+    store = f"sqlite:///{root / 'mlflow.db'}"
+    env = {**os.environ, "XDG_CACHE_HOME": str(root / home), "MLFLOW_TRACKING_URI": store, "OMP_NUM_THREADS": "1"}
+    env.pop("RAY_ADDRESS", None)
+    return env
+
+
+def command(root: Path, home: str, *words: str) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "search", *words]
+    return subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
+
+
+def journal() -> list[dict[str, Any]]:
+    """Whole lines in the bucket, [] before there is a journal."""
+    lines = (fetch(s3fs.S3FileSystem(), "bucket/search/study/tracking.jsonl") or b"").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -1,0 +1,81 @@
+"""What ends a study: failures, patience, budgets of training, time and device hours. Without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import EVALUATIONS, RUNG, Death, World, make_space
+
+from search.store.ledger import Trial
+
+
+def test_too_many_failures_end_the_study(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 30, "max_failed_share": 0.5}), tmp_path, fault=lambda trial, k: "data")  # noqa: ARG005
+    driver = world.life(concurrency=1)
+    assert driver.status == "failed"
+    assert driver.ledger.ended() == 5
+    assert driver.frequent_reasons() == [("data: data happened", 5)]
+    assert driver.reason == "5 of 5 trials failed"
+
+
+def test_patience_ends_the_study(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 50, "patience": 5}), tmp_path, value=lambda t, k: k / 10 - t.number / 1000)
+    driver = world.life(concurrency=1)
+    assert len(driver.ledger.points) == 6  # the first is the best, five do not improve on it
+    assert (driver.status, driver.reason) == ("finished", "no improvement over the training of 5 whole trials")
+
+
+def test_patience_counts_training_not_points(tmp_path: Path) -> None:
+    """Points that are stopped at their first rung cost little patience."""
+    space = make_space({"trials": 50, "patience": 5, "baseline": "none"}, pruner={"kind": "threshold", "lower": 0.5})
+
+    def value(trial: Trial, k: int) -> float:
+        return 0.4 if trial.number else 0.6 + k / 100
+
+    driver = World(space, tmp_path, value=value).life(concurrency=1)
+    assert driver.ledger.stops["completed"] == 1
+    assert driver.ledger.stops["pruned"] == 5 * EVALUATIONS  # each stopped at the first of its six evaluations
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("search", [{"budget": 7.5}, {"examples": int(7.5 * EVALUATIONS * RUNG)}])
+def test_a_budget_of_training_ends_the_study_and_can_be_raised(
+    search: dict[str, Any], workers: int, tmp_path: Path
+) -> None:
+    world = World(make_space(search | {"trials": None}, pruner={"kind": "successive_halving"}), tmp_path)
+    driver = world.life(concurrency=workers)
+    assert driver.status == "out_of_budget"
+    over = (workers - 1) * RUNG  # what runs beside it stops at its next evaluation
+    assert 7.5 * EVALUATIONS * RUNG <= driver.ledger.examples <= 7.5 * EVALUATIONS * RUNG + over
+    assert len(driver.ledger.points) > 8  # what pruning saves buys further points
+    world.space = make_space({"budget": 9, "trials": None}, pruner={"kind": "successive_halving"})
+    more = int(world.life(concurrency=workers).ledger.examples)
+    assert 9 * EVALUATIONS * RUNG <= more <= 9 * EVALUATIONS * RUNG + over
+
+
+def test_a_budget_is_the_same_after_any_death(tmp_path: Path) -> None:
+    """What a trial repeats after a death is counted once."""
+    world = World(make_space({"budget": 5, "trials": None}), tmp_path)
+    for die_at in (20, 40, 7):
+        with pytest.raises(Death):
+            world.life(concurrency=1, die_at=die_at)
+    assert world.life(concurrency=1).ledger.examples == 5 * EVALUATIONS * RUNG
+
+
+def test_downtime_does_not_count_against_the_time_budget(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 500, "time": 4}), tmp_path)
+    with pytest.raises(Death):
+        world.life(die_at=60)
+    world.now += 3600  # an hour between the lives
+    driver = world.life()
+    assert driver.status == "out_of_budget"
+    assert driver.ledger.elapsed() == pytest.approx(4, abs=0.2)
+    assert driver.ledger.ended() > 5
+
+
+def test_device_hours_end_the_study(tmp_path: Path) -> None:
+    driver = World(make_space({"trials": 500, "device_hours": 5 / 3600}), tmp_path).life()
+    assert driver.status == "out_of_budget"
+    assert 5 <= driver.ledger.trial_seconds() < 6

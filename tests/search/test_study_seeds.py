@@ -1,0 +1,138 @@
+"""Seeds of a point: when they come, what the study sees of them, what stops them. Without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import World, agree, curve, make_space, optuna_study
+from optuna.trial import TrialState
+
+from search.store.journal import read
+
+
+def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 3, "repeats": 3}), tmp_path, value=lambda t, k: 0.1 * k + 0.001 * t.seed)
+    ledger = world.life().ledger
+    assert len(ledger.trials) == 9
+    assert sorted(s.trial.id for s in ledger.trials.values() if s.trial.number == 1) == ["t0001", "t0001.1", "t0001.2"]
+    assert [t.value for t in optuna_study(world).trials] == [pytest.approx(0.6 + 0.001 * (3 + 4 + 5) / 3)] * 3
+
+
+def test_repeats_of_a_hopeless_point_are_not_started(tmp_path: Path) -> None:
+    """A point 0.2 below the best (the seeds' standard deviation is about 0.003) gets one seed, a close one all."""
+    ledger = World(make_space({"trials": 10, "repeats": 3}), tmp_path).life(concurrency=1).ledger
+    best = max(p["value"] for p in ledger.points.values())
+    for number, point in ledger.points.items():
+        runs = ledger.by_point[("search", number)]
+        if number > 0 and runs[0].best is not None and runs[0].best < best - 0.2:
+            assert point["seeds"] == 1
+    assert max(p["seeds"] for p in ledger.points.values()) == 3
+
+
+@pytest.mark.parametrize("kind", ["none", "successive_halving"])
+def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_path: Path) -> None:
+    """Every point has its first seed before any has a second; then the best point is first, and what is hopeless
+    beside it (0.02 below, where a seed moves 0.005) gets no second one."""
+    rates = [1e-5, 2e-5, 3e-5, 4e-5]
+    space = make_space(
+        {"sampler": "grid", "trials": None, "repeats": 3, "baseline": "none"},
+        params={"learning_rate": {"grid": rates}, "batch_size": 32},
+        pruner={"kind": kind},
+    )
+    world = World(space, tmp_path, value=lambda trial, _: 0.5 + 0.02 * rates.index(trial.params["learning_rate"]))
+    ledger = world.life(concurrency=1).ledger
+    started = [record.trial for record in ledger.trials.values()]
+    assert [trial.repeat for trial in started] == [0, 0, 0, 0, 1, 2]
+    assert {trial.params["learning_rate"] for trial in started[4:]} == {4e-5}
+    assert sorted(point["seeds"] for point in ledger.points.values()) == [1, 1, 1, 3]
+    agree(world)
+
+
+@pytest.mark.parametrize(("sampler", "search"), [("tpe", {}), ("random", {"trials": None, "budget": 20})])
+def test_further_seeds_go_to_the_best_third_while_points_come(
+    sampler: str, search: dict[str, Any], tmp_path: Path
+) -> None:
+    """Under a sampler that learns, and where points never end: a second seed for 1 in 3, a third for 1 in 9, and the
+    baseline's when another point has all of its own."""
+    space = make_space({"sampler": sampler, "trials": 18, "repeats": 3} | search)
+    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
+    ledger = world.life(concurrency=1).ledger
+    ended: dict[int, list[float]] = {}
+    for record in ledger.trials.values():  # in the order of their start
+        number, repeat = record.trial.number, record.trial.repeat
+        new_points = any(r.trial.number > max(ended, default=-1) for r in list(ledger.trials.values())[len(ended) :])
+        if repeat and new_points and number and record.state == "completed":
+            rivals = [sum(v) / len(v) for v in ended.values() if len(v) >= repeat]
+            assert sum(mean >= sum(ended[number]) / repeat for mean in rivals) <= len(rivals) // 3
+        if repeat and not number:
+            assert max(map(len, ended.values())) == 3
+        if record.best is not None:
+            ended.setdefault(number, []).append(record.best)
+        if max(ended, default=0) < 2:
+            assert not repeat
+    assert max(map(len, ended.values())) == len(ended[0]) == 3
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
+    space = make_space({"sampler": sampler, "trials": None, "budget": 9, "repeats": 3})
+    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
+    driver = world.life(concurrency=1)
+    plan: Any = driver.plan
+    view = plan.study.sampler._learnt_from
+    shown = {trial.number: trial for trial in view.get_trials()}
+    means = {
+        number: [r.best for r in records if r.state == "completed"]
+        for (_, number), records in driver.ledger.by_point.items()
+    }
+    assert any(len(values) == 2 for values in means.values())
+    assert not driver.ledger.points  # none is settled
+    for number, values in means.items():
+        if values:
+            assert shown[number].state == TrialState.COMPLETE
+            assert shown[number].value == pytest.approx(sum(values) / len(values))
+
+
+@pytest.mark.parametrize("failing", [None, 1])
+def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path: Path) -> None:
+    """A single setting with five seeds on four places: the papers' rows. A failed seed ends its point, once."""
+    space = make_space(
+        {"sampler": "grid", "trials": None, "repeats": 5},
+        params={"learning_rate": {"grid": [3e-5]}, "batch_size": 32},
+        pruner={"kind": "none"},
+    )
+    world = World(space, tmp_path, fault=lambda trial, k: "nan" if trial.repeat == failing and k == 1 else None)
+    ledger = world.life(concurrency=4).ledger
+    kinds = [event["e"] for event in read(world.folder.journal)]
+    assert kinds[1:5] == ["start"] * 4  # after the life's own line
+    assert kinds.count("point") == 1
+    point = ledger.points[0]
+    assert not ledger.open_trials
+    assert len(ledger.trials) == point["seeds"]
+    if failing is None:
+        assert (point["state"], point["seeds"]) == ("complete", 5)
+    else:
+        assert (point["state"], optuna_study(world).trials[0].user_attrs["stop"]) == ("fail", "failed:nan")
+        assert ledger.stops["failed:nan"] == 1
+    agree(world)
+
+
+def test_a_pruned_first_seed_has_no_second_one(tmp_path: Path) -> None:
+    space = make_space({"trials": 30, "repeats": 3}, pruner={"kind": "median"})
+    ledger = World(space, tmp_path).life(concurrency=6).ledger
+    pruned = [number for number, point in ledger.points.items() if point["state"] == "pruned"]
+    assert pruned
+    assert all(ledger.points[number]["seeds"] == 1 for number in pruned)
+
+
+def test_wilcoxon_prunes_over_repeats(tmp_path: Path) -> None:
+    space = make_space({"trials": 12, "repeats": 8}, pruner={"kind": "wilcoxon"})
+    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) / 20 + 0.5)  # close: seeds alone do not tell
+    ledger = world.life(concurrency=1).ledger
+    pruned = [n for n, p in ledger.points.items() if p["state"] == "pruned"]
+    trials = optuna_study(world).trials
+    assert pruned
+    assert all(trials[n].state == TrialState.PRUNED for n in pruned)
+    assert all(2 <= ledger.points[n]["seeds"] < 8 for n in pruned)
