@@ -115,8 +115,8 @@ def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> N
     base = _read_with_bases(base_path, trail, problems)
     if base is None:
         return own
-    base.value.pop("name", None)  # a study is named by its own file, not by what it builds on
-    return merge(base, own)
+    nameless = {key: value for key, value in base.value.items() if key != "name"}  # a study has its own file's name
+    return merge(Node(nameless, base.where), own)
 
 
 def _build(root: Node, source: str, problems: Problems) -> Space | None:

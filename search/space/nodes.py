@@ -57,6 +57,9 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
+_READ: dict[tuple[str, str], Node] = {}  # faultless files by path and text: a hundred spaces build on the same ten
+
+
 class _TooLarge(Exception):
     """More than MOST_VALUES values."""
 
@@ -78,7 +81,12 @@ def read_file(path: str, problems: Problems) -> Node | None:
         line = content[: error.start].count(b"\n") + 1
         problems.lost(Where(path, line), "", f"not UTF-8 (byte 0x{content[error.start]:02x})")
         return None
+    if (path, text) in _READ:
+        return _READ[path, text]
+    before = len(problems.found)
     node = read_text(text, Where(path, 1), "", problems)
+    if node is not None and isinstance(node.value, dict) and len(problems.found) == before:
+        _READ[path, text] = node
     if node is None or isinstance(node.value, dict):
         return node
     got = "an empty file" if node.value is None else node.kind()
