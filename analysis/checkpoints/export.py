@@ -85,7 +85,7 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
         encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
     two_layers = config.pooling in TWO_LAYERS
     encoder.config.output_hidden_states = two_layers
-    with _without_bars():
+    with without_bars():
         encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
     loaded.tokenizer.save_pretrained(folder)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": network.longest, "do_lower_case": False})
@@ -131,7 +131,8 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
+    """Transformers' progress bars stay off the screen."""
     from transformers.utils import logging as library
 
     bars = library.is_progress_bar_enabled()

@@ -14,23 +14,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fsspec
 import numpy as np
 import pandas as pd
 
+from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.overlap import Overlap, overlaps
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
-from analysis.errors import AnalysisError, InputError, unknown
+from analysis.errors import AnalysisError, InputError
 from analysis.statistics.correlation import spearman_influence
 from analysis.statistics.paired_gain import PairedGain, paired_gains
-from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.study import Arrays, Study
 from analysis.tables.test_scores import openings
 from search import schema
 from search.schema import OPENING
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import metric_parts
-from trainables.contract.trial_files import WEIGHTS
 from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.pooling import wanted_states
@@ -127,28 +125,6 @@ def transfer_scores(trained: Trained, root: Path) -> dict[str, float]:
     return values
 
 
-def chosen_trials(study: Study, named: Sequence[str]) -> pd.DataFrame:
-    """The trials to test: the named ones, else all counted seeds of the point that the verdict names.
-
-    Raises: InputError for an unknown trial.
-    """
-    trials = study.trials
-    if named:
-        for trial in named:
-            if trial not in set(trials["trial"]):
-                raise unknown("trial", trial, trials["trial"])
-        return trials[trials["trial"].isin(list(named))]
-    point = study.points[study.points["point"] == study_verdict(study).best].iloc[0]
-    return trials[trials["run_id"].isin(point["run_ids"])]
-
-
-def baseline_trials(study: Study, tested: pd.DataFrame) -> pd.DataFrame:
-    """The counted seeds of the baseline; none if it is among the tested points or was not completed."""
-    points = study.points[study.points["baseline"] & (study.points["stop"] == "completed")]
-    runs = [run for row in points["run_ids"] for run in row]
-    return study.trials[study.trials["run_id"].isin(runs) & ~study.trials["point"].isin(tested["point"])]
-
-
 def load_sets(names: Sequence[str], language: str) -> tuple[list[Pairs], dict[str, str]]:
     """The test sets that are there, and why the others are not (name -> reason)."""
     sets, missing = [], {}
@@ -181,29 +157,44 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
     return seen
 
 
-def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The trials whose weights were kept, and the names of the others (a study keeps those of its best trials only).
-
-    Raises: AnalysisError if none was kept, naming trials that could be tested instead.
-    """
-
-    there = kept(study, trials)
-    if not any(there):
-        others = study.trials[kept(study, study.trials)]["trial"]
-        raise AnalysisError(
-            f"no weights were kept of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
-        )
-    return trials[there], list(trials.loc[[not t for t in there], "trial"])
+def check_reason(reason: str) -> None:
+    """Raises: InputError for an empty reason."""
+    if not reason.strip():
+        raise InputError("expected a reason for opening the test sets, got an empty one")
 
 
-def kept(study: Study, trials: pd.DataFrame) -> list[bool]:
-    """Of each trial, whether its weights are there."""
-    return [_exists(f"{trial_path(study, folder)}/{WEIGHTS}") for folder in trials["folder"]]
+@dataclass(frozen=True)
+class Opening:
+    """A recorded opening. number: 1 = the study's first; when: ISO time; earlier: the openings before it."""
+
+    client: Any
+    number: int
+    when: str
+    earlier: tuple[str, ...]
+
+    @property
+    def milliseconds(self) -> int:
+        """Since 1970, as MLflow counts."""
+        return int(datetime.fromisoformat(self.when).timestamp() * 1000)
+
+    def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Write finite metrics to a trial's run, which is tagged with the opening."""
+        from mlflow.entities import Metric, RunTag
+
+        kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
+        self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
 
 
-def trial_path(study: Study, folder: str) -> str:
-    """Absolute path or URI of a trial's folder."""
-    return f"{study.stored.tags.get(schema.FOLDER, '')}/{folder}"
+def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
+    """Write to the study's run that its test sets are opened, before anything is scored."""
+    from mlflow import MlflowClient
+
+    earlier = tuple(openings(study.stored))
+    when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+    opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
+    tag = f"{OPENING}{opening.number}"
+    opening.client.set_tag(study.stored.run_id, tag, f"{when}: {what}: {reason.strip()}")
+    return opening
 
 
 @dataclass(frozen=True)
@@ -235,8 +226,7 @@ def open_tests(
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything
         is opened.
     """
-    if not reason.strip():
-        raise InputError("expected a reason for opening the test sets, got an empty one")
+    check_reason(reason)
     trials = trials.iloc[:1] if untrained else trials  # all of them started from the same encoder
     folders = [trial_path(study, folder) for folder in trials["folder"]]
     spec = read_spec(folders[0])
@@ -250,13 +240,9 @@ def open_tests(
         load_trained(folder, texts=texts, untrained=untrained) for folder in folders
     ]  # a missing checkpoint shows here
 
-    earlier = tuple(openings(study.stored))
-    when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
     scored = ", ".join([p.name for p in pairs] + (["transfer"] if transfer_root else []))
-    client = _client(study.store.uri)
-    tag = f"{OPENING}{len(earlier) + 1}"
-    client.set_tag(study.stored.run_id, tag, f"{when}: {ids} on {scored}: {reason.strip()}")
+    record = record_opening(study, f"{ids} on {scored}", reason, now)
 
     results = []
     for (_, row), trained in zip(trials.iterrows(), networks, strict=True):
@@ -273,8 +259,8 @@ def open_tests(
                 baseline=bool(row["baseline"]), scores=scores, metrics=metrics, similarities=similarities,
             )
         )  # fmt: skip
-        _log(client, results[-1], tag, when)
-    return Opened(tuple(results), tuple(overlaps(pairs, seen_sets(data, spec.metric))), earlier, missing)
+        _log(record, results[-1])
+    return Opened(tuple(results), tuple(overlaps(pairs, seen_sets(data, spec.metric))), record.earlier, missing)
 
 
 def summary(results: Sequence[TestResult]) -> pd.DataFrame:
@@ -326,32 +312,15 @@ def _for_transfer(trained: Trained) -> Trained:
     return replace(trained, network=network)
 
 
-def _client(uri: str) -> Any:
-    from mlflow import MlflowClient
-
-    return MlflowClient(tracking_uri=uri)
-
-
-def _exists(path: str) -> bool:
-    filesystem, inner = fsspec.core.url_to_fs(path)
-    return bool(filesystem.exists(inner))
-
-
-def _log(client: Any, result: TestResult, tag: str, when: str) -> None:
-    from mlflow.entities import Metric, RunTag
-
-    at = int(datetime.fromisoformat(when).timestamp() * 1000)
-    number = int(tag.removeprefix(OPENING))
-    metrics = [Metric(name, float(v), at, number) for name, v in result.metrics.items() if np.isfinite(v)]
+def _log(opening: Opening, result: TestResult) -> None:
     intervals = {
         f"{name}{schema.TEST_SUFFIX}_{end}": getattr(s, end)
         for name, s in result.scores.items()
         for end in ("low", "high")
     }
-    metrics += [Metric(name, float(v), at, number) for name, v in intervals.items() if np.isfinite(v)]
-    client.log_batch(result.run_id, metrics=metrics, tags=[RunTag(tag, when)])
+    opening.log(result.run_id, {**result.metrics, **intervals})
     if result.similarities:
         with TemporaryDirectory() as scratch:
             file = Path(scratch) / TEST_SIMILARITIES
             np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
-            client.log_artifact(result.run_id, str(file))
+            opening.client.log_artifact(result.run_id, str(file))

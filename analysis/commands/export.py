@@ -19,15 +19,13 @@ def export(study: str | None, trial: str | None, out: Path | None, storage: str,
 
     Models of methods with a network of their own come with their own loader; the folder's README.md says how.
     """
+    from analysis.checkpoints.choice import exported_trial, trial_path
     from analysis.checkpoints.export import export as write
-    from analysis.checkpoints.testing import chosen_trials, trial_path, with_checkpoint
     from analysis.checkpoints.trained import load_trained
     from analysis.writing.card import model_card
 
     found = study_of(storage, tracking_uri, study, None)
-    named_trials = (trial,) if trial else ()
-    chosen, _ = with_checkpoint(found, chosen_trials(found, named_trials))
-    row = chosen.sort_values("value", ascending=found.metric.sign < 0).iloc[0]
+    row = exported_trial(found, trial)
     trained = load_trained(trial_path(found, str(row["folder"])))
     folder = out or Path("models") / f"{found.name}-{row['trial']}"
     write(trained, folder, model_card(found, row, trained.config, trained.record))

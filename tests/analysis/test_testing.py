@@ -13,20 +13,17 @@ from memory_study import run
 from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
+from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, kept, with_checkpoint
 from analysis.checkpoints.testing import (
     TestResult,
     averages,
-    baseline_trials,
-    chosen_trials,
     default_sets,
     gains,
-    kept,
     open_tests,
     score,
     seen_sets,
     summary,
     transfer_scores,
-    with_checkpoint,
 )
 from analysis.checkpoints.trained import load_trained
 from analysis.errors import AnalysisError, InputError
@@ -97,6 +94,8 @@ def test_the_confirmed_best_is_chosen_and_seeds_without_weights_are_named(store:
     there, missing = with_checkpoint(s, chosen)
     assert list(there["trial"]) == ["c0000.0", "c0000.2"]
     assert missing == ["c0000.1"]
+    assert exported_trial(s)["trial"] == there.sort_values("value")["trial"].iloc[-1]
+    assert exported_trial(s, "c0000.0")["trial"] == "c0000.0"
     with pytest.raises(AnalysisError, match=r"of t0001; there are weights of: c0000\.0, c0000\.2"):
         with_checkpoint(s, chosen_trials(s, ["t0001"]))
     with pytest.raises(InputError, match="unknown trial 't001'; did you mean"):

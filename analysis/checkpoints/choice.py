@@ -1,0 +1,76 @@
+"""Which trials are tested or exported, and whether their weights were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import fsspec
+import pandas as pd
+
+from analysis.errors import AnalysisError, unknown
+from analysis.statistics.study_verdict import study_verdict
+from analysis.tables.study import Study
+from search import schema
+from trainables.contract.trial_files import WEIGHTS
+
+
+def chosen_trials(study: Study, named: Sequence[str]) -> pd.DataFrame:
+    """The trials to test: the named ones, else all counted seeds of the point that the verdict names.
+
+    Raises: InputError for an unknown trial.
+    """
+    trials = study.trials
+    if named:
+        for trial in named:
+            if trial not in set(trials["trial"]):
+                raise unknown("trial", trial, trials["trial"])
+        return trials[trials["trial"].isin(list(named))]
+    point = study.points[study.points["point"] == study_verdict(study).best].iloc[0]
+    return trials[trials["run_id"].isin(point["run_ids"])]
+
+
+def baseline_trials(study: Study, tested: pd.DataFrame) -> pd.DataFrame:
+    """The counted seeds of the baseline; none if it is among the tested points or was not completed."""
+    points = study.points[study.points["baseline"] & (study.points["stop"] == "completed")]
+    runs = [run for row in points["run_ids"] for run in row]
+    return study.trials[study.trials["run_id"].isin(runs) & ~study.trials["point"].isin(tested["point"])]
+
+
+def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
+    """The row of the trial that is exported: the named one, else the seed with the best dev value of the best point.
+
+    Raises: InputError for an unknown trial; AnalysisError if no weights were kept.
+    """
+    chosen, _ = with_checkpoint(study, chosen_trials(study, (named,) if named else ()))
+    return chosen.sort_values("value", ascending=study.metric.sign < 0).iloc[0]
+
+
+def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The trials whose weights were kept, and the names of the others (a study keeps those of its best trials only).
+
+    Raises: AnalysisError if none was kept, naming trials that could be tested instead.
+    """
+
+    there = kept(study, trials)
+    if not any(there):
+        others = study.trials[kept(study, study.trials)]["trial"]
+        raise AnalysisError(
+            f"no weights were kept of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
+        )
+    return trials[there], list(trials.loc[[not t for t in there], "trial"])
+
+
+def kept(study: Study, trials: pd.DataFrame) -> list[bool]:
+    """Of each trial, whether its weights are there."""
+    return [_exists(f"{trial_path(study, folder)}/{WEIGHTS}") for folder in trials["folder"]]
+
+
+def trial_path(study: Study, folder: str) -> str:
+    """Absolute path or URI of a trial's folder."""
+    return f"{study.stored.tags.get(schema.FOLDER, '')}/{folder}"
+
+
+def _exists(path: str) -> bool:
+    filesystem, inner = fsspec.core.url_to_fs(path)
+    return bool(filesystem.exists(inner))
