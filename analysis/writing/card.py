@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from analysis.tables.reproduction import environment
 from analysis.tables.study import Study
 from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.tables.trials import PARAM
+from analysis.writing.card_front import Result, citation, front_matter, repositories
 from analysis.writing.state_text import value_unit
-from search.schema import DEV_SUFFIX, GOLD_SUFFIX
+from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, stored
 from trainables.contract.knobs import values
 from trainables.contract.metric_names import QUERIES_SUFFIX
 from trainables.contract.registry import declared
@@ -24,44 +26,73 @@ from trainables.contract.registry import declared
 Z = 1.96  # of a two-sided 95 % interval
 
 
-def model_card(study: Study, trial: pd.Series[Any], config: Any, checkpoint: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class About:
+    """What a card says of the network. dimensions: of its vectors; longest: tokens that it reads, None = words of any
+    number; licence: identifier as the hub has them ("apache-2.0"), None = nobody said."""
+
+    dimensions: int
+    longest: int | None = None
+    licence: str | None = None
+
+
+def model_card(study: Study, trial: pd.Series[Any], config: Any, checkpoint: Mapping[str, Any], about: About) -> str:
     """Markdown with the front matter that model hubs read.
 
     Args:
         trial: row of `study.trials`. config: its hyperparameters. checkpoint: its trial.json.
     """
     spec = checkpoint["spec"]
-    own_loader = declared(spec["method"]).usage
-    language = spec["data"].get("language", "en")
-    front: dict[str, Any] = {
-        "language": language,
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-similarity", "feature-extraction", spec["method"]]
-        + (["sentence-transformers"] if not own_loader else []),
-    }
-    if not own_loader:
-        front |= {"library_name": "sentence-transformers"}
-        if not spec["encoder"].startswith(("builtin:", "/", ".")):
-            front["base_model"] = spec["encoder"].split("@")[0]
+    method = declared(spec["method"])
+    name = f"{study.name}-{trial['trial']}"
+    front = front_matter(spec, name, about.licence, _results(study, trial), own_loader=bool(method.usage))
     use = (
-        own_loader
+        method.usage
         or "from sentence_transformers import SentenceTransformer\n\n"
         'vectors = SentenceTransformer("path/to/this/folder").encode(["a sentence"])'
     )
+    cut = f" A text is read up to {about.longest:,} tokens." if about.longest else ""
+    stands = {known: f" ({where})" for known, (where, _) in repositories(spec["data"]).items()}
+    revisions = [
+        (known + stands.get(known.removesuffix("_dev"), ""), r) for known, r in checkpoint["revisions"].items()
+    ]
+    bibtex = citation(spec["method"], method.paper)
     parts = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False).strip()}\n---",
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip()}\n---",
         f"# {study.name}, trial {trial['trial']}",
-        f"Sentence vectors by {spec['method']} on `{spec['encoder']}`, trained on `{spec['data']['train']}`, chosen by "
-        f"`{spec['metric']}` among {len(study.trials)} trials. Compare vectors by cosine.",
+        f"Sentence vectors of {about.dimensions:,} dimensions by {spec['method']} on `{spec['encoder']}`, trained on "
+        f"`{spec['data']['train']}`, chosen by `{spec['metric']}` among {len(study.trials)} trials. Compare vectors by "
+        f"cosine.{cut}",
         f"```python\n{use}\n```",
         "## Scores\n\n" + _scores(study, trial),
         "## Configuration\n\n"
         + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in values(config).items()]),
-        "## Data\n\n" + _table(("set", "revision"), list(checkpoint.get("revisions", {}).items())),
+        "## Data\n\n" + _table(("set", "revision"), revisions),
+        "## Licence\n\n"
+        + (f"{about.licence}. " if about.licence else "Not stated for the encoder that it started from. ")
+        + "The data keep those of their owners.",
+        f"## Citation\n\n```bibtex\n{bibtex}\n```" if bibtex else "",
         "## Cost\n\n" + "\n".join(f"- {line}" for line in [_own_cost(trial), *cost(study).lines()]),
         "## Environment\n\n" + _table(("what", "value"), list(environment(study).items())),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _results(study: Study, trial: pd.Series[Any]) -> list[Result]:
+    """Of this checkpoint: every dev metric, that which selected first, and what test sets were opened."""
+    run = next(run for run in study.stored_trials if run.run_id == trial["run_id"])
+    low, high = _bounds(study, trial)
+    scale = study.metric.scale / 100
+    results = [Result(study.metric.name, scale * float(trial["value"]), low / 100, high / 100)]
+    stored_name = stored(study.metric.name)
+    results += [
+        Result(name.removeprefix(BEST_PREFIX), value)
+        for name, value in sorted(run.metrics.items())
+        if name.startswith(BEST_PREFIX) and name.endswith(DEV_SUFFIX) and name != BEST_PREFIX + stored_name
+        and not name.startswith(BEST_PREFIX + "mean_")
+    ]  # fmt: skip
+    rows = scores_by_configuration([run]).to_dict("records")
+    return results + [Result(row["metric"], row["mean"], row["low"], row["high"]) for row in rows]
 
 
 def _scores(study: Study, trial: pd.Series[Any]) -> str:
@@ -87,20 +118,25 @@ def _scores(study: Study, trial: pd.Series[Any]) -> str:
 
 
 def _interval(study: Study, trial: pd.Series[Any]) -> str:
-    """95 % interval over dev pairs or queries of a single-set metric, empty where their values are not stored."""
+    low, high = _bounds(study, trial)
+    return f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+
+
+def _bounds(study: Study, trial: pd.Series[Any]) -> tuple[float, float]:
+    """95 % interval over dev pairs or queries of a single-set metric, as shown; NaN where they are not stored."""
     arrays = study.similarities(trial["run_id"]) or {}
     part = study.metric.parts[0]
     gold, queries = (arrays.get(part.removesuffix(DEV_SUFFIX) + end) for end in (GOLD_SUFFIX, QUERIES_SUFFIX))
     if len(study.metric.parts) > 1:
-        return ""
+        return np.nan, np.nan
     if queries is not None:
         value, influence = float(queries.mean()), queries - queries.mean()
     elif part in arrays and gold is not None:
         value, influence = spearman_influence(arrays[part], gold)
     else:
-        return ""
+        return np.nan, np.nan
     half = Z * float(np.sqrt(np.var(influence) / len(influence)))
-    return f" ({study.metric.scale * (value - half):.2f} to {study.metric.scale * (value + half):.2f})"
+    return study.metric.scale * (value - half), study.metric.scale * (value + half)
 
 
 def _own_cost(trial: pd.Series[Any]) -> str:

@@ -50,6 +50,7 @@ class Declaration:
         smoke: hyperparameters of a smoke run, where its defaults would take longer than others.
         transfer_pooling: pooling for transfer tasks, None = as trained.
         usage: lines of Python that load an export from the current folder; "" = SentenceTransformer does.
+        paper: what a model card cites, "title, arXiv:number" or "title, doi:number"; "" = nothing.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Declaration:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     transfer_pooling: str | None = None
     usage: str = ""
+    paper: str = ""
 
     def preset_for(self, encoder: str) -> str | None:
         """The preset whose encoder patterns fit best (the longest matching pattern), or None."""

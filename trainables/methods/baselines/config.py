@@ -131,9 +131,25 @@ def _check_negation(spec: Mapping[str, Any]) -> None:
     check_parser(spec)
 
 
+_PAPERS = {
+    "whitening": "Whitening Sentence Representations for Better Semantics and Faster Retrieval, arXiv:2103.15316",
+    "consert": "ConSERT: A Contrastive Framework for Self-Supervised Sentence Representation Transfer, "
+    "arXiv:2105.11741",
+    "esimcse": "ESimCSE: Enhanced Sample Building Method for Contrastive Learning of Unsupervised Sentence Embedding, "
+    "arXiv:2109.04380",
+    "mirror_bert": "Fast, Effective, and Self-Supervised: Transforming Masked Language Models into Universal Lexical "
+    "and Sentence Encoders, arXiv:2104.08027",
+    "arccse": "A Contrastive Framework for Learning Sentence Representations from Pairwise and Triple-wise Perspective "
+    "in Angular Space, arXiv:2203.06875",
+    "sncse": "SNCSE: Contrastive Learning for Unsupervised Sentence Embedding with Soft Negative Samples, "
+    "arXiv:2201.05979",
+    "diffcse": "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings, arXiv:2204.10298",
+}
+
+
 def _declaration(name: str, config: type[RunConfig], presets: Mapping[str, Preset], **more: Any) -> Declaration:
     code = f"trainables.methods.baselines.{name}:METHOD"
-    return Declaration(name=name, config=config, code=code, presets=presets, **more)
+    return Declaration(name=name, config=config, code=code, presets=presets, paper=_PAPERS[name], **more)
 
 
 _BERT = ("*bert-base*",)

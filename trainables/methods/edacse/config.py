@@ -29,6 +29,7 @@ class EdacseConfig(EncoderConfig):
 
 EDACSE = Declaration(
     name="edacse",
+    paper="EdaCSE, doi:10.3390/app131810120",
     config=EdacseConfig,
     columns="sentences",
     code="trainables.methods.edacse.method:METHOD",

@@ -114,6 +114,7 @@ def check_sentences(spec: Mapping[str, Any]) -> None:
 
 GCLSR = Declaration(
     name="gclsr",
+    paper="Grouped Contrastive Learning of Self-Supervised Sentence Representation, doi:10.3390/app13179873",
     config=GclsrConfig,
     columns="sentences",
     encoders=WORD_VECTORS,

@@ -54,6 +54,7 @@ def check_parser(spec: Mapping[str, Any]) -> None:
 
 SDA = Declaration(
     name="sda",
+    paper="SDA: Simple Discrete Augmentation for Contrastive Sentence Representation Learning, arXiv:2210.03963",
     config=SdaConfig,
     columns="sentences",
     code="trainables.methods.sda.method:METHOD",

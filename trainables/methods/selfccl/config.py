@@ -31,6 +31,8 @@ class SelfcclConfig(EncoderConfig):
 
 SELFCCL = Declaration(
     name="selfccl",
+    paper="SelfCCL: Curriculum Contrastive Learning by "
+    "Transferring Self-Taught Knowledge for Fine-Tuning BERT, doi:10.3390/app13031913",
     config=SelfcclConfig,
     prompts=True,
     columns="triplets",

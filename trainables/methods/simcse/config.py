@@ -39,8 +39,11 @@ _POST = {
     "epochs": 2, "eval_steps": 100, "max_length": 64,
 }  # fmt: skip  # D07
 
+_PAPER = "SimCSE: Simple Contrastive Learning of Sentence Embeddings, arXiv:2104.08821"
+
 SIMCSE = Declaration(
     name="simcse",
+    paper=_PAPER,
     config=SimcseConfig,
     prompts=True,
     columns="sentences",
@@ -59,6 +62,7 @@ SIMCSE = Declaration(
 )
 SIMCSE_SUP = Declaration(
     name="simcse_sup",
+    paper=_PAPER,
     config=SimcseSupConfig,
     prompts=True,
     columns="triplets",
