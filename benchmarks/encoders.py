@@ -34,11 +34,13 @@ class Row:
     resumes: str = ""
     exports: str = ""
     bidirectional: str = ""
+    lora: str = ""
 
 
 HEADINGS = {
     "family": "family", "loads": "loads", "pooling": "its pooling", "dropout": "dropout on", "batches": "batches",
     "resumes": "resumes", "exports": "SentenceTransformer agrees", "bidirectional": "`bidirectional: true`",
+    "lora": "LoRA",
 }  # fmt: skip
 
 
@@ -84,6 +86,7 @@ def tried(family: Family, folder: Path) -> Row:
     if facts.bidirectional:
         end = _trained(folder / "both", encoder, data, {**params, "bidirectional": True})
         row["bidirectional"] = _export_agrees(folder / "both", folder / "both-export") if end == "works" else end
+    row["lora"] = _with_adapters(folder, encoder, data, params)
     return Row(**row)
 
 
@@ -107,6 +110,8 @@ def page(rows: list[Row]) -> str:
         "- *resumes*: a trial paused half-way and taken up again has the weights of one that ran through.",
         f"- *SentenceTransformer agrees*: the export's vectors are ours within {AGREEMENT:g} of the largest value, the",
         "  prompt included. `bidirectional: true`: the same for an export of a trial trained so.",
+        "- *LoRA*: a trial with adapters beside all linear layers: each of them has learnt something, and the export,",
+        "  adapters merged, agrees.",
         "",
         "| " + " | ".join(HEADINGS.values()) + " |",
         "|" + "---|" * len(HEADINGS),
@@ -145,6 +150,19 @@ def _trained(
     if pause and outcome.stop == "paused":
         outcome = run_trial(spec, lambda _: "go")
     return "works" if outcome.stop == "completed" else f"refused: {outcome.reason}"
+
+
+def _with_adapters(folder: Path, encoder: Path, data: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+    """Trains adapters beside all linear layers, looks whether each of them has learnt something, exports."""
+    from trainables.training.checkpoint import TrialFiles
+
+    end = _trained(folder / "lora", encoder, data, {**params, "lora.rank": 4})
+    if end != "works":
+        return end.replace(f"{encoder} ", "it ")
+    ups = {n: w for n, w in TrialFiles(str(folder / "lora")).load_best()[0].items() if ".lora_B." in n}
+    if still := [name for name, weight in ups.items() if not weight.any()]:
+        return f"refused: {still[0]} learns nothing"
+    return _export_agrees(folder / "lora", folder / "lora-export")
 
 
 def _equal(folder: Path) -> str:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from analysis.checkpoints.trained import Trained
 from analysis.errors import InputError
+from trainables.encoders.adapters import merged
 from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource
@@ -81,6 +82,7 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     assert isinstance(loaded, LoadedEncoder)
     encoder, width = network.encoder, network.encoder.config.hidden_size
     layers = encoder.config.num_hidden_layers
+    merged(encoder)
     if isinstance(getattr(encoder, "pooler", None), nn.Identity):
         encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
     two_layers = config.pooling in TWO_LAYERS

@@ -11,6 +11,7 @@ from typing import Any
 from search.space.params import KINDS
 from search.space.sections import Pruner, Resources, Search
 from search.space.space import TRAIN_KEYS
+from trainables.contract.config import GROUPS
 from trainables.contract.declaration import Declaration
 from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names
@@ -50,7 +51,7 @@ def json_schema() -> Schema:
         "params": {
             "type": "object",
             "description": "a bare value is a constant; {float: [low, high]}, {int: ...}, {choice: [...]} are searched",
-            "properties": {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS},
+            "properties": {**(params := _params(known)), **_groups(params)},
         },
         "points": {"type": "array", "items": ANYTHING, "description": "listed points, instead of their product"},
         "search": _section(Search),
@@ -60,7 +61,8 @@ def json_schema() -> Schema:
         "smoke": {**ANYTHING, "description": "changes that --smoke makes on top of its own"},
         "plugins": {**TEXTS, "description": "Python files, relative to this one, with methods or evaluations"},
     }
-    strict = {"properties": {"params": {"propertyNames": {"enum": sorted(set(known) - set(TRAIN_KEYS))}}}}
+    names = sorted({*known, *GROUPS} - set(TRAIN_KEYS))
+    strict = {"properties": {"params": {"propertyNames": {"enum": names}}}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Search space",
@@ -127,6 +129,18 @@ def _value(knob: Knob) -> Schema:
     if knob.name == "time":
         words.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s
     return {"description": knob.doc, "default": knob.default, **({"anyOf": [out, *words]} if words else out)}
+
+
+def _params(known: dict[str, list[Knob]]) -> Schema:
+    return {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS}
+
+
+def _groups(params: Schema) -> Schema:
+    """`lora: {rank: 8}` beside `lora.rank: 8`."""
+    parts = {
+        group: {n.partition(".")[2]: s for n, s in params.items() if n.startswith(f"{group}.")} for group in GROUPS
+    }
+    return {group: {**_object(own), "description": f"of {group}"} for group, own in parts.items()}
 
 
 def _param(found: list[Knob]) -> Schema:

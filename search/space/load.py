@@ -11,6 +11,7 @@ from typing import Any
 from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
 from search.space.datasets import check_data_sets
 from search.space.encoder_fit import check_encoder_fit
+from search.space.groups import joined, spread
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
 from search.space.params import KINDS, Param, read_param, stored
@@ -61,13 +62,13 @@ def load_space(
     problems = Problems()
     if isinstance(given, Mapping):
         source = "space"
-        root: Node | None = from_plain(given, Where(source))
+        root: Node | None = spread(from_plain(given, Where(source)), problems)
     else:
         source = find_space(given)
         root = _read_with_bases(source, (), problems)
     if root is None or problems.unreadable:
         raise SpaceError(problems.found)
-    root = override(root, overrides, problems)
+    root = spread(override(root, overrides, problems, joined), problems)
     if find_data:
         check_data_sets(root, problems)
     space = _checked(root, source, problems)
@@ -82,7 +83,8 @@ def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:
 
     Raises: SpaceError; problems are at `source` without line.
     """
-    return _checked(from_plain(plain, Where(source)), source, Problems())
+    problems = Problems()
+    return _checked(spread(from_plain(plain, Where(source)), problems), source, problems)
 
 
 def _checked(root: Node, source: str, problems: Problems) -> Space:
@@ -97,6 +99,7 @@ def _checked(root: Node, source: str, problems: Problems) -> Space:
 
 def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> Node | None:
     node = read_file(path, problems)
+    node = None if node is None else spread(node, problems)
     if node is None or "extends" not in node.value:
         return node
     given = node.value["extends"]
@@ -275,7 +278,10 @@ def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], 
         problems.add(node.where, key, f"expected a mapping of hyperparameters, got {node.kind()}")
         return {}
     for name in node.value.keys() - known.keys():
-        problems.add(node.value[name].where, f"{key}.{name}", f"unknown for {method!r}" + close_to(name, known))
+        parts = ", ".join(own.partition(".")[2] for own in known if own.startswith(f"{name}."))
+        unknown = f"unknown for {method!r}" + close_to(name, known)
+        message = f"expected a mapping with {parts}, got {node.value[name].kind()}" if parts else unknown
+        problems.add(node.value[name].where, f"{key}.{name}", message)
     return {name: item for name, item in node.value.items() if name in known}
 
 

@@ -7,7 +7,7 @@ keys, unknown tags and over-large documents are mistakes; anchors, aliases and m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,8 +239,13 @@ def merge(base: Node, changes: Node) -> Node:
     return Node(merged, changes.where)
 
 
-def override(root: Node, assignments: Sequence[str], problems: Problems) -> Node:
-    """`root` with every `key.path=value` applied in turn; list items are addressed by number."""
+def override(
+    root: Node, assignments: Sequence[str], problems: Problems, joined: Callable[[list[str]], list[str]] = list
+) -> Node:
+    """`root` with every `key.path=value` applied in turn; list items are addressed by number.
+
+    joined: the parts of a path as the tree has them.
+    """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         path = path.strip()
@@ -248,7 +253,7 @@ def override(root: Node, assignments: Sequence[str], problems: Problems) -> Node
         if not equals or not all(path.split(".")):
             problems.add(where, path, f"expected key.path=value, got {assignment!r}")
         elif (value := read_text(text, where, path, problems)) is not None:
-            root = _replaced(root, path.split("."), value, path, problems)
+            root = _replaced(root, joined(path.split(".")), value, path, problems)
     return root
 
 

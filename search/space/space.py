@@ -13,12 +13,14 @@ import yaml
 from search.space.outside import written
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
+from trainables.contract.knobs import knobs
 from trainables.contract.plugins import Plugin
 from trainables.contract.registry import declared
 
 TRAIN_KEYS = (
     "max_examples", "epochs", "eval_examples", "eval_steps", "precision", "micro_batch", "checkpoint_seconds",
 )  # fmt: skip
+LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets")  # studies of earlier versions lack them
 NO_PRESET = "none"
 PAPER = "paper"
 
@@ -102,7 +104,9 @@ class Space:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
         base = self.base
         searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
+        known = knobs(declared(self.method).config)
         fixed = {k: v for k, v in base.items() if k not in self.params and k not in TRAIN_KEYS}
+        fixed = {k: v for k, v in fixed.items() if k not in LATER or v != known[k].default}
         train = {k: base[k] for k in TRAIN_KEYS if k not in self.params}
         out: dict[str, Any] = {
             "name": self.name,

@@ -36,6 +36,8 @@ CASES = {
     "whitening": ("whitening", "en", {"dimensions": 20}),
     "esimcse with a queue": ("esimcse", "en", {"head_at": "train_and_test"}),
     "diffcse": ("diffcse", "en", {}),
+    "adapters": ("simcse", "en", {"lora.rank": 4}),
+    "adapters of an own pooler": ("simcse", "en", {"pooling": "pretrained_pooler", "lora.rank": 2, "lora.alpha": 4}),
 }
 
 

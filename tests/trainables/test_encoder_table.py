@@ -29,7 +29,7 @@ def test_the_page_has_every_family_and_no_silent_failure() -> None:
     assert list(rows) == [f.model_type for f in FAMILIES]
     assert len(rows) >= 20
     for row in rows.values():
-        for cell in (row.loads, row.resumes, row.exports, row.bidirectional):
+        for cell in (row.loads, row.resumes, row.exports, row.bidirectional, row.lora):
             assert cell in ("works", "-") or cell.startswith("refused")
         assert row.batches in ("packed", "padded (said)", "-")
 

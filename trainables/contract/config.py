@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.knobs import Conflicts, knob
+from trainables.contract.knobs import Conflicts, knob, knobs
 
 POOLINGS = ("cls", "cls_before_pooler", "last", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
 HEADS = ("linear_tanh", "mlp_bn", "none")
+GROUPS = ("lora",)  # `lora: {rank: 8}` is written for `lora.rank: 8`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +73,35 @@ class EncoderConfig(RunConfig):
     max_length: int = knob(32, "tokens kept per sentence, special tokens included", low=4, high=512)
     mlm_weight: float = knob(0.0, "mu of the masked-language-model term, 0 = off (1.6)", low=0)
     mlm_probability: float = knob(0.15, "share of tokens masked for the MLM term", above=0, below=1)
+    lora_rank: int = knob(
+        0, "r of LoRA's adapters (arXiv:2106.09685), all of the encoder that is trained then; 0 = off",
+        name="lora.rank", low=0, high=1024,
+    )  # fmt: skip
+    lora_alpha: float = knob(16.0, "what adapters add is multiplied by alpha / rank", name="lora.alpha", above=0)
+    lora_dropout: float = knob(0.0, "p of dropout on the adapters' inputs", name="lora.dropout", low=0, below=1)
+    lora_targets: str = knob(
+        "all-linear", "adapted linear layers: all-linear (arXiv:2305.14314), attention, or names after commas",
+        name="lora.targets",
+    )  # fmt: skip
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        if found := _lora_conflicts(v):
+            return found
         if v["head_at"] == "train_and_test" and v["pooling"] != "cls":
             return [("head_at", f"train_and_test needs pooling cls, got {v['pooling']} (a head exists only there)")]
         if v["mlm_weight"] and v["micro_batch"]:
             return [("micro_batch", "does not go with mlm_weight: its term is over the whole batch")]
         return []
+
+
+def _lora_conflicts(v: Mapping[str, Any]) -> Conflicts:
+    """Settings of adapters where there are none: a searched hyperparameter is never ignored."""
+    if v["lora.rank"]:
+        return []
+    defaults = {name: known.default for name, known in knobs(EncoderConfig).items() if name.startswith("lora.")}
+    return [
+        (name, "has no meaning with lora.rank 0; where the rank is searched give it `when: {lora.rank: [...]}`")
+        for name, default in defaults.items()
+        if v[name] != default
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
 from trainables.encoders.locate import folder_at_hand
 
-VERSION = 2  # of what is measured and how; raise it when the probe changes
+VERSION = 3  # of what is measured and how; raise it when the probe changes
 PROBE_SECONDS = 600.0
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 
@@ -34,6 +35,7 @@ class EncoderFacts:
         bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
         packing_note: why batches are padded, "" when they are packed.
         end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
+        linear: the linear layers that ran, a pooler's aside, named without numbers ("encoder.layer.output.dense").
     """
 
     family: str
@@ -47,6 +49,7 @@ class EncoderFacts:
     bidirectional: bool
     packing_note: str
     end_token: str
+    linear: tuple[str, ...]
 
     @property
     def pooling(self) -> str:
@@ -94,6 +97,37 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
         found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
         found.append(("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token"))
+    if any(values("lora.rank")):
+        found += _unfit_lora(facts, source, values("lora.targets"))
+    return found
+
+
+def _unfit_lora(facts: EncoderFacts, source: str, asked: Sequence[str]) -> list[tuple[str, str]]:
+    found = []
+    if importlib.util.find_spec("peft") is None:
+        found.append(("lora.rank", 'needs peft, which is not installed: pip install "contrastive-search[lora]"'))
+    for targets in dict.fromkeys(asked):
+        if without := [name for name, layers in adapted(facts.linear, targets).items() if not layers]:
+            own = dict.fromkeys(layer.rpartition(".")[2] for layer in facts.linear)
+            message = f"{', '.join(map(repr, without))} names no linear layer of {source} ({facts.family})"
+            found.append(("lora.targets", f"{message}; its own: {', '.join(own) or 'none'}"))
+    return found
+
+
+def adapted(linear: Sequence[str], targets: str) -> dict[str, list[str]]:
+    """What each of the comma-separated names in `lora.targets` means among the linear layers: name -> layers.
+
+    "all-linear" is all, "attention" those inside a module with attn or attention in its name, another name a layer's
+    last part or parts.
+    """
+    found = {}
+    for name in dict.fromkeys(part.strip() for part in targets.split(",")):
+        if name == "all-linear":
+            found[name] = list(linear)
+        elif name == "attention":
+            found[name] = [layer for layer in linear if "attn" in layer or "attention" in layer]
+        else:
+            found[name] = [layer for layer in linear if f".{layer}".endswith(f".{name}")] if name else []
     return found
 
 
@@ -121,7 +155,7 @@ def restored(found: Mapping[str, Any]) -> EncoderFacts:
     if "unusable" in found:
         raise EncoderError(found["unusable"])
     values = {f.name: found[f.name] for f in fields(EncoderFacts)}
-    return EncoderFacts(**{**values, "drops": tuple(values["drops"])})
+    return EncoderFacts(**{**values, "drops": tuple(values["drops"]), "linear": tuple(values["linear"])})
 
 
 def facts_at_hand(source: str) -> EncoderFacts | None:

@@ -8,17 +8,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from trainables.contract.config import EncoderConfig
 from trainables.contract.errors import EncoderError, first_line
 from trainables.data.token_cache import DiskCache, ready, tokenizer_fingerprint
 from trainables.data.token_cache import cache_dir as default_cache_dir
 from trainables.data.tokens import Tokens
+from trainables.encoders.adapters import Base, add_adapters, sharing_copy
 from trainables.encoders.builtin_encoder import encoder_folder
 from trainables.encoders.dropout import keys, set_dropout
 from trainables.encoders.facts import EncoderFacts, facts_key, restored, stored
@@ -44,6 +46,7 @@ class LoadedEncoder:
         packing_note: why batches are padded, "" when they are packed.
         facts: what was measured of it.
         fingerprint: hash of configuration and weights; tokenizer_fingerprint: of what decides the token ids.
+        base: the weights where trials with adapters have used them, by device and precision; shared by all of them.
     """
 
     source: str
@@ -57,6 +60,7 @@ class LoadedEncoder:
     facts: EncoderFacts
     fingerprint: str
     tokenizer_fingerprint: str
+    base: Base = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
@@ -88,15 +92,31 @@ def load_encoder(
     return _read(source, folder)
 
 
-def make_model(loaded: LoadedEncoder, dropout: float, pooler: bool = False, bidirectional: bool = False) -> nn.Module:
+def trained_model(loaded: LoadedEncoder, config: EncoderConfig, seed: int) -> nn.Module:
+    """What a trial trains of an encoder: a copy, or adapters beside weights that are shared (see `adapters`).
+
+    Raises: EncoderError for adapters that it cannot have.
+    """
+    pooler = config.pooling == "pretrained_pooler"
+    if not config.lora_rank:
+        return make_model(loaded, config.dropout, pooler, config.bidirectional)
+    model = make_model(loaded, config.dropout, pooler, config.bidirectional, shared=True)
+    add_adapters(model, config, loaded.facts.linear, loaded.base, seed)
+    return model
+
+
+def make_model(
+    loaded: LoadedEncoder, dropout: float, pooler: bool = False, bidirectional: bool = False, shared: bool = False
+) -> nn.Module:
     """A trainable copy of the encoder, without touching the disk.
 
     Args:
         dropout: p of every dropout of the encoder: hidden and attention-probability (methods 1.2).
         pooler: keep BERT's own pooler (an unused one would cost memory and get no gradient).
         bidirectional: let every token of a decoder see the whole sentence.
+        shared: its weights are those of `loaded`, frozen.
     """
-    model = copy.deepcopy(loaded.model)
+    model = sharing_copy(loaded.model) if shared else copy.deepcopy(loaded.model)
     if getattr(model, "pooler", None) is not None and not pooler:
         model.pooler = nn.Identity()  # not None: SqueezeBERT calls it without asking
     set_dropout(model, dropout)

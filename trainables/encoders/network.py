@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from trainables.data.tokens import Tokens
+from trainables.encoders.adapters import place
 from trainables.encoders.views import Encoded, Views
 
 
@@ -40,6 +42,11 @@ class Network(nn.Module, ABC):
         """
         del views, pooled, rng
         return None
+
+    def settle(self, device: torch.device, bf16: bool) -> None:
+        """Go to the device that trains, where matrix products run in bf16 or not."""
+        place(self, device, bf16)
+        self.to(device)
 
     def after_step(self) -> None:
         """Move on what gradients do not: a momentum encoder, a queue. Called after every optimiser step."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.contract.errors import EncoderError, first_line
+from trainables.encoders.adapters import linear_layers, without_numbers
 from trainables.encoders.dropout import Watch, set_dropout
 from trainables.encoders.facts import EncoderFacts
 from trainables.encoders.packing import pack
@@ -35,6 +36,7 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
             first_sees, last_sees = sees(model, template)
             drops, problem = _dropout(model, template)
             note = packing_note(model, template.prefix, template.suffix)
+            linear = _linear_that_run(model, template)
             bidirectional = False
             if not first_sees:
                 with _both_ways(model):
@@ -59,6 +61,7 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
         bidirectional=bidirectional,
         packing_note=note,
         end_token=template.end_token,
+        linear=linear,
     )
 
 
@@ -103,6 +106,23 @@ def _check_padding(source: str, model: Any, template: Template) -> None:
             f"encoder {source!r}: the vectors of {model.config.model_type} depend on the padding of their batch (by "
             f"{worst:.1e}), which no evaluation can reproduce; use another encoder"
         )
+
+
+@torch.no_grad()
+def _linear_that_run(model: Any, template: Template) -> tuple[str, ...]:
+    """Linear layers that are called as modules, without numbers: an adapter beside another one would be ignored."""
+    ran: dict[str, None] = {}
+    hooks = [
+        part.register_forward_hook(lambda *_, name=name: ran.setdefault(without_numbers(name)))
+        for name, part in linear_layers(model).items()
+        if "pooler" not in name  # taken out of a copy, unless it is what pools
+    ]
+    try:
+        _last(model, random_sentences(model, LENGTHS[:2]), template)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(ran)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from trainables.contract.config import EncoderConfig
 from trainables.contract.errors import EncoderError
+from trainables.contract.knobs import values
 from trainables.data.tokens import Tokens
 from trainables.encoders import pooling
 from trainables.encoders.facts import unfit
 from trainables.encoders.heads import MlmHead, make_head
-from trainables.encoders.load import LoadedEncoder, make_model
+from trainables.encoders.load import LoadedEncoder, trained_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import packed_way, padded_states
@@ -50,7 +51,7 @@ class SentenceNetwork(Network):
     def __init__(self, config: EncoderConfig, loaded: LoadedEncoder, seed: int) -> None:
         super().__init__()
         own = loaded.config
-        if problems := unfit(loaded.facts, loaded.source, {k: [v] for k, v in asdict(config).items()}):
+        if problems := unfit(loaded.facts, loaded.source, {k: [v] for k, v in values(config).items()}):
             raise EncoderError("; ".join(f"{name}: {message}" for name, message in problems))
         self.longest = loaded.facts.longest
         self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
@@ -59,9 +60,7 @@ class SentenceNetwork(Network):
         self.prefix, self.suffix = loaded.prefix, loaded.suffix
         self.mask_token = loaded.tokenizer.mask_token_id
         self.packing_note = loaded.packing_note
-        self.encoder = make_model(
-            loaded, config.dropout, config.pooling == "pretrained_pooler", bidirectional=config.bidirectional
-        )
+        self.encoder = trained_model(loaded, config, seed)
         self.wanted = pooling.wanted_states(config.pooling, own.num_hidden_layers)
         std = getattr(own, "initializer_range", 0.02)
         self.head = make_head(config.head if config.pooling == "cls" else "none", own.hidden_size, seed, std)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainables.encoders.adapters import added
 from trainables.encoders.attention import attend, keep_noise
 from trainables.encoders.packing import Packed
 
@@ -112,6 +113,10 @@ class Trunk:
             torch.cat([layer.key.weight, layer.value.weight]).to(low.dtype),
             torch.cat([layer.key.bias, layer.value.bias]).to(low.dtype),
         )
+        if (to_key := added(layer.key, low)) is not None or hasattr(layer.value, "lora_A"):
+            to_value = added(layer.value, low)
+            none = torch.zeros(1, dtype=low.dtype, device=low.device).expand(len(low), key_value.shape[1] // 2)
+            key_value = key_value + torch.cat([none if d is None else d for d in (to_key, to_value)], 1)
         if first_only:
             x, low = x.index_select(0, packed.first), low.index_select(0, packed.first)
         context = attend(_linear(layer.query, low), key_value, packed, self.heads, dropout, bias)
@@ -121,7 +126,9 @@ class Trunk:
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+    out = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+    more = added(layer, x)
+    return out if more is None else out + more
 
 
 def _quantum(tokens: int) -> int:

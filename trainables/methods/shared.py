@@ -84,7 +84,7 @@ def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) ->
 def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
     """The encoder as it came, pooled as the configuration says, without a head."""
     del seed
-    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0)
+    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0)
     return sentence_network(plain, source, seed=0)
 
 

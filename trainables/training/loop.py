@@ -67,7 +67,9 @@ class Training:
         self.method, self.config, self.examples, self.evaluate = method, config, examples, setup.evaluate
         self.seed, self.mode, self.files, self.world, self.about = seed, setup.mode, setup.files, world, setup.about
         self.pausing, self.look_again = pausing, 0.0
-        self.network = setup.network.to(world.device)
+        self.network = setup.network
+        self.bf16 = in_bf16(config.precision, self.network, world.device)
+        self.network.settle(world.device, self.bf16)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
         self.optimiser, self.scheduler = None, None
@@ -75,7 +77,6 @@ class Training:
             self.optimiser, self.scheduler = method.optimiser(
                 self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
             )
-        self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.progress, self.best = Progress(), _Best()
         if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
             torch.cuda.reset_peak_memory_stats(world.device)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainables.contract.errors import EncoderError
 from trainables.encoders.heads import MlmHead
-from trainables.encoders.load import LoadedEncoder, make_model
+from trainables.encoders.load import LoadedEncoder, make_model, trained_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed
 from trainables.encoders.packing_check import padded_states
@@ -47,7 +47,7 @@ class DiffcseNetwork(SentenceNetwork):
         self.generator = make_model(loaded, 0.0).requires_grad_(False)
         words = tuple(self.encoder.get_input_embeddings().weight.shape)
         self.generator_head = MlmHead(own.hidden_size, words, loaded.mlm_head, seed + 1, eps).requires_grad_(False)
-        self.discriminator = make_model(loaded, config.dropout)
+        self.discriminator = trained_model(loaded, replace(config, pooling="cls"), seed + 3)
         self.detector = nn.Linear(own.hidden_size, 2)
         nn.init.normal_(self.detector.weight, std=0.02, generator=torch.Generator().manual_seed(seed + 2))
         nn.init.zeros_(self.detector.bias)
