@@ -34,7 +34,7 @@ from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.pooling import wanted_states
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.evaluation.metrics import percent, sts_average
-from trainables.evaluation.sts import evaluate, prepare_sets, test_suite
+from trainables.evaluation.sts import SUITES, evaluate, prepare_sets
 from trainables.evaluation.transfer import TASKS, transfer, transfer_average
 
 TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set
@@ -101,8 +101,8 @@ def averages(values: Mapping[str, float], language: str) -> dict[str, float]:
     English: the seven scores in percent rounded to two decimals, their mean rounded again (7.1). Chinese: plain mean of
     the five, and without STS-B, whose published EdaCSE column is no target (D17).
     """
-    suite = test_suite(language)
-    if not all(name in values for name in suite):
+    suite = SUITES.get(language, ())
+    if not suite or not all(name in values for name in suite):
         return {}
     if language == "en":
         return {AVERAGE: sts_average([values[name] for name in suite]) / 100}
@@ -140,7 +140,10 @@ def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
     """The suite of the language; of a study on builtin data the builtin test set, since its model knows no words."""
     if "builtin" in data["dev"]:
         return ("builtin",)
-    return test_suite(str(data.get("language", "en")))
+    language = str(data.get("language", "en"))
+    if language not in SUITES:
+        raise InputError(f"language {language!r} has no suite of test sets; name some with --set")
+    return SUITES[language]
 
 
 def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:

@@ -6,7 +6,7 @@ import os
 
 from search.space.nodes import Node
 from search.space.problems import Problems
-from search.space.sections import LANGUAGES
+from search.space.sections import LANGUAGE
 from trainables.contract.errors import DataError, EncoderError
 from trainables.data.catalogue import data_dir, find_file, find_local, is_path, unlisted
 from trainables.data.hub import check_hub_name, is_hub
@@ -28,7 +28,7 @@ def check_data_sets(root: Node, problems: Problems) -> None:
         problems.add(node.where, "data", str(error))
         return
     language = node.value["language"].value if "language" in node.value else "en"
-    if language not in LANGUAGES:
+    if not isinstance(language, str) or not LANGUAGE.fullmatch(language):
         return  # reported elsewhere
     for split, name, place in _named(node):
         if split == "dev" and name in NANO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from search.space.params import KINDS
-from search.space.sections import Pruner, Resources, Search
+from search.space.sections import LANGUAGE, Pruner, Resources, Search
 from search.space.space import TRAIN_KEYS
 from trainables.contract.config import GROUPS
 from trainables.contract.declaration import Declaration
@@ -85,7 +85,7 @@ def _data() -> Schema:
         {
             "train": {**TEXT, "description": "a named corpus or a file"},
             "dev": {**texts_or_one, "description": "named pair sets or files; they select"},
-            "language": {"enum": ["en", "zh"]},
+            "language": {"type": "string", "pattern": f"^{LANGUAGE.pattern}$", "description": "its code: en, zh, de"},
             "parser": {"type": ["string", "null"], "description": "spaCy pipeline of a method that parses"},
             "columns": {"type": ["object", "null"], "description": "our column name: the file's"},
             "evaluations": {

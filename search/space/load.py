@@ -38,6 +38,7 @@ from trainables.contract.declaration import TRANSFORMER, Declaration
 from trainables.contract.errors import PluginError, close_to, did_you_mean
 from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names
+from trainables.data.catalogue import BUILTIN_LANGUAGES
 
 TOP_KEYS = (
     "name", "method", "encoder", "preset", "extends", "data", "metric", "params", "points", "search", "pruner",
@@ -139,6 +140,9 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     method = _read_method(part("method"), top, problems)
     encoder = _read_encoder(part("encoder"), method, top, problems)
     data = read_data(part("data"), method, root, problems)
+    if data is not None and encoder == TRANSFORMER.builtin and data.language not in BUILTIN_LANGUAGES:
+        message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
+        problems.add(root.value["encoder"].where, "encoder", message)
     metric = read_metric(part("metric"), data, root, problems)
     search = settings(Search, part("search"), "search", problems, {"time": seconds})
     pruner = settings(Pruner, part("pruner"), "pruner", problems, {"warmup": auto})

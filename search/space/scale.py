@@ -12,6 +12,7 @@ from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.metric_names import metric_parts
 from trainables.contract.registry import declared
+from trainables.data.catalogue import BUILTIN_LANGUAGES
 from trainables.data.retrieval import dev_metrics
 
 TRIALS = 8
@@ -32,6 +33,8 @@ def scaled_down(space: Space) -> dict[str, Any]:
     out = copy.deepcopy(small.resolved())
     out["encoder"] = method.encoders.builtin
     out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
+    if space.data.language not in BUILTIN_LANGUAGES:
+        out["data"]["language"] = "en"
     out["data"]["parser"] = "builtin" if method.parser else None
     of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
     if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are

@@ -27,7 +27,7 @@ PRUNERS = (
     "none", "median", "percentile", "successive_halving", "asha", "hyperband", "patient", "threshold", "wilcoxon",
 )  # fmt: skip
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
-LANGUAGES = ("en", "zh")
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -36,7 +36,7 @@ class Data:
     """What is trained on and what selects.
 
     Attributes:
-        train: named corpus or file; dev: named pair sets or files, folders of retrieval sets; language: "en" | "zh".
+        train: named corpus or file; dev: named pair sets or files, folders of retrieval sets; language: its code.
         parser: pipeline of a method that parses, "builtin", or None = the language's default.
         columns: our column name -> the file's, for files with other headings.
         evaluations: those from outside, and the folder (or file) of data of each.
@@ -219,8 +219,8 @@ def read_data(node: Node | None, method: Declaration | None, top: Node, problems
     for name in ("train", "parser", "language"):
         if name in given:
             values[name] = _text(given[name], f"data.{name}", problems, optional=name == "parser")
-    if values.get("language") not in (None, *LANGUAGES):
-        problems.add(given["language"].where, "data.language", f"expected one of en, zh, got {values['language']!r}")
+    if (language := values.get("language")) is not None:
+        _check_language(language, given["language"], method, problems)
     if "dev" in given:
         values["dev"] = _dev_sets(given["dev"], problems)
     if values.get("parser") and method is not None and not method.parser:
@@ -235,6 +235,14 @@ def read_data(node: Node | None, method: Declaration | None, top: Node, problems
     if "prompts" in given and given["prompts"].value is not None:
         values["prompts"] = _prompts(given["prompts"], method, problems)
     return Data(**values) if len(problems.found) == before else None
+
+
+def _check_language(language: str, node: Node, method: Declaration | None, problems: Problems) -> None:
+    if not LANGUAGE.fullmatch(language):
+        problems.add(node.where, "data.language", f"expected a code such as en, zh or de, got {language!r}")
+    elif method is not None and method.languages is not None and language not in method.languages:
+        known = ", ".join(method.languages)
+        problems.add(node.where, "data.language", f"method {method.name} has rules for {known} only, got {language!r}")
 
 
 def _prompts(node: Node, method: Declaration | None, problems: Problems) -> dict[str, str] | None:

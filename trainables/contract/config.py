@@ -70,7 +70,7 @@ class EncoderConfig(RunConfig):
     lr_decay: str = knob("linear", "shape after warm-up", choices=("linear", "cosine", "constant"))
     warmup_share: float = knob(0.0, "share of the steps with linear warm-up", low=0, below=1)
     max_grad_norm: float = knob(1.0, "gradient norm clipping, 0 = off", low=0)
-    max_length: int = knob(32, "tokens kept per sentence, special tokens included", low=4, high=512)
+    max_length: int = knob(32, "tokens kept per sentence, special tokens included", low=4)
     mlm_weight: float = knob(0.0, "mu of the masked-language-model term, 0 = off (1.6)", low=0)
     mlm_probability: float = knob(0.15, "share of tokens masked for the MLM term", above=0, below=1)
     lora_rank: int = knob(

@@ -44,6 +44,7 @@ class Declaration:
         encoders: what `encoder:` names.
         presets: published settings by name.
         parser: whether `data.parser` means something to it.
+        languages: those that it has rules for; None = it needs none.
         prompts: whether its examples are tokenised with the prompts of `data.prompts` before them.
         preflight: looks for what else a study needs before Ray starts. Gets method, encoder, data, metric and params
             (values where nothing is searched) by name as in a `TrialSpec`; raises what says it in one line.
@@ -60,6 +61,7 @@ class Declaration:
     encoders: EncoderFamily = TRANSFORMER
     presets: Mapping[str, Preset] = field(default_factory=dict)
     parser: bool = False
+    languages: tuple[str, ...] | None = None
     prompts: bool = False
     preflight: Callable[[Mapping[str, Any]], None] | None = None
     smoke: Mapping[str, Any] = field(default_factory=dict)

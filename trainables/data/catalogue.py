@@ -16,7 +16,7 @@ from trainables.data.hub import check_hub_name, hub_name, is_hub, snapshot
 
 DATA_DIR_VARIABLE = "SEARCH_DATA_DIR"
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
-BUILTIN = "builtin"
+BUILTIN, BUILTIN_LANGUAGES = "builtin", ("en", "zh")
 EDACSE = "edacse-zh"
 EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
 
@@ -131,6 +131,8 @@ def unlisted(name: str, language: str, split: str) -> str | None:
     """Why the catalogue has no such set or no such part of it, with what to do, in one line; None if it has."""
     hub = HUB.get((language, name))
     corpus = split == "train" and name == EDACSE
+    if name == BUILTIN and language not in BUILTIN_LANGUAGES:
+        return f"{name!r} is made in {', '.join(BUILTIN_LANGUAGES)} only, not in {language}"
     if name == BUILTIN or (hub and split in hub.files) or (corpus and language == "zh"):
         return None
     if hub:

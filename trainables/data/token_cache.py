@@ -27,7 +27,7 @@ from trainables.contract.whole_files import whole_file
 from trainables.data.tokens import TokenColumn
 
 CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"
-MAX_TOKENS = 512  # no method keeps more (knob max_length), so no more are stored
+MAX_TOKENS = 512  # of a text, stored at least; an encoder with room for more has them stored
 CHUNK = 8192  # texts per call of the tokenizer: bounds the memory of its results
 MEMO_ENTRIES = 32  # entries a process keeps at hand; token columns are memory-mapped and cost it little
 FORMAT = b"1"  # part of every hash; raise it when the layout of the files changes
@@ -161,22 +161,24 @@ class TokenCache:
     Args:
         encode: texts -> token ids; see `tokenizer_encoder` for Hugging Face tokenizers.
         fingerprint: changes when the tokenizer does; see `tokenizer_fingerprint`.
-        cache: where the columns are kept.
+        cache: where the columns are kept; most: tokens of a text that are.
     """
 
-    def __init__(self, encode: Encode, fingerprint: str, cache: DiskCache | None = None) -> None:
-        self.encode, self.fingerprint, self.cache = encode, fingerprint, cache or DiskCache()
+    def __init__(
+        self, encode: Encode, fingerprint: str, cache: DiskCache | None = None, most: int = MAX_TOKENS
+    ) -> None:
+        self.encode, self.fingerprint, self.cache, self.most = encode, fingerprint, cache or DiskCache(), most
 
     def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        """Token ids of every text without special tokens, at most `MAX_TOKENS` each."""
+        """Token ids of every text without special tokens, at most `most` each."""
         texts = texts if isinstance(texts, list) else list(texts)
-        return self.cache.cached("tokens", [self.fingerprint, MAX_TOKENS, texts], lambda: self._column(texts))
+        return self.cache.cached("tokens", [self.fingerprint, self.most, texts], lambda: self._column(texts))
 
     def _column(self, texts: list[str]) -> TokenColumn:
         flat, lengths = [], []
         for start in range(0, len(texts), CHUNK):
             phase("tokenising", start, len(texts))
-            rows = [row[:MAX_TOKENS] for row in self.encode(texts[start : start + CHUNK])]
+            rows = [row[: self.most] for row in self.encode(texts[start : start + CHUNK])]
             lengths += [len(row) for row in rows]
             flat.append(np.fromiter((i for row in rows for i in row), dtype=np.int32, count=sum(map(len, rows))))
         return TokenColumn(

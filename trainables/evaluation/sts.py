@@ -26,12 +26,21 @@ from trainables.evaluation.metrics import (
 )
 from trainables.evaluation.retrieval import RankedTexts, measure, number_texts
 
-__all__ = ["Evaluated", "PreparedSets", "TokenPairs", "evaluate", "prepare_sets", "selecting_value", "test_suite"]
+__all__ = [
+    "SUITES",
+    "Evaluated",
+    "PreparedSets",
+    "TokenPairs",
+    "evaluate",
+    "prepare_sets",
+    "selecting_value",
+    "test_suite",
+]
 
 Embed = Callable[[Sequence[Tokens]], Tensor]  # sequences -> (n, D) vectors in the same order, no gradient
 POSITIVE_SCORE = 4.0  # STS-B pairs above this gold score are the positives of alignment (methods 7.5)
 
-_SUITES = {
+SUITES = {
     "en": ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"),
     "zh": ("atec", "bq", "lcqmc", "pawsx", "stsb"),
 }
@@ -86,9 +95,9 @@ def test_suite(language: str) -> tuple[str, ...]:
 
     Raises: ValueError for another language.
     """
-    if language not in _SUITES:
-        raise ValueError(f"language: expected one of {', '.join(_SUITES)}, got {language!r}")
-    return _SUITES[language]
+    if language not in SUITES:
+        raise ValueError(f"language: expected one of {', '.join(SUITES)}, got {language!r}")
+    return SUITES[language]
 
 
 def prepare_sets(

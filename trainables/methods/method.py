@@ -68,7 +68,7 @@ class TextTools(Protocol):
 
     @property
     def language(self) -> str:
-        """ "en" or "zh"."""
+        """The data's language by its code, such as "en"."""
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer.

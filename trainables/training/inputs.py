@@ -30,7 +30,7 @@ from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
-from trainables.data.token_cache import DiskCache, TokenCache
+from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
 from trainables.data.tokens import TokenColumn, Tokens
 from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
@@ -174,7 +174,8 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     phase("loading the encoder")
     source = load_source(declaration.encoders, spec.encoder, language, texts)
     fingerprint, of_tokens = fingerprints(source)
-    tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache())
+    most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
+    tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache(), most)
     tools = CachedTextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
     evaluations = tuple(
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())

@@ -22,7 +22,7 @@ class WhiteningConfig(RunConfig):
     """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
 
     pooling: str = knob("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    max_length: int = knob(64, "tokens kept of a sentence that is looked at (ours)", low=4, high=512)
+    max_length: int = knob(64, "tokens kept of a sentence that is looked at (ours)", low=4)
     dimensions: int | None = knob(None, "k, leading directions kept; null = all", kind="int", low=1, optional=True)
 
 
@@ -39,7 +39,7 @@ class ConsertConfig(EncoderConfig):
     head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
     weight_decay: float = knob(0.01, "AdamW weight decay", low=0)
     warmup_share: float = knob(0.1, "share of the steps with linear warm-up", low=0, below=1)
-    max_length: int = knob(64, "tokens kept per sentence, special tokens included", low=4, high=512)
+    max_length: int = knob(64, "tokens kept per sentence, special tokens included", low=4)
     first_view: str = knob("feature_cutoff", "how the anchor is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
     second_view: str = knob("shuffle", "how the positive is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
     token_cutoff: float = knob(0.15, "share of a sentence's tokens set to zero", low=0, below=1)
@@ -66,7 +66,7 @@ class MirrorBertConfig(EncoderConfig):
     temperature: float = knob(0.04, "tau, divides the cosine", above=0)
     pooling: str = knob("avg", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
     head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
-    max_length: int = knob(50, "tokens kept per sentence, special tokens included", low=4, high=512)
+    max_length: int = knob(50, "tokens kept per sentence, special tokens included", low=4)
     span: int = knob(5, "k, neighbouring characters masked together, 0 = none (Sec. 2.1)", low=0, high=64)
     shortest: int = knob(30, "characters below which a sentence stays whole (the authors' code)", low=1)
 
@@ -168,7 +168,7 @@ ARCCSE = _declaration("arccse", ArccseConfig, {"arccse": Preset(_BERT, {}, "ArcC
 SNCSE = _declaration("sncse", SncseConfig, {
     "sncse": Preset(_BERT, {}, "SNCSE's script, BERT-base"),
     "sncse_roberta": Preset(_ROBERTA, {"soft_weight": 5e-4}, "SNCSE's script, RoBERTa-base"),
-}, parser=True, preflight=_check_negation)  # fmt: skip
+}, parser=True, languages=("en", "zh"), preflight=_check_negation)  # fmt: skip
 DIFFCSE = _declaration("diffcse", DiffcseConfig, {
     "diffcse": Preset(_BERT, {}, "DiffCSE's script, BERT-base"),
     "diffcse_roberta": Preset(_ROBERTA, {"learning_rate": 1e-5, "mask_share": 0.2}, "DiffCSE App., RoBERTa-base"),

@@ -18,7 +18,7 @@ class EdacseConfig(EncoderConfig):
     batch_size: int = knob(32, "N, sentences per optimiser step, over all workers", low=2)
     weight_decay: float = knob(0.01, "AdamW weight decay", low=0)
     lr_decay: str = knob("cosine", "shape after warm-up", choices=("linear", "cosine", "constant"))
-    max_length: int = knob(64, "tokens kept per sentence, special tokens included (D15)", low=4, high=512)
+    max_length: int = knob(64, "tokens kept per sentence, special tokens included (D15)", low=4)
     sample_size: int | None = knob(10000, "sentences drawn once per run (D14)", kind="int", low=2, optional=True)
     eval_examples: int = knob(4000, "training examples between two evaluations (125 steps of 32)", low=1)
     lambda_: float = knob(0.6, "weight of the augmented term (Table 15)", name="lambda", low=0)

@@ -59,6 +59,7 @@ SDA = Declaration(
     columns="sentences",
     code="trainables.methods.sda.method:METHOD",
     parser=True,
+    languages=("en", "zh"),
     preflight=check_parser,
     transfer_pooling="avg_top2",  # D29; the other methods use one pooling for everything
     presets={
