@@ -19,7 +19,7 @@ class TrialSpec:
     Attributes:
         method: a name in `contract.registry`.
         encoder: hub id (`id@revision`), local folder, `builtin:tiny`; or a word-vector file, `builtin:vectors`.
-        data: {"train": name or file, "dev": [names, files, folders of retrieval sets], "language": a code ("en", "zh", "de"),
+        data: {"train": name or file, "dev": [names, files, folders of retrieval sets], "language": code,
             "parser": ..., "columns": ..., "evaluations": {name: folder or None},
             "prompts": {"query": text, "document": text}}.
         metric: dev metric that selects: `stsb_dev` (Spearman in [-1, 1]), or `mean(stsb_dev,nfcorpus_ndcg10_dev)`.
