@@ -9,7 +9,10 @@ import torch.distributed as dist
 import toy
 from torch import multiprocessing
 
-from trainables.methods.method import Batch
+from trainables.contract.knobs import build
+from trainables.data.tokens import TokenColumn
+from trainables.encoders.load import load_encoder
+from trainables.methods.method import Batch, Examples, load_method
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
 from trainables.training.distributed import World
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.costly
 
 CONFIG = SimcseConfig(dropout=0.0)
 BATCH = Batch(np.arange(21))  # odd: the shares differ
+BASELINES = ("esimcse", "whitening", "diffcse")  # with more than a shared loss and a head
 
 
 def gradients(world: World, micro_batch: int = len(BATCH)) -> dict[str, torch.Tensor]:
@@ -60,6 +64,60 @@ def test_two_workers_equal_one_device(tmp_path):
                 assert difference < 1e-5, (way, name)
         assert torch.allclose(result["embedded"], toy.ToyNetwork(CONFIG, seed=0).embed(rows))
         assert result["agreed"] == "prune"
+
+
+def two_steps(method_name: str, world: World) -> dict[str, torch.Tensor]:
+    """Parameters' gradients of the second step and buffers after it, as the loop makes a step."""
+    method = load_method(method_name)
+    values = {"dropout": 0.0, "batch_size": len(BATCH)} if method.loss is not None else {}
+    config = build(method.declaration.config, values)
+    network = method.network(config, load_encoder("builtin:tiny"), 0)
+    network.train()
+    texts = [np.arange(10 + i, 16 + i + i % 4, dtype=np.int32) for i in range(2 * len(BATCH))]
+    starts = np.cumsum([0, *map(len, texts)])
+    examples = Examples({"sentence": TokenColumn(np.concatenate(texts), starts)})
+    for step in range(2):
+        rng = np.random.default_rng(step)
+        whole = method.views(examples, Batch(np.arange(len(BATCH)) + step * len(BATCH)), config, rng)
+        mine = world.share(len(BATCH))
+        share = {role: rows[mine] for role, rows in whole.items()}
+        network.zero_grad()
+        with torch.set_grad_enabled(method.loss is not None):
+            pooled = network.encode(share)
+            z = network.project({role: world.gather(v) for role, v in pooled.items()})
+            if method.loss is not None:
+                total, own = method.loss(z, config), network.own_loss(share, pooled, rng)
+                (total if own is None else total + own / world.size).backward()
+                world.reduce_gradients(network)
+                with torch.no_grad():  # so that what follows the weights has something to follow
+                    for p in network.parameters():
+                        p -= 0.01 * (p.grad if p.grad is not None else 0)
+        network.after_step()
+    found = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    return found | {name: b.clone() for name, b in network.named_buffers()}
+
+
+def baseline_worker(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.save({name: two_steps(name, World(rank, 2)) for name in BASELINES}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_workers_with_a_queue_with_sums_and_with_a_discriminator(tmp_path):
+    """ESimCSE's momentum queue and whitening's sums are those of one device; DiffCSE's own term is over what a worker
+    has drawn, so there the workers agree with each other."""
+    multiprocessing.spawn(baseline_worker, args=(str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name in BASELINES:
+        expected = first["diffcse"] if name == "diffcse" else two_steps(name, World())
+        assert expected
+        for result in (first[name], second[name]):
+            assert result.keys() == expected.keys()
+            for key, value in expected.items():
+                difference = (result[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-3)
+                assert difference < 1e-4, (name, key)
+    assert int(first["esimcse"]["queued"]) == 2 * len(BATCH)
+    assert int(first["whitening"]["seen"]) == 2 * len(BATCH)
 
 
 def test_shares_cover_the_batch():
