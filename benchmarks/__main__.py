@@ -22,6 +22,7 @@ NAMES = {
     "micro_batch": "memory and time an example of a batch of 4,096 encoded in pieces, beside batches that fit",
     "pages": "training and evaluation with 2 MB pages against 4 kB",
     "startup": "(d) trial start-up of no-op trials, one and two workers",
+    "tracking": "evaluations a second that reach a real MLflow server from 400 trials at once, and the lag",
     "driver": "(e) driver cost per trial and memory at 100, 300, 1,000 trials",
     "analysis_speed": "(f) analysis best at 1,000 and 10,000 trials",
     "sda": "(g) SDA parse and augment rate, first and second time",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import EVALUATIONS, Death, World, make_space
+from harness import EVALUATIONS, RUNG, Death, World, make_space
 
 from search import schema
 from search.tracking.mlflow_store import make_store, trouble
@@ -166,6 +166,28 @@ def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> No
     done = runs(world)
     assert {run.info.status for trial_id, run in done.items() if trial_id != "t0002"} == {"FINISHED"}
     assert len(done) == 7
+
+
+def test_a_tracker_that_is_behind_tells_all_of_a_trial_in_one_call(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server takes some ten calls a second: many trials at once are followed only if a call carries what waits."""
+    from mlflow import MlflowClient
+
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    world = World(make_space({"trials": 50}), tmp_path)
+    world.life(concurrency=50)
+    calls: list[int] = []
+    plain = MlflowClient.log_batch
+
+    def counted(client: Any, run_id: str, metrics: Any = (), **more: Any) -> None:
+        calls.append(len(metrics))
+        plain(client, run_id, metrics=metrics, **more)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    tracker(world).catch_up(final=True)
+    assert len([n for n in calls if n]) == 50 + 1  # and the study's own
+    assert history(world, runs(world)["t0049"].info.run_id, "stsb_dev")[-1][0] == EVALUATIONS * RUNG
 
 
 def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
