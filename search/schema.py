@@ -47,7 +47,8 @@ POINTS: Final = "points"  # of which a seed has ended or reached a rung
 HOURS: Final = "hours"  # that drivers have been at work
 FAILED: Final = "failed"  # trials
 
-# MLflow 3.17 opens experiments in its pages for language-model applications where these do not say otherwise.
+# MLflow 3.17 opens its pages for language-model applications unless an address says otherwise; the tag alone does not
+# change that, but says what an experiment is.
 EXPERIMENT_KIND: Final = ("mlflow.experimentKind", "custom_model_development")
 WORKFLOW: Final = "workflowType=machine_learning"  # in an address, the same for this one visit
 

@@ -95,8 +95,11 @@ def _through_tunnel(cluster: str, port: int) -> None:
 def _say_views(url: str) -> None:
     from search.remote.servers import SHOWN, experiments_of, view_links
 
-    for name, address in list(view_links(url, experiments_of(url)).items())[: 2 * SHOWN]:
+    links = list(view_links(url, experiments_of(url)).items())
+    for name, address in links[:SHOWN]:
         click.echo(f"  {name}\n    {address}")
+    if links:  # what no address can do: the front page and the list of experiments open the other product
+        click.echo("  elsewhere in MLflow: switch from GenAI to Model training, top left")
 
 
 def _wait(keep: Callable[[], None] = lambda: None) -> None:

@@ -29,7 +29,7 @@ from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import view_address
 
 START_S = 120.0  # how long a server may take to answer on a busy machine
-SHOWN = 5  # studies whose links are printed
+SHOWN = 12  # links that are printed, of the newest studies
 LEAN = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",

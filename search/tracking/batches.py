@@ -39,9 +39,9 @@ class TrialBatch:
                     self.tags.append(RunTag(schema.STOP, "paused"))
                     self.metrics += self._final(event, metric, at_best)
             case "eval":
+                ordered = sorted(event["metrics"].items(), key=lambda item: _place(item[0], metric))
                 self.metrics += [
-                    Metric(schema.stored(name), float(v), event["t"], event["examples"])
-                    for name, v in event["metrics"].items()
+                    Metric(schema.stored(name), float(v), event["t"], event["examples"]) for name, v in ordered
                 ]
             case "end":
                 self.metrics += self._final(event, metric, at_best)
@@ -56,6 +56,11 @@ class TrialBatch:
 
         values = final_metrics(event, metric, at_best)
         return [Metric(name, float(v), event["t"], event["examples"]) for name, v in values.items()]
+
+
+def _place(name: str, metric: str) -> tuple[bool, bool]:
+    """MLflow's compare page draws the first metric that a run has: what selects, and last what is always the same."""
+    return name != metric, name.startswith(schema.UNTRAINED_PREFIX)
 
 
 def final_metrics(event: Event, metric: str, at_best: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Ready-made views of the MLflow UI: one link that opens the trials best first with their parameters.
+"""Ready-made views of the MLflow UI: links that open the trials best first with their parameters, and so on.
 
 MLflow keeps a shared view as an experiment tag `mlflow.sharedViewState.<key>`; the format is not documented (MLflow is
 pinned to a minor version, and a test reads the tag back).
@@ -9,41 +9,30 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from search import schema
 from search.space import Space
 
-CHARTS = "-charts"  # ends the key of a view that draws
+CHARTS, POINTS, STUDIES = "-charts", "-points", "-studies"  # end the keys of the other views
+NAMED = {"attributes.`Run Name`": 150, "runDateAndNestInfo": 50}  # columns that MLflow pins, widths in pixels
+WIDE, NARROW = 150, 100
 
 
 def saved_views(space: Space, study: str) -> dict[str, str]:
-    """Experiment tags: `<study>` opens the table, `<study>-charts` parallel coordinates and learning curves."""
+    """Experiment tags. `<study>` opens the table of trials, `<study>-points` the same grouped by configuration with the
+    mean over its seeds, `<study>-charts` parallel coordinates and learning curves, `<space>-studies` all studies.
+    """
     metric = schema.stored(space.metric.name)
     best = schema.best_key(space.metric.name)
-    table: dict[str, Any] = {
-        "searchFilter": f"tags.{schema.ROLE} = 'trial' and tags.{schema.STUDY_ID} = '{study}'",
-        "orderByKey": f"metrics.`{best}`",
-        "orderByAsc": space.metric.mode == "min",
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
-        "selectedColumns": [f"metrics.`{best}`"]
-        + [f"params.`{name}`" for name in space.params]
-        + [f"tags.`{schema.STOP}`"],
-        "columnOrder": [],
-        "columnWidths": {},
-        "runsHiddenMode": "SHOWALL",
-        "viewMaximized": False,
-        "runListHidden": False,
-        "isAccordionReordered": False,
-        "useGroupedValuesInCharts": True,
-        "hideEmptyCharts": True,
-        "groupBy": None,
-        "groupsExpanded": {},
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
-    }
+    of_study = f"tags.{schema.STUDY_ID} = '{study}'"
+    params = [f"params.`{name}`" for name in space.params]
+    table = _table(space, f"tags.{schema.ROLE} = 'trial' and {of_study}", [*params, f"tags.`{schema.STOP}`"])
+    group = {"mode": "tag", "groupByData": schema.OPTUNA_NUMBER}
+    points = {**table, "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]}}
+    totals = (schema.TRIALS, schema.POINTS, schema.FAILED, schema.HOURS)
+    studies = _table(space, f"tags.{schema.ROLE} = 'study'", [f"metrics.`{name}`" for name in totals])
     section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False, "columns": 1}  # wide charts
     common = {"runsCountToCompare": 20, "deleted": False, "isGenerated": False, "metricSectionId": "search"}
     parallel = {
@@ -72,9 +61,38 @@ def saved_views(space: Space, study: str) -> dict[str, str]:
         "compareRunSections": [section],
         "compareRunCharts": [{**common, **parallel}, {**common, **curves}],
     }
+    views = {
+        study: _packed(f"{study}: trials, best first", table),
+        f"{study}{POINTS}": _packed(f"{study}: configurations, mean over seeds", points),
+        f"{study}{CHARTS}": _packed(f"{study}: charts", charts),
+        f"{space.name}{STUDIES}": _packed(f"{space.name}: studies", studies),
+    }
+    return {f"mlflow.sharedViewState.{key}": view for key, view in views.items()}
+
+
+def _table(space: Space, runs: str, columns: Sequence[str]) -> dict[str, Any]:
+    """The state of a table of `runs` (a filter), best first: the best value, then `columns`."""
+    best = f"metrics.`{schema.best_key(space.metric.name)}`"
     return {
-        f"mlflow.sharedViewState.{study}": _packed(f"{study}: trials, best first", table),
-        f"mlflow.sharedViewState.{study}{CHARTS}": _packed(f"{study}: charts", charts),
+        "searchFilter": runs,
+        "orderByKey": best,
+        "orderByAsc": space.metric.mode == "min",
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": [best, *columns],
+        "columnOrder": [*NAMED, best, *columns, "duration"],  # else by the alphabet
+        "columnWidths": {**NAMED, best: WIDE, **dict.fromkeys([*columns, "duration"], NARROW)},
+        "runsHiddenMode": "SHOWALL",
+        "viewMaximized": False,
+        "runListHidden": False,
+        "isAccordionReordered": False,
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }
 
 

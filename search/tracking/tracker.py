@@ -309,15 +309,16 @@ class Tracker:
 
 
 def study_metrics(ledger: Ledger, metric: str, time_ms: int) -> list[Any]:
-    """What compares studies: the best value, and what it took."""
+    """What compares studies: the best value, which MLflow's compare page draws since it is the first, and its cost."""
     from mlflow.entities import Metric
 
-    values: dict[str, float] = {
+    values: dict[str, float] = {}
+    if ledger.best is not None and ledger.best.best is not None:
+        values[schema.best_key(metric)] = ledger.best.best
+    values |= {
         schema.TRIALS: ledger.ended(), schema.POINTS: len(ledger.tried), schema.FAILED: ledger.failed(),
         schema.HOURS: ledger.elapsed() / 3600,
     }  # fmt: skip
-    if ledger.best is not None and ledger.best.best is not None:
-        values[schema.best_key(metric)] = ledger.best.best
     return [Metric(name, round(float(value), 6), time_ms, 0) for name, value in values.items()]
 
 

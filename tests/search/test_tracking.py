@@ -17,6 +17,7 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space
 
 from search import schema
+from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import Replayer, replay
 from search.tracking.saved_views import saved_views, unpacked
@@ -245,6 +246,28 @@ def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     )
     values = [r.data.metrics["best_stsb_dev"] for r in found]
     assert values == sorted(values, reverse=True)
+    best, rate = "metrics.`best_stsb_dev`", "params.`learning_rate`"
+    order = state["columnOrder"]
+    assert order.index(best) < order.index(rate) < order.index("params.`batch_size`") < order.index("tags.`stop`")
+    assert set(state["selectedColumns"]) < set(state["columnWidths"])
+    grouped = unpacked(tags["mlflow.sharedViewState.fake-1-points"])["groupBy"]
+    assert grouped["groupByKeys"] == [{"mode": "tag", "groupByData": schema.OPTUNA_NUMBER}]
+    (run,) = client.search_runs(
+        [client.get_experiment_by_name("fake").experiment_id],
+        unpacked(tags["mlflow.sharedViewState.fake-studies"])["searchFilter"],
+    )
+    assert list(run.data.metrics) == ["best_stsb_dev", "trials", "points", "failed", "hours"]
+
+
+def test_the_compare_page_draws_what_selects() -> None:
+    """It takes the first metric that was logged, which was the untrained encoder's: the same for every trial."""
+    metrics = {"untrained_stsb_dev": 0.2, "loss": 1.0, "stsb_dev": 0.7}
+    event = {"e": "eval", "t": 1, "id": "t0000", "examples": 100, "metrics": metrics}
+    for metric, first in (("stsb_dev", "stsb_dev"), ("mean(stsb_dev,sickr_dev)", "loss")):
+        batch = TrialBatch()
+        batch.add(event, metric, {})
+        assert batch.metrics[0].key == first
+        assert batch.metrics[-1].key == "untrained_stsb_dev"
 
 
 def test_names_fit_mlflow() -> None:

@@ -65,7 +65,9 @@ def server(storage: Path) -> Iterator[ui.Server]:
 def test_the_saved_views_come_back_over_rest_as_they_were_written(server: ui.Server) -> None:
     experiments = ui.experiments_of(server.url)
     links = ui.view_links(server.url, experiments)
-    assert list(links) == [f"{STUDY}: charts", f"{STUDY}: trials, best first"]
+    assert list(links) == [
+        f"{STUDY}: charts", f"{STUDY}: configurations, mean over seeds", f"{STUDY}: trials, best first", "fake: studies"
+    ]  # fmt: skip
     number = next(e["experiment_id"] for e in experiments if e["name"] == "fake")
     assert links[f"{STUDY}: trials, best first"] == (
         f"{server.url}/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={STUDY}"
