@@ -1,4 +1,5 @@
 """The pictures of docs/ and what its commands said: the tutorial's study, run, confirmed and drawn as a reader does it.
+And the notebook of docs/examples with what its cells gave.
 
 Writes docs/pictures: the live table as it stood in the middle of the search, every figure of `analysis plot`, the head
 of the report and of the interactive page in Chromium, and under said/ what commands printed. No GPU, hub or data.
@@ -18,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+NOTEBOOK = ROOT / "docs" / "examples" / "first_study.ipynb"
 STUDY = "quickstart-1"
 SEARCH = "search run quickstart --set metric.holdout=0.5"
 BEFORE = {  # file -> the command whose output it holds
@@ -42,6 +44,7 @@ def run(runs: int) -> dict[str, Any]:
         before(folder)
         command(folder, CONFIRM)
         after(folder)
+        notebook(folder / "notebook")
     made = sorted(str(p.relative_to(PICTURES)) for p in PICTURES.rglob("*.*"))
     return {"rows": [{"pictures": len(made), "seconds": time.perf_counter() - started}], "made": made}
 
@@ -67,11 +70,37 @@ def after(folder: Path) -> None:
 
 def command(folder: Path, typed: str) -> str:
     """What it prints; its faults are shown."""
+    words, environment = shlex.split(typed), surroundings()
+    return subprocess.run(words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
+def surroundings() -> dict[str, str]:
+    """A reader's environment, without what this machine has set."""
     here = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     without = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "SEARCH_", "RAY_ADDRESS"))}
-    environment = without | here | {"COLUMNS": str(COLUMNS)}
-    words = shlex.split(typed)
-    return subprocess.run(words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=True).stdout
+    return without | here | {"COLUMNS": str(COLUMNS)}
+
+
+def notebook(folder: Path) -> None:
+    """Execute the notebook in an empty `folder` and keep what its cells gave."""
+    import nbformat
+
+    ran = executed(folder)
+    for cell in ran.cells:
+        cell.metadata.pop("execution", None)  # when it was run
+    nbformat.write(ran, NOTEBOOK)
+
+
+def executed(folder: Path) -> Any:
+    """The notebook with what its cells gave in `folder`. Raises: CellExecutionError where one of them fails."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    folder.mkdir(parents=True, exist_ok=True)
+    ran = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(ran, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute(env=surroundings())
+    return ran
 
 
 def say(folder: Path, name: str, typed: str) -> None:

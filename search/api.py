@@ -5,7 +5,9 @@ A study is named by its folder's name; None means the newest one of the storage.
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +147,9 @@ def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -
 
 
 def _phases(quiet: bool) -> Phases:
+    # In a notebook without ipywidgets tqdm and Ray ask for it, with which nothing here would be drawn.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     from search.console.output import Output
     from search.console.phases import Phases
 

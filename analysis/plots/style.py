@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ BLUE, ORANGE, GREEN, RED, GREY, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 WIDTH = 4.6  # inches: on a phone's 370 pixels the 9-point letters keep 10 pixels
 MANY = 400  # points from which on an SVG holds them as a picture
 DPI = 200
+SCREEN_DPI = 110  # in a notebook
 
 RC: Any = {
     "font.size": 9,
@@ -49,9 +51,19 @@ def style() -> Iterator[None]:
         yield
 
 
+class ShownFigure(Figure):
+    """A figure that notebooks show: those of matplotlib they only know once pyplot is there."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        with style():
+            self.savefig(buffer, format="png", dpi=SCREEN_DPI, bbox_inches="tight")
+        return buffer.getvalue()
+
+
 def figure(height: float = 3.0, columns: int = 1, rows: int = 1, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
     """A figure without pyplot's global state, and its axes row by row."""
-    fig = Figure(figsize=(width, height), layout="constrained")
+    fig = ShownFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(fig)
     axes = fig.subplots(rows, columns, squeeze=False)
     return fig, list(np.ravel(axes))

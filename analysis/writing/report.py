@@ -63,7 +63,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         state=state_lines(study),
         unit=value_unit(study),
         verdict=_verdict(study),
-        ranking=_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric)),
+        ranking=_marked(_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric))),
         more=max(len(ranked) - SHOWN, 0),
         all_of_them=f"analysis table {shlex.quote(study.name)}",
         tests=_tests(runs),
@@ -140,6 +140,12 @@ def _filled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Without the columns that are empty throughout."""
     names = [name for name in (rows[0] if rows else {}) if any(row[name] for row in rows)]
     return [{name: row[name] for name in names} for row in rows]
+
+
+def _marked(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The notes beside the trials' names: a page that is too narrow for all columns scrolls what comes last."""
+    first = ("rank", "trial", "note")
+    return [{name: row[name] for name in (*first, *row) if name in row} for row in rows]
 
 
 def _tests(runs: Sequence[Any]) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -147,7 +147,7 @@ def confirm(
     if forecast:
         _forecast_confirming(study, top or 3, seeds or 5, storage)
         if top is None and seeds is None:
-            click.echo(f"That is --top 3 --seeds 5; without them at most {trials} trials go where they decide most.")
+            say([f"That is --top 3 --seeds 5; without them at most {trials} trials go where they decide most."])
         return
     from search import api
 
@@ -166,7 +166,7 @@ def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) 
         lines = forecast_lines(results.forecast(top, seeds), results.study)
     except (AnalysisError, InputError) as error:
         raise UserError(str(error)) from None
-    click.echo("\n".join(lines))
+    say(lines)
 
 
 @main.command()
@@ -181,15 +181,13 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
 
     checked = check_spaces(files, overrides)
     for item in checked:
-        for line in item.lines():
-            click.echo(line, err=item.space is None)
+        say(item.lines(), err=item.space is None)
         if forecast and item.space is not None:
             from search.running.forecast import forecast_lines
             from search.running.preflight import preflight
 
             preflight(item.space)  # its notes are among the lines above
-            for line in forecast_lines(item.space, price):
-                click.echo(f"  {line}")
+            say(f"  {line}" for line in forecast_lines(item.space, price))
     sys.exit(2 if any(item.space is None for item in checked) else 0)
 
 
@@ -201,12 +199,19 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
 
 
+def say(lines: Iterable[str], err: bool = False) -> None:
+    """Print lines, on a terminal broken between words."""
+    from search.console.output import fitted
+
+    for line in lines:
+        click.echo(fitted(line), err=err)
+
+
 def finish(result: StudyResult) -> None:
     """Print how a life of a study ended and leave with its exit code."""
     from search.running.result import closing_lines
 
-    for line in closing_lines(result):
-        click.echo(line)
+    say(closing_lines(result))
     gc.freeze()  # else the interpreter, on its way out, looks for garbage in all of Ray and MLflow: a second of CPU
     sys.exit(result.exit_code)
 

@@ -1,11 +1,35 @@
-"""Where a search prints: losing it is no reason to end the search."""
+"""Where `search` prints: losing it is no reason to end a search, and on a terminal lines break between words."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 
 from rich.console import Console
+
+COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
+HANGING = 4  # blanks before what is left of a broken line
+
+
+def fitted(line: str, width: int | None = None) -> str:
+    """A line broken between words where a terminal would break inside one; as it is in files and pipes.
+
+    One with a command or an address stays whole: what is copied from a terminal is one line then.
+
+    Args: width: of the terminal, in characters; None = of the one that reads along, if any.
+    """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    if width is None or len(line) <= width or COMMAND.search(line):
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line.strip(), width, initial_indent=indent, subsequent_indent=indent + " " * HANGING,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 class Output(Console):

@@ -19,6 +19,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from search.console.output import fitted
 from search.space import Space, SpaceError, load_space
 from search.store.errors import UserError
 from search.store.journal import fold
@@ -147,25 +148,24 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if form != "table":
         print(listing([status], form), end="")
         return
-    console = Console(highlight=False, soft_wrap=True)
     now = int(time.time() * 1000) if status.state == "running" else 0
-    console.print(f"{status.study}: {status.state}" + (f" ({status.reason})" if status.reason else ""), markup=False)
-    console.print(f"  {headline(space, ledger, now)}", markup=False)
+    lines = [f"{status.study}: {status.state}" + (f" ({status.reason})" if status.reason else "")]
+    lines.append(f"  {headline(space, ledger, now)}")
     if status.per_hour:
-        console.print(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk", markup=False)
+        lines.append(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk")
     waiting = [record for record in ledger.open_trials.values() if record.waiting is None]
     if status.state != "running":  # nothing runs where nobody drives
         waiting = [replace(record, state="open") for record in waiting]
-    for record in [*waiting, *best_trials(ledger, SHOWN)]:
-        console.print(f"  {trial_line(record, space)}", markup=False)
+    lines += [f"  {trial_line(record, space)}" for record in [*waiting, *best_trials(ledger, SHOWN)]]
     if status.holder:
-        console.print(f"  held by {status.holder}", markup=False)
+        lines.append(f"  held by {status.holder}")
     if status.tracker:
-        console.print(f"  tracker: {status.tracker}", markup=False)
+        lines.append(f"  tracker: {status.tracker}")
     if status.open:
-        console.print(f"  open: {status.open}", markup=False)
+        lines.append(f"  open: {status.open}")
     if status.open or status.state not in ("running", "finished"):
-        console.print(f"  go on: search resume {status.study}{storage_option(absolute(storage))}", markup=False)
+        lines.append(f"  go on: search resume {status.study}{storage_option(absolute(storage))}")
+    print("\n".join(map(fitted, lines)))
 
 
 def print_studies(storage: str, form: str) -> None:

@@ -181,7 +181,7 @@ class Life:
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
         self.phases.console.print(
             f"study {self.folder.study}: {space.method} on {space.encoder}, {extent}, by {metric} (shown x 100)\n"
-            f"Ctrl-C pauses it, search resume goes on. MLflow, also meanwhile: {where}",
+            f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
         for note in encoder_notes(space):

@@ -222,6 +222,7 @@ def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resourc
             max_failures=0,
             reuse_actors=True,
             verbose=0,
+            progress_reporter=tune.CLIReporter(),  # silent like this; the one of notebooks clears their cell first
             raise_on_failed_trial=False,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             trial_dirname_creator=lambda trial: trial.trial_id,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.figure import Figure
 from small_store import SmallStore
 
@@ -67,6 +68,8 @@ def test_plot_gives_every_figure(results: analysis.StudyResults, name: str) -> N
     figure = results.plot(name)
     assert isinstance(figure, Figure)
     assert figure.axes
+    shown = InteractiveShell.instance().display_formatter.format(figure)[0]
+    assert shown["image/png"].startswith(b"\x89PNG"), "in a notebook"
 
 
 def test_what_is_not_there_is_said(store: SmallStore, tmp_path: Path) -> None:

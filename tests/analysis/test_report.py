@@ -63,6 +63,12 @@ def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
     assert study.points["value"].notna().sum() > 3
 
 
+def test_notes_stand_where_no_window_cuts_them(pages: dict[str, Path]) -> None:
+    _, ranking = pages["report"].read_text(encoding="utf-8").split("<h2>Best configurations</h2>")
+    headings = re.findall(r'<th scope="col">([^<]*)</th>', ranking)
+    assert headings[:3] == ["rank", "trial", "note"]
+
+
 @pytest.mark.parametrize("name", ["report", "interactive"])
 def test_pages_ask_no_other_host(pages: dict[str, Path], name: str) -> None:
     text = pages[name].read_text(encoding="utf-8")

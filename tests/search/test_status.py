@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -232,3 +235,23 @@ def test_while_confirming_the_search_s_counts_are_not_taken_for_it(world: World)
     assert "left" not in shown
     ledger.apply({"e": "close", "t": 10**13 + 1, "status": "finished", "reason": ""})
     assert "confirming" not in headline(world.space, ledger, 0)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_terminal_breaks_between_words(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(make_space({"trials": 6}), tmp_path)
+    with pytest.raises(Death):
+        world.life(die_at=60)
+    print_status(str(tmp_path), None, "table")
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
+    print_status(str(tmp_path), None, "table")
+    shown = capsys.readouterr().out.splitlines()
+    commands = [line for line in shown if "search resume" in line]
+    assert [line for line in shown if len(line) > width] == [line for line in commands if len(line) > width]
+    assert " ".join(" ".join(shown).split()) == " ".join(whole.split())
+    assert len(shown) > len(whole.splitlines())
+    assert commands == [line for line in whole.splitlines() if "search resume" in line], "what is copied stays whole"
