@@ -88,7 +88,7 @@ def notebook(folder: Path) -> None:
     ran = executed(folder)
     for cell in ran.cells:
         cell.metadata.pop("execution", None)  # when it was run
-    nbformat.write(ran, NOTEBOOK)
+    nbformat.write(ran, NOTEBOOK)  # type: ignore[no-untyped-call]
 
 
 def executed(folder: Path) -> Any:
@@ -97,7 +97,7 @@ def executed(folder: Path) -> Any:
     from nbclient import NotebookClient
 
     folder.mkdir(parents=True, exist_ok=True)
-    ran = nbformat.read(NOTEBOOK, as_version=4)
+    ran = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(ran, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     client.execute(env=surroundings())
     return ran
