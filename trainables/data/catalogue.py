@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from trainables.contract.errors import DataError, close_to
@@ -41,10 +42,16 @@ class Source:
     def revision(self) -> str:
         if self.hub is not None:
             return f"{self.hub.repo}@{self.hub.revision}"
-        files = matching(self.path)
-        digests = [hashlib.file_digest(file, "sha256") for path in files for file in [path.open("rb")]]
-        whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(d.digest() for d in digests))
-        return "sha256:" + whole.hexdigest()[:12]
+        return "sha256:" + self.digest[:12]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file, of several files of theirs, in hexadecimal digits."""
+        digests = []
+        for path in matching(self.path):
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256"))
+        return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(d.digest() for d in digests))).hexdigest()
 
 
 _TEST_ONLY = {"test": "test.jsonl.gz"}

@@ -31,12 +31,14 @@ from trainables.data.catalogue import (
     is_path,
     set_name,
 )
-from trainables.data.files import kind_of, read_lines, read_table
+from trainables.data.files import kind_of, matching, read_lines, read_table, text_size
+from trainables.data.lines import LineTexts, unpacked
 
 log = logging.getLogger(__name__)
 
 Split = Literal["train", "dev", "test"]
 
+IN_MEMORY = 1 << 26  # bytes of a text corpus; a larger one stays on the disk
 BUILTIN_SENTENCES = 6000
 BUILTIN_TRIPLETS = 6000
 BUILTIN_PAIRS = 500
@@ -59,13 +61,14 @@ _COLUMNS: dict[str, tuple[str, ...]] = {  # role -> column names understood with
 class Corpus:
     """Training texts.
 
-    columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}.
+    columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}; those of large text files are
+        read from the disk as they are asked for.
     revision: what was read (hub commit, hash of the local file), for the record.
     """
 
     name: str
     language: str
-    columns: dict[str, list[str]]
+    columns: Mapping[str, Sequence[str]]
     revision: str
 
     def __len__(self) -> int:
@@ -171,13 +174,16 @@ def find_source(name: str, language: str, split: str, download: bool = True) -> 
 
 def corpus_columns(
     name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None, head: int | None = None
-) -> dict[str, list[str]]:
+) -> dict[str, Sequence[str]]:
     """The texts of a corpus; head: as `files.read_table` takes it, for a look at its beginning."""
     path = source.path
     if kind_of(path) == ".txt":
         if needs == "triplets":
             raise DataError(_no_triplets(path))
-        texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
+        if head is None and text_size(path) > IN_MEMORY:
+            texts: dict[str, Sequence[str]] = {"sentence": stored_lines(source)}
+        else:
+            texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
         table = read_table(path, lambda header: _roles(path, header, needs, columns), head).columns
         if needs == "triplets" or "sentence" in table:
@@ -190,6 +196,13 @@ def corpus_columns(
         got = "one" if next(iter(texts.values())) else "none: the file is empty"
         raise DataError(f"{path}: expected training texts, at least two to tell apart, got {got}")
     return texts
+
+
+def stored_lines(source: Source) -> LineTexts:
+    """The lines of large text files, left on the disk; what is gzipped is unpacked into the cache."""
+    files = matching(source.path)
+    plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
+    return LineTexts(plain, source.digest, files)
 
 
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:

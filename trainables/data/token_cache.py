@@ -13,9 +13,10 @@ import os
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import platformdirs
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from trainables.contract.errors import DataError
 from trainables.contract.phases import phase
 from trainables.contract.whole_files import whole_file
-from trainables.data.tokens import TokenColumn
+from trainables.data.tokens import StoredTexts, TokenColumn
 
 CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"
 MAX_TOKENS = 512  # of a text, stored at least; an encoder with room for more has them stored
@@ -86,7 +87,9 @@ def content_hash(parts: object) -> str:
 
 def _feed(digest: Any, value: object) -> None:
     """Every value starts with its type and length, so that different contents never run together."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, StoredTexts):
+        _feed(digest, f"texts {value.identity}".encode())
+    elif isinstance(value, (list, tuple)):
         digest.update(b"list %d " % len(value))
         if value and all(type(v) is str for v in value):  # a corpus: one pass instead of one call per text
             encoded = [v.encode("utf-8", "surrogatepass") for v in value]
@@ -114,6 +117,33 @@ def _feed(digest: Any, value: object) -> None:
         digest.update(raw)
     else:
         raise TypeError(f"cache key: expected texts, numbers, arrays, lists or mappings, got {type(value).__name__}")
+
+
+@dataclass(frozen=True)
+class ColumnRows:
+    """A token column that is not made yet: its sequences, some at a time."""
+
+    chunks: Iterable[list[Sequence[int]]]
+
+    def save(self, flat: BinaryIO) -> NDArray[np.int64]:
+        """Write the tokens as a .npy file; returns their offsets, (n + 1,)."""
+        lengths = [np.zeros(1, dtype=np.int64)]
+        at = _npy_header(flat, 0)
+        for rows in self.chunks:
+            lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
+            total = int(lengths[-1].sum())
+            flat.write(np.fromiter((i for row in rows for i in row), dtype=np.int32, count=total).tobytes())
+        starts: NDArray[np.int64] = np.concatenate(lengths).cumsum()
+        flat.seek(0)
+        end = _npy_header(flat, int(starts[-1]))
+        assert end == at, "numpy leaves room for the number of values"
+        return starts
+
+
+def _npy_header(file: BinaryIO, count: int) -> int:
+    about = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.tell()
 
 
 class DiskCache:
@@ -147,6 +177,8 @@ class DiskCache:
             ready(self.folder)
             _store(base, made)
             value = _load(base)  # memory-mapped, as every later process gets it
+            if isinstance(made, ColumnRows) and value is _ABSENT:
+                raise DataError(f"{base}: what was just written cannot be read")
             value = made if value is _ABSENT else value
         with self._lock:
             self._memo[key] = value
@@ -169,22 +201,22 @@ class TokenCache:
     ) -> None:
         self.encode, self.fingerprint, self.cache, self.most = encode, fingerprint, cache or DiskCache(), most
 
-    def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        """Token ids of every text without special tokens, at most `most` each."""
-        texts = texts if isinstance(texts, list) else list(texts)
-        return self.cache.cached("tokens", [self.fingerprint, self.most, texts], lambda: self._column(texts))
+    def tokenise(self, texts: Sequence[str], before: str = "") -> TokenColumn:
+        """Token ids of every text without special tokens, at most `most` each.
 
-    def _column(self, texts: list[str]) -> TokenColumn:
-        flat, lengths = [], []
+        Args: before: what stands before every text.
+        """
+        texts = texts if isinstance(texts, (list, StoredTexts)) else list(texts)
+        parts = [self.fingerprint, self.most, *([before] if before else []), texts]
+        # What is made is written as it comes, and what comes back is mapped: neither is ever whole in memory.
+        return self.cache.cached("tokens", parts, lambda: cast(TokenColumn, ColumnRows(self._rows(texts, before))))
+
+    def _rows(self, texts: Sequence[str], before: str) -> Iterator[list[Sequence[int]]]:
         for start in range(0, len(texts), CHUNK):
             phase("tokenising", start, len(texts))
-            rows = [row[: self.most] for row in self.encode(texts[start : start + CHUNK])]
-            lengths += [len(row) for row in rows]
-            flat.append(np.fromiter((i for row in rows for i in row), dtype=np.int32, count=sum(map(len, rows))))
-        return TokenColumn(
-            np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32),
-            np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        )
+            some = texts[start : start + CHUNK]
+            rows = self.encode([before + text for text in some] if before else some)
+            yield [row[: self.most] for row in rows]
 
 
 def tokenizer_encoder(tokenizer: Any) -> Encode:
@@ -205,7 +237,11 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 
 def _store(base: Path, value: object) -> None:
-    if isinstance(value, TokenColumn):
+    if isinstance(value, ColumnRows):
+        with whole_file(base.with_name(base.name + ".flat.npy")) as file:
+            starts = value.save(file)
+        _write(base, ".starts.npy", lambda file: np.save(file, starts))
+    elif isinstance(value, TokenColumn):
         _write(base, ".flat.npy", lambda file: np.save(file, value.flat))
         _write(base, ".starts.npy", lambda file: np.save(file, value.starts))  # last: its presence completes the entry
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:

@@ -13,6 +13,15 @@ PROMPTS = ("query", "document")  # what a text is to a prompted encoder
 Tokens = NDArray[np.int32]  # one sentence: token (or word) ids without special tokens, not truncated
 
 
+class StoredTexts(Sequence[str]):
+    """Texts that lie on the disk, so that nobody copies them into memory.
+
+    identity: changes when their content does; stands for them in the keys of caches.
+    """
+
+    identity: str
+
+
 @dataclass(frozen=True)
 class TokenColumn:
     """Token sequences of a corpus column, laid end to end (possibly memory-mapped and shared between processes).

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.errors import DataError
 from trainables.contract.streams import SAMPLE, SHUFFLE
-from trainables.data.tokens import Texts
+from trainables.data.tokens import StoredTexts, Texts
 from trainables.encoders.network import Network
 from trainables.encoders.views import Views
 from trainables.methods.method import Batch, Examples, TextTools, Untrained
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
     """One column "sentence". An empty line becomes a single blank (methods 2.1)."""
     del config, seed
-    return Examples({"sentence": tools.tokenise([s or " " for s in texts["sentence"]], "query")})
+    sentences = texts["sentence"]
+    whole = sentences if isinstance(sentences, StoredTexts) else [s or " " for s in sentences]
+    return Examples({"sentence": tools.tokenise(whole, "query")})
 
 
 def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:

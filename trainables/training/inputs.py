@@ -56,8 +56,7 @@ class CachedTextTools:
     prompts: Mapping[str, str] = field(default_factory=dict)
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
-        before = self.prompts.get(prompt, "")
-        return self.tokens.tokenise([before + text for text in texts] if before else texts)
+        return self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         return self.tokens.cache.cached(name, parts, make)
