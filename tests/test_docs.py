@@ -148,6 +148,9 @@ def test_every_space_loads(block: Block, tmp_path: Path) -> None:
     given = node.plain()
     assert [fault.message for fault in Draft202012Validator(json_schema()).iter_errors(given)] == []
     if {"method", "data", "params"} <= set(given):
+        (tmp_path / "train.py").write_text(
+            "def train(config, report): ...\n"
+        )  # of a space whose script is the reader's
         load_space(path)
 
 

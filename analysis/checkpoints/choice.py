@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from analysis.errors import AnalysisError, unknown
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
-from trainables.contract.trial_files import WEIGHTS
+from trainables.contract.trial_files import CHECKPOINT, TRIAL
 
 
 def chosen_trials(study: Study, named: Sequence[str]) -> pd.DataFrame:
@@ -53,6 +54,8 @@ def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, l
     """
 
     there = kept(study, trials)
+    if not any(there) and writes_no_model(study, trials):
+        raise AnalysisError(f"the script of {study.name} saved no model: there is nothing to export or test")
     if not any(there):
         others = study.trials[kept(study, study.trials)]["trial"]
         raise AnalysisError(
@@ -63,7 +66,16 @@ def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, l
 
 def kept(study: Study, trials: pd.DataFrame) -> list[bool]:
     """Of each trial, whether its weights are there."""
-    return [_exists(f"{trial_path(study, folder)}/{WEIGHTS}") for folder in trials["folder"]]
+    paths = [trial_path(study, folder) for folder in trials["folder"]]
+    return [any(exists(f"{path}/{name}") for name in CHECKPOINT) for path in paths]
+
+
+def writes_no_model(study: Study, trials: pd.DataFrame) -> bool:
+    """Whether a script trained these trials and wrote no model of its best evaluations, as far as can be seen."""
+    if not study.space.get("script"):
+        return False
+    records = [read_record(trial_path(study, folder)) for folder in trials["folder"]]
+    return not any(record is None or record.get("model", True) for record in records)
 
 
 def trial_path(study: Study, folder: str) -> str:
@@ -71,6 +83,17 @@ def trial_path(study: Study, folder: str) -> str:
     return f"{study.stored.tags.get(schema.FOLDER, '')}/{folder}"
 
 
-def _exists(path: str) -> bool:
+def read_record(folder: str) -> dict[str, Any] | None:
+    """What a trial's folder says of its best evaluation (trial.json), None where it is not there."""
+    filesystem, path = fsspec.core.url_to_fs(f"{folder}/{TRIAL}")
+    try:
+        found = json.loads(filesystem.cat_file(path))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder (path or URI) is there."""
     filesystem, inner = fsspec.core.url_to_fs(path)
     return bool(filesystem.exists(inner))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -57,8 +58,7 @@ def export(trained: Trained, folder: Path, card: str) -> None:
 
     Raises: InputError if the folder exists and is not empty, or the method has a network of its own and no export.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already; expected a new or empty folder")
+    _check_new(folder)
     own = trained.method.export
     if own is None and not isinstance(trained.network, SentenceNetwork):
         raise InputError(
@@ -70,6 +70,30 @@ def export(trained: Trained, folder: Path, card: str) -> None:
         own(trained.network, trained.config, trained.source, trained.language, folder)
     else:
         _export_encoder(trained, trained.source, folder)
+    _write_card(folder, card)
+
+
+def copy_model(source: str, folder: Path, card: str) -> None:
+    """Copy a model that a script wrote (path or URI of its folder), with our model card in the place of its own.
+
+    Raises: InputError as `export`.
+    """
+    _check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    filesystem, path = fsspec.core.url_to_fs(source)
+    for name in filesystem.find(path):
+        target = folder / name[len(path) :].lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.get_file(name, str(target))
+    _write_card(folder, card)
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists already; expected a new or empty folder")
+
+
+def _write_card(folder: Path, card: str) -> None:
     readme = folder / "README.md"
     readme.write_text(card, encoding="utf-8")
     for path in folder.rglob("*"):  # a new file's rights for all: safetensors writes for the owner alone

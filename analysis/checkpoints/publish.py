@@ -56,7 +56,7 @@ def base_licence(encoder: str, *, ask: bool) -> str | None:
     """The licence that an encoder's own card states: beside its files here, or (ask) on the hub; None = none found."""
     from huggingface_hub import HfApi, ModelCard
 
-    if encoder.startswith("builtin:"):
+    if not encoder or encoder.startswith("builtin:"):
         return None
     folder = folder_at_hand(encoder)
     try:

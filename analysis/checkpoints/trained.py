@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from analysis.checkpoints.choice import read_record
 from analysis.errors import AnalysisError
 from trainables.contract.errors import PluginError
 from trainables.contract.knobs import build
@@ -85,7 +86,8 @@ def read_spec(folder: str) -> TrialSpec:
 
     Raises: AnalysisError as `load_trained`.
     """
-    return TrialSpec.from_dict(_load_best(folder)[1]["spec"])
+    record = read_record(folder)
+    return TrialSpec.from_dict((record or _load_best(folder)[1])["spec"])
 
 
 def load_trained(
@@ -101,11 +103,13 @@ def load_trained(
         texts: all that will be embedded; word vectors of other words are then not read. None = all words.
         untrained: what the trial started from instead: the encoder as it came, pooled as the trial pools, without a
             head; of word vectors the mean over a sentence's known words.
-    Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not kept);
-        EncoderError or DataError if the encoder or vector file it was trained from is not there any more.
+    Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not kept), or one that
+        a script wrote; EncoderError or DataError if the encoder or vector file it was trained from is gone.
     """
+    spec = read_spec(folder)
+    if spec.script is not None:
+        raise AnalysisError(f"{folder}: a script trained it, and only that knows its network; use `analysis export`")
     weights, record = _load_best(folder)
-    spec = TrialSpec.from_dict(record["spec"])
     try:
         use_plugins(spec.plugins)
         method = load_method(spec.method)

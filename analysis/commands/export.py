@@ -29,15 +29,19 @@ def export(
 ) -> None:
     """Write the (confirmed) best checkpoint for SentenceTransformer(path) and AutoModel, with a model card.
 
-    Models of methods with a network of their own come with their own loader; the folder's README.md says how. With
-    --push-to-hub the folder is uploaded as well, with the token of `hf auth login` or HF_TOKEN.
+    Models of methods with a network of their own come with their own loader; the folder's README.md says how. Of a
+    script it is the folder that the script saved at its best evaluation. With --push-to-hub the folder is uploaded as
+    well, with the token of `hf auth login` or HF_TOKEN.
     """
-    from analysis.checkpoints.choice import exported_trial, trial_path
+    from analysis.checkpoints.choice import exists, exported_trial, read_record, trial_path
+    from analysis.checkpoints.export import copy_model
     from analysis.checkpoints.export import export as write
     from analysis.checkpoints.publish import base_licence, check_repository, push
     from analysis.checkpoints.trained import load_trained
     from analysis.errors import InputError
     from analysis.writing.card import About, model_card
+    from trainables.contract.knobs import values
+    from trainables.contract.trial_files import MODEL
 
     if public and not repository:
         raise InputError("--public: says who sees a model of the hub; expected --push-to-hub beside it")
@@ -45,14 +49,20 @@ def export(
         check_repository(repository)
     found = study_of(storage, tracking_uri, study, None)
     row = exported_trial(found, trial)
-    trained = load_trained(trial_path(found, str(row["folder"])))
+    path = trial_path(found, str(row["folder"]))
     folder = out or Path("models") / f"{found.name}-{row['trial']}"
-    about = About(
-        dimensions=trained.embed(["a"]).shape[1],
-        longest=getattr(trained.network, "longest", None),
-        licence=licence or base_licence(trained.spec.encoder, ask=bool(repository)),
-    )
-    write(trained, folder, model_card(found, row, trained.config, trained.record, about))
+    if (record := read_record(path)) and exists(f"{path}/{MODEL}"):  # a script wrote it
+        spec, loads = record["spec"], exists(f"{path}/{MODEL}/modules.json")
+        about = About(licence=licence or base_licence(spec["encoder"], ask=bool(repository)), loads=loads)
+        copy_model(f"{path}/{MODEL}", folder, model_card(found, row, spec["params"], record, about))
+    else:
+        trained = load_trained(path)
+        about = About(
+            dimensions=trained.embed(["a"]).shape[1],
+            longest=getattr(trained.network, "longest", None),
+            licence=licence or base_licence(trained.spec.encoder, ask=bool(repository)),
+        )
+        write(trained, folder, model_card(found, row, values(trained.config), trained.record, about))
     click.echo(str(folder))
     if repository:
         click.echo(push(folder, repository, public=public))

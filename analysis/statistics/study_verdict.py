@@ -39,7 +39,7 @@ def _related(study: Study) -> Iterator[SeedValues]:
     found = 0
     for run in study.store.studies():
         same = all(run.tags.get(tag) == study.stored.tags.get(tag) for tag in alike)
-        same &= run.params.get("encoder") == study.stored.params.get("encoder")
+        same &= all(run.params.get(key) == study.stored.params.get(key) for key in ("encoder", "script"))
         repeated = run.params.get("search.repeats", "1") != "1" or any(
             t.startswith(schema.CONFIRMATION) for t in run.tags
         )

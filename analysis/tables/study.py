@@ -62,7 +62,9 @@ class Study:
 
     @property
     def baseline_name(self) -> str:
-        """What the baseline point is: the setting of the paper, or without a preset the method's own defaults."""
+        """What the baseline point is: the setting of the paper, a script's own one, or the method's defaults."""
+        if isinstance(self.space.get("preset"), dict):
+            return "the space's preset"
         return "the method's defaults" if self.space.get("preset") == "none" else "the paper's setting"
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from analysis.tables.trials import PARAM
 from analysis.writing.card_front import Result, citation, front_matter, repositories
 from analysis.writing.state_text import value_unit
 from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, stored
-from trainables.contract.knobs import values
 from trainables.contract.metric_names import QUERIES_SUFFIX
 from trainables.contract.registry import declared
 
@@ -28,45 +28,49 @@ Z = 1.96  # of a two-sided 95 % interval
 
 @dataclass(frozen=True)
 class About:
-    """What a card says of the network. dimensions: of its vectors; longest: tokens that it reads, None = words of any
-    number; licence: identifier as the hub has them ("apache-2.0"), None = nobody said."""
+    """What a card says of the network. dimensions: of its vectors, None = only the script knows that made it; longest:
+    tokens that it reads, None = words of any number, or not known; licence: identifier as the hub has them
+    ("apache-2.0"), None = nobody said; loads: whether SentenceTransformer loads what a script wrote."""
 
-    dimensions: int
+    dimensions: int | None = None
     longest: int | None = None
     licence: str | None = None
+    loads: bool = True
 
 
-def model_card(study: Study, trial: pd.Series[Any], config: Any, checkpoint: Mapping[str, Any], about: About) -> str:
+def model_card(
+    study: Study, trial: pd.Series[Any], params: Mapping[str, Any], checkpoint: Mapping[str, Any], about: About
+) -> str:
     """Markdown with the front matter that model hubs read.
 
     Args:
-        trial: row of `study.trials`. config: its hyperparameters. checkpoint: its trial.json.
+        trial: row of `study.trials`. params: its hyperparameters by name. checkpoint: its trial.json.
     """
     spec = checkpoint["spec"]
     method = declared(spec["method"])
     name = f"{study.name}-{trial['trial']}"
-    front = front_matter(spec, name, about.licence, _results(study, trial), own_loader=bool(method.usage))
+    own_loader = method.usage or ("" if about.loads else "# as the script that wrote it loads it")
+    front = front_matter(spec, name, about.licence, _results(study, trial), own_loader=bool(own_loader))
     use = (
-        method.usage
+        own_loader
         or "from sentence_transformers import SentenceTransformer\n\n"
         'vectors = SentenceTransformer("path/to/this/folder").encode(["a sentence"])'
     )
+    wide = f"of {about.dimensions:,} dimensions " if about.dimensions else ""
     cut = f" A text is read up to {about.longest:,} tokens." if about.longest else ""
     stands = {known: f" ({where})" for known, (where, _) in repositories(spec["data"]).items()}
     revisions = [
-        (known + stands.get(known.removesuffix("_dev"), ""), r) for known, r in checkpoint["revisions"].items()
+        (known + stands.get(known.removesuffix("_dev"), ""), r) for known, r in checkpoint.get("revisions", {}).items()
     ]
     bibtex = citation(spec["method"], method.paper)
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip()}\n---",
         f"# {study.name}, trial {trial['trial']}",
-        f"Sentence vectors of {about.dimensions:,} dimensions by {spec['method']} on `{spec['encoder']}`, trained on "
-        f"`{spec['data']['train']}`, chosen by `{spec['metric']}` among {len(study.trials)} trials. Compare vectors by "
-        f"cosine.{cut}",
+        f"Sentence vectors {wide}by {_trained(spec)}, chosen by `{spec['metric']}` among {len(study.trials)} trials. "
+        f"Compare vectors by cosine.{cut}",
         f"```python\n{use}\n```",
         "## Scores\n\n" + _scores(study, trial),
-        "## Configuration\n\n"
-        + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in values(config).items()]),
+        "## Configuration\n\n" + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in params.items()]),
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
         + (f"{about.licence}. " if about.licence else "Not stated for the encoder that it started from. ")
@@ -76,6 +80,13 @@ def model_card(study: Study, trial: pd.Series[Any], config: Any, checkpoint: Map
         "## Environment\n\n" + _table(("what", "value"), list(environment(study).items())),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _trained(spec: Mapping[str, Any]) -> str:
+    """What trained what on what: `simcse` on an encoder, trained on a corpus."""
+    script = f" `{PurePath(spec['script']['file']).name}`" if spec.get("script") else ""
+    encoder = f" on `{spec['encoder']}`" if spec["encoder"] else ""
+    return f"{spec['method']}{script}{encoder}" + (f", trained on `{data}`" if (data := spec["data"]["train"]) else "")
 
 
 def _results(study: Study, trial: pd.Series[Any]) -> list[Result]:

@@ -63,7 +63,7 @@ def front_matter(
     }
     if not own_loader:
         front |= {"library_name": "sentence-transformers"}
-        if not spec["encoder"].startswith(("builtin:", "/", ".", "~")):
+        if spec["encoder"] and not spec["encoder"].startswith(("builtin:", "/", ".", "~")):
             front["base_model"] = spec["encoder"].split("@")[0]
     if there := repositories(data):
         front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))

@@ -71,7 +71,7 @@ def local_files(space: Space) -> list[Path]:
 
     What is missing here may lie on the cluster's nodes; the driver there looks before it starts anything.
     """
-    data = [path for name in (space.data.train, *space.data.dev) for path in _data_files(name)]
+    data = [path for name in (space.data.train, *space.data.dev) if name for path in _data_files(name)]
     others = [Path(name).expanduser() for name in (space.encoder, space.data.parser) if name and _is_local(name)]
     data += [Path(f).expanduser() for f in (space.data.evaluations or {}).values() if f and _is_local(f)]
     return data + others
@@ -82,7 +82,7 @@ def named_sets(space: Space) -> list[Path]:
     from trainables.data.catalogue import find_local, is_path
 
     wanted = [(space.data.train, "train"), *((dev, split) for dev in space.data.dev for split in ("dev", "test"))]
-    found = [find_local(name, space.data.language, split) for name, split in wanted if not is_path(name)]
+    found = [find_local(name, space.data.language, split) for name, split in wanted if name and not is_path(name)]
     return list(dict.fromkeys(source.path for source in found if source is not None))
 
 
@@ -91,7 +91,7 @@ def _renamed(space: Space) -> Space:
     from trainables.data.catalogue import is_path
 
     def data(name: str) -> str:
-        if not _data_files(name):
+        if not name or not _data_files(name):
             return name
         moved = bundled_name(Path(name).expanduser())
         return moved if is_path(moved) else f"./{moved}"  # a folder without a slash would be a set's name

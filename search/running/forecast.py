@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search.space import Space
+from search.store.errors import UserError
 from search.study.pruners import first_rung, warmup_examples
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared
@@ -39,7 +40,10 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     """For people: trials, device-hours, disk, money, and what will not fit.
 
     Args: price: of a device-hour, in any currency; None = no money line.
+    Raises: UserError for a script.
     """
+    if space.script is not None:
+        raise UserError(f"--forecast: {space.what}: only a script knows how long it trains; try one trial of it")
     small, large = (measure(space, point) for point in extremes(space))
     lines = [
         f"forecast: with the {name} values {describe(cost)}" for name, cost in (("lowest", small), ("highest", large))
@@ -174,10 +178,10 @@ def planned(space: Space, values: Mapping[str, Any]) -> int:
     from trainables.data.sets import load_corpus
 
     declaration, data = declared(space.method), space.data
-    config = build(declaration.config, values)
+    config: Any = build(declaration.config, values)
     size = len(load_corpus(data.train, data.language, declaration.columns, data.columns))
     whole = config.epochs * min(size, config.sample_size or size)
-    return min(whole, config.max_examples or whole)
+    return int(min(whole, config.max_examples or whole))
 
 
 def pruned_share(space: Space, examples: int) -> float:

@@ -119,7 +119,10 @@ class Life:
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
         observe = _Observer(display, retention, replayer, self.phases)
         self._introduce(tracker)
-        for line in [*changed(self.space.plugins), *(moved_on(self.folder.environment) if ledger.lives else ())]:
+        for line in [
+            *changed([*self.space.plugins, *([self.space.script] if self.space.script else [])]),
+            *(moved_on(self.folder.environment) if ledger.lives else ()),
+        ]:
             display.note(line)
         with ExitStack() as stack:
             for stage in self.stages:
@@ -180,7 +183,7 @@ class Life:
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
         self.phases.console.print(
-            f"study {self.folder.study}: {space.method} on {space.encoder}, {extent}, by {metric} (shown x 100)\n"
+            f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)\n"
             f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip

@@ -35,10 +35,10 @@ class Checked:
             size = f"{search.sampler}, {search.trials or 'any number of'} trials"
             size += f" of {count} points" if count is not None else ", continuous"
         seeds = f" x {search.repeats} seeds" if search.repeats > 1 else ""
-        preset = f", preset {space.preset}" if space.preset else ""
+        preset = f", preset {space.preset}" if isinstance(space.preset, str) else ""
         out = [
             f"{self.path}: {size}{seeds}",
-            f"  {space.method} on {space.encoder}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
+            f"  {space.what}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
         ]
         out += [f"  tried first: the best of {', '.join(search.start)}"] if search.start else []
         out += [f"  {describe(param)}" for param in space.params.values()]

@@ -14,7 +14,7 @@ from search.space.space import TRAIN_KEYS
 from trainables.contract.config import GROUPS
 from trainables.contract.declaration import Declaration
 from trainables.contract.knobs import Knob, knobs
-from trainables.contract.registry import declared, method_names
+from trainables.contract.registry import declared, method_names, trial_kinds
 from trainables.data.tokens import PROMPTS
 
 Schema = dict[str, Any]
@@ -36,9 +36,18 @@ def json_schema() -> Schema:
     presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {"none"})
     properties: Schema = {
         "name": {**TEXT, "description": "of the space; studies are numbered after it [the file's name]"},
-        "method": {"description": "what is trained; a plugin's name too", **_hinted(method_names())},
+        "method": {"description": "what is trained; a plugin's name too", **_hinted(trial_kinds())},
+        "script": {
+            "description": "of method script: a Python file beside this one with train(config, report), or "
+            "module:function",
+            "anyOf": [TEXT, _object({"file": TEXT, "text": TEXT})],
+        },
         "encoder": {**TEXT, "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors"},
-        "preset": {"description": "a paper's setting as the base", "type": ["string", "null"], "examples": presets},
+        "preset": {
+            "description": "a paper's setting as the base; of a script its author's, as a mapping",
+            "type": ["string", "object", "null"],
+            "examples": presets,
+        },
         "extends": {**TEXT, "description": "another space file, relative to this one, that this one changes"},
         "data": _data(),
         "metric": _object(
@@ -69,8 +78,8 @@ def json_schema() -> Schema:
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        # A plugin's method has parameters of its own.
-        "if": {"not": {"required": ["plugins"]}},
+        # A plugin's method has parameters of its own, and so has a script.
+        "if": {"not": {"anyOf": [{"required": ["plugins"]}, {"required": ["script"]}]}},
         "then": strict,
     }
 

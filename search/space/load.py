@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,21 @@ from search.space.conditions import check_combinations, check_conditions, check_
 from search.space.datasets import check_data_sets
 from search.space.encoder_fit import check_encoder_fit
 from search.space.groups import joined, spread
+from search.space.method_keys import read_encoder, read_method, read_preset
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
 from search.space.params import KINDS, Param, read_param, stored
 from search.space.problems import Problems, SpaceError, Where
 from search.space.ready import find_space
 from search.space.scale import scaled_down
+from search.space.scripted import (
+    check_own_preset,
+    check_scripted,
+    declared_knobs,
+    read_own_preset,
+    read_scripted,
+    searched_names,
+)
 from search.space.sections import (
     Pruner,
     Resources,
@@ -29,20 +39,19 @@ from search.space.sections import (
     entries,
     mistake,
     read_data,
-    read_metric,
     seconds,
     settings,
 )
-from search.space.space import NO_PRESET, TRAIN_KEYS, Space
+from search.space.selecting import read_metric
+from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.declaration import TRANSFORMER, Declaration
-from trainables.contract.errors import PluginError, close_to, did_you_mean
+from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knobs
-from trainables.contract.registry import declared, method_names
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 
 TOP_KEYS = (
-    "name", "method", "encoder", "preset", "extends", "data", "metric", "params", "points", "search", "pruner",
-    "resources", "train", "smoke", "plugins",
+    "name", "method", "script", "encoder", "preset", "extends", "data", "metric", "params", "points", "search",
+    "pruner", "resources", "train", "smoke", "plugins",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -137,13 +146,14 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     plugins = read_plugins(part("plugins"), problems)
     if problems.unreadable:
         return None
-    method = _read_method(part("method"), top, problems)
-    encoder = _read_encoder(part("encoder"), method, top, problems)
+    method = read_method(part("method"), top, problems)
+    script = read_scripted(part("script"), method, top, problems)
+    encoder = read_encoder(part("encoder"), method, top, problems)
     data = read_data(part("data"), method, root, problems)
     if data is not None and encoder == TRANSFORMER.builtin and data.language not in BUILTIN_LANGUAGES:
         message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
         problems.add(root.value["encoder"].where, "encoder", message)
-    metric = read_metric(part("metric"), data, root, problems)
+    metric = read_metric(part("metric"), data, method, root, problems)
     search = settings(Search, part("search"), "search", problems, {"time": seconds})
     pruner = settings(Pruner, part("pruner"), "pruner", problems, {"warmup": auto})
     resources = settings(Resources, part("resources"), "resources", problems)
@@ -155,8 +165,17 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
         problems.add(smoke.where, "smoke", f"expected a mapping of changes, got {smoke.kind()}")
     if method is None:
         return None  # without it no parameter can be checked
-    preset = _read_preset(part("preset"), method, encoder, problems)
-    params, constants, rows, places = _read_params(root, method, preset, problems)
+    if method.scripted:
+        check_scripted(root, search, resources, problems)
+        known = declared_knobs(root, problems)
+        preset: Any = read_own_preset(part("preset"), known, searched_names(root), problems)
+        search = search if preset else replace(search, baseline="none")
+    else:
+        known = knobs(method.config)
+        preset = read_preset(part("preset"), method, encoder, problems)
+    params, constants, rows, places = _read_params(root, method, known, preset, problems)
+    if method.scripted and preset:
+        check_own_preset(preset, params, root.value["preset"], problems)
 
     def where(name: str) -> Where:
         node = part(name)
@@ -172,7 +191,7 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     space = Space(
         name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
         constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
-        smoke=smoke.plain() if smoke else {}, plugins=plugins, source=source,
+        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, source=source,
     )  # fmt: skip
     check_size(space, where, problems)
     if len(problems.found) == before:
@@ -193,66 +212,19 @@ def _read_name(node: Node | None, source: str, problems: Problems) -> str | None
     return None
 
 
-def _read_method(node: Node | None, top: Where, problems: Problems) -> Declaration | None:
-    known = method_names()
-    if node is None:
-        problems.add(top, "method", f"missing; one of {', '.join(known)}")
-    elif not isinstance(node.value, str):
-        problems.add(node.where, "method", f"expected one of {', '.join(known)}, got {node.kind()}")
-    elif node.value not in known:
-        problems.add(node.where, "method", f"unknown {node.value!r}" + did_you_mean(node.value, known))
-    else:
-        try:
-            return declared(node.value)
-        except PluginError as error:
-            problems.add(node.where, "method", str(error))
-    return None
-
-
-def _read_encoder(node: Node | None, method: Declaration | None, top: Where, problems: Problems) -> str | None:
-    family = method.encoders if method else TRANSFORMER
-    what, builtin = family.what, family.builtin
-    if node is None:
-        problems.add(top, "encoder", f"missing; expected {what}, or {builtin}")
-    elif not isinstance(node.value, str) or not node.value.strip() or not node.value.isprintable():
-        problems.add(node.where, "encoder", f"expected {what}, or {builtin}, got {node.plain()!r}")
-    elif method and node.value.startswith("builtin:") and node.value != builtin:
-        problems.add(node.where, "encoder", f"method {method.name} has {builtin}, got {node.value!r}")
-    else:
-        return node.value
-    return None
-
-
-def _read_preset(node: Node | None, method: Declaration, encoder: str | None, problems: Problems) -> str | None:
-    if node is None or node.value is None:
-        return method.preset_for(encoder) if encoder else None
-    legal = list(method.presets)
-    if node.value == NO_PRESET:
-        return None
-    if not isinstance(node.value, str):
-        problems.add(node.where, "preset", f"expected one of {', '.join(legal)}, {NO_PRESET}, got {node.plain()!r}")
-    elif node.value not in legal:
-        owners = [name for name in method_names() if node.value in declared(name).presets]
-        owner = f" (of method {owners[0]})" if owners else ""
-        known = (*legal, NO_PRESET)
-        problems.add(
-            node.where, "preset", f"unknown {node.value!r} for {method.name}{owner}" + did_you_mean(node.value, known)
-        )
-    else:
-        return node.value
-    return None
-
-
 def _read_params(
-    root: Node, method: Declaration, preset: str | None, problems: Problems
+    root: Node,
+    method: Declaration,
+    known: Mapping[str, Knob],
+    preset: str | Mapping[str, Any] | None,
+    problems: Problems,
 ) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...], dict[str, Where]]:
     """Searched parameters, constants, listed rows, and the place of each for later messages."""
-    known = knobs(method.config)
     params: dict[str, Param] = {}
     constants: dict[str, Any] = {}
     places: dict[str, Where] = {}
     searched = _named(root.value.get("params"), "params", method.name, known, problems)
-    train = entries(root.value.get("train"), "train", TRAIN_KEYS, problems)
+    train = {} if method.scripted else entries(root.value.get("train"), "train", TRAIN_KEYS, problems)
     for name, node in searched.items():
         places[name] = node.where
         if isinstance(node.value, dict):

@@ -49,10 +49,10 @@ def written(plugins: Iterable[Plugin]) -> list[dict[str, str]]:
     return [{"file": plugin.file, "text": plugin.text} for plugin in plugins]
 
 
-def changed(plugins: Iterable[Plugin]) -> list[str]:
-    """One line for each plugin whose file is there and has another content than the study keeps."""
+def changed(files: Iterable[Plugin]) -> list[str]:
+    """One line for each plugin or script whose file is there and has another content than the study keeps."""
     lines = []
-    for plugin in plugins:
+    for plugin in files:
         try:
             same = Path(plugin.file).read_text(encoding="utf-8") == plugin.text
         except (OSError, ValueError):

@@ -209,8 +209,8 @@ def _read_when(node: Node, key: str, problems: Problems) -> dict[str, tuple[Any,
 
 
 def stored(knob: Knob, value: Any) -> Any:
-    """A legal value as spaces keep it: floats as float, lists of whole numbers as lists."""
-    return list(value) if knob.kind == "ints" else knob.coerce(value)
+    """A legal value as spaces keep it: floats as float, lists as lists."""
+    return list(value) if knob.kind in ("ints", "words") and value is not None else knob.coerce(value)
 
 
 def _is_number(value: Any) -> bool:

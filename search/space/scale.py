@@ -10,6 +10,7 @@ from typing import Any
 from search.space.conditions import distinct
 from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
+from trainables.contract.declaration import Declaration
 from trainables.contract.metric_names import metric_parts
 from trainables.contract.registry import declared
 from trainables.data.catalogue import BUILTIN_LANGUAGES
@@ -29,16 +30,10 @@ def scaled_down(space: Space) -> dict[str, Any]:
     The dev sets are replaced by the builtin one, so a metric of theirs becomes `builtin_dev`.
     """
     method = declared(space.method)
-    small = _few_rows(_capped(space))
+    small = _few_rows(space if method.scripted else _capped(space))
     out = copy.deepcopy(small.resolved())
-    out["encoder"] = method.encoders.builtin
-    out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
-    if space.data.language not in BUILTIN_LANGUAGES:
-        out["data"]["language"] = "en"
-    out["data"]["parser"] = "builtin" if method.parser else None
-    of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
-    if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
-        out["metric"]["name"] = "builtin_dev"
+    if not method.scripted:
+        _on_builtin(out, space, method)
     repeats = min(space.search.repeats, 2)
     trials = None if space.is_grid else max(2, min(space.search.trials or TRIALS, TRIALS) // repeats)
     out["search"] |= {
@@ -47,12 +42,28 @@ def scaled_down(space: Space) -> dict[str, Any]:
     }  # fmt: skip
     out["pruner"] |= {"warmup": None, "min_rung": None}
     out["resources"] = {"gpus": 0, "cpus": 1, "workers": 1}
+    if method.scripted:  # how its trials become short only the file's `smoke` section can say
+        out["search"]["baseline"] = out["preset"] = "none"  # it may not lie in fewer points
+        out.pop("smoke", None)
+        return out
     short = {"max_examples": EXAMPLES, "eval_examples": EVAL_EXAMPLES, "eval_steps": None, "precision": "fp32"}
     for name, value in (short | dict(method.smoke)).items():
         if name not in small.params:  # what is searched stays searched
             out["train" if name in TRAIN_KEYS else "params"][name] = value
     out.pop("smoke", None)
     return out
+
+
+def _on_builtin(out: dict[str, Any], space: Space, method: Declaration) -> None:
+    """Encoder, data and metric of a resolved space become the builtin ones."""
+    out["encoder"] = method.encoders.builtin
+    out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None}
+    if space.data.language not in BUILTIN_LANGUAGES:
+        out["data"]["language"] = "en"
+    out["data"]["parser"] = "builtin" if method.parser else None
+    of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
+    if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
+        out["metric"]["name"] = "builtin_dev"
 
 
 def _capped(space: Space) -> Space:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from search.space.nodes import Node
-from search.space.outside import evaluation_metrics, read_evaluations
+from search.space.outside import read_evaluations
 from search.space.problems import Problems
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
-from trainables.contract.metric_names import HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
-from trainables.data.retrieval import dev_metrics, is_retrieval
+from trainables.data.retrieval import dev_metrics
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
@@ -28,6 +27,7 @@ PRUNERS = (
 )  # fmt: skip
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
+OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -207,18 +207,23 @@ def auto(value: Any) -> Any:
 
 def read_data(node: Node | None, method: Declaration | None, top: Node, problems: Problems) -> Data | None:
     """The data section, or None when train or dev is unusable."""
+    scripted = method is not None and method.scripted
+    if node is None and scripted:
+        return Data(train="", dev=())
     if node is None:
         problems.add(top.where, "data", "missing; expected a mapping with train and dev")
         return None
     before = len(problems.found)
     given = entries(node, "data", tuple(f.name for f in dataclasses.fields(Data)), problems)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"train": "", "dev": ()} if scripted else {}
+    for name in given.keys() - OF_SCRIPTS if scripted else ():
+        problems.add(given.pop(name).where, f"data.{name}", "has no meaning for a script, which reads its data itself")
     for name in ("train", "dev"):
-        if name not in given and isinstance(node.value, dict):
+        if name not in given and isinstance(node.value, dict) and not scripted:
             problems.add(node.where, f"data.{name}", "missing")
     for name in ("train", "parser", "language"):
         if name in given:
-            values[name] = _text(given[name], f"data.{name}", problems, optional=name == "parser")
+            values[name] = text(given[name], f"data.{name}", problems, optional=name == "parser")
     if (language := values.get("language")) is not None:
         _check_language(language, given["language"], method, problems)
     if "dev" in given:
@@ -259,7 +264,7 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     items = node.value if isinstance(node.value, list) else [node]
     if not items:
         problems.add(node.where, "data.dev", "expected at least one set, got an empty list")
-    names = [_text(item, "data.dev", problems) for item in items]
+    names = [text(item, "data.dev", problems) for item in items]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
         if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:
@@ -267,58 +272,6 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
         elif name and other != name:
             problems.add(item.where, "data.dev", f"{name!r} and {other!r} would both be called {dev_metrics(name)[0]}")
     return tuple(name for name in names if name)
-
-
-def read_metric(node: Node | None, data: Data | None, top: Node, problems: Problems) -> Metric | None:
-    """The metric section; its name must be made of the listed dev sets."""
-    if node is None:
-        problems.add(top.where, "metric", "missing; expected a mapping with name, such as stsb_dev")
-        return None
-    before = len(problems.found)
-    given = entries(node, "metric", ("name", "mode", "holdout"), problems)
-    mode = _text(given["mode"], "metric.mode", problems) if "mode" in given else "max"
-    if mode not in ("max", "min", None):
-        problems.add(given["mode"].where, "metric.mode", f"expected max or min, got {mode!r}")
-    holdout = _holdout(given.get("holdout"), data, problems)
-    name = _text(given["name"], "metric.name", problems) if "name" in given else None
-    if "name" not in given and isinstance(node.value, dict):
-        problems.add(node.where, "metric.name", "missing")
-    if name and data:
-        legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)] + evaluation_metrics(data.evaluations or ())
-        splittable = [dev_metrics(dev_set)[0] for dev_set in data.dev if not is_retrieval(dev_set)]
-        try:
-            parts = metric_parts(name)
-        except ValueError as error:
-            problems.add(given["name"].where, "metric.name", str(error).removeprefix("metric: "))
-            return None
-        for part in dict.fromkeys(parts):
-            if part not in legal:
-                problems.add(
-                    given["name"].where,
-                    "metric.name",
-                    f"{part!r} is of no set in data.dev; allowed: {', '.join(legal)} and mean(...) of them",
-                )
-            elif parts.count(part) > 1:
-                problems.add(given["name"].where, "metric.name", f"{part!r} is given twice")
-            elif holdout and part not in splittable:
-                problems.add(given["holdout"].where, "metric.holdout", f"{part!r} has no pairs that could be held out")
-        name = normal_metric(name)
-    return Metric(name=name, mode=mode or "max", holdout=holdout) if name and len(problems.found) == before else None
-
-
-def _holdout(node: Node | None, data: Data | None, problems: Problems) -> float:
-    """The share of the dev pairs that is held out; 0 without the key."""
-    if node is None or node.value is None:
-        return 0.0
-    share = node.value
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-        problems.add(node.where, "metric.holdout", f"expected a share of the dev pairs in [0, 1), got {share!r}")
-        return 0.0
-    names = [set_name(dev_set) for dev_set in data.dev] if data else []
-    for name in names:
-        if share and name + HELD in names:
-            problems.add(node.where, "metric.holdout", f"the held-out part of {name} would be called as another set is")
-    return float(share)
 
 
 def check_end(search: Search, node: Node, problems: Problems) -> None:
@@ -349,7 +302,8 @@ def check_resources(resources: Resources, node: Node, problems: Problems) -> Non
         problems.add(node.where, "resources.gpus", f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")
 
 
-def _text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:
+def text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:
+    """A printable text that is not empty, or None with the reason in `problems`."""
     if node.value is None and optional:
         return None
     if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 
 from search.space.outside import written
 from search.space.params import Param
+from search.space.scripted import written_script
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.knobs import knobs
 from trainables.contract.plugins import Plugin
@@ -33,16 +35,17 @@ class Space:
         params: what is searched, in an order in which conditions come before what depends on them.
         constants: hyperparameters the file fixes (`params` scalars and the `train` section).
         rows: the `points` section: listed points, each a mapping of some of `params`.
-        preset: name of one of the method's presets, or None.
+        preset: name of one of the method's presets, or None; of a script the values of its author's setting.
         smoke: changes that `smoke()` makes on top of its own, as plain YAML data.
         plugins: the files that bring its method or evaluations, whole.
+        script: what trains, where the method is a script.
         source: the file it came from, for messages.
     """
 
     name: str
     method: str
     encoder: str
-    preset: str | None
+    preset: str | Mapping[str, Any] | None
     data: Data
     metric: Metric
     params: Mapping[str, Param]
@@ -53,6 +56,7 @@ class Space:
     resources: Resources = field(default_factory=Resources)
     smoke: Mapping[str, Any] = field(default_factory=dict)
     plugins: tuple[Plugin, ...] = ()
+    script: Plugin | None = None
     source: str = ""
 
     @property
@@ -70,6 +74,12 @@ class Space:
         A condition on a parameter that is itself inactive does not hold; one on a constant looks at the constant.
         """
         return _active(self.params, self.base, name, point)
+
+    @property
+    def what(self) -> str:
+        """What is trained on which encoder, in words: `simcse on bert-base-uncased`, `script train.py`."""
+        trained = f"{self.method} {os.path.basename(self.script.file)}" if self.script else self.method
+        return f"{trained} on {self.encoder}" if self.encoder else trained
 
     @property
     def is_grid(self) -> bool:
@@ -105,14 +115,15 @@ class Space:
         base = self.base
         searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
         known = knobs(declared(self.method).config)
-        fixed = {k: v for k, v in base.items() if k not in self.params and k not in TRAIN_KEYS}
-        fixed = {k: v for k, v in fixed.items() if k not in LATER or v != known[k].default}
-        train = {k: base[k] for k in TRAIN_KEYS if k not in self.params}
+        fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
+        fixed = {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default}
+        train = {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script}
         out: dict[str, Any] = {
             "name": self.name,
             "method": self.method,
+            "script": written_script(self.script) if self.script else None,
             "encoder": self.encoder,
-            "preset": self.preset or NO_PRESET,
+            "preset": dict(self.preset) if isinstance(self.preset, Mapping) else self.preset or NO_PRESET,
             "data": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.data).items()},
             "metric": asdict(self.metric),
             "params": searched | fixed,
@@ -134,7 +145,10 @@ class Space:
         out["search"]["start"] = list(self.search.start)
         if not self.search.start:
             del out["search"]["start"]
-        return {key: value for key, value in out.items() if value or key not in ("points", "smoke", "plugins")}
+        if self.script:
+            out["data"] = {name: value for name, value in out["data"].items() if value}
+        optional = ("script", "encoder", "train", "data", "points", "smoke", "plugins")
+        return {key: value for key, value in out.items() if value or key not in optional}
 
     def to_yaml(self) -> str:
         """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
@@ -146,6 +160,8 @@ class Space:
         meaning = {k: v for k, v in self.resolved().items() if k not in ("smoke", "plugins")}
         if self.plugins:  # wherever their files lie
             meaning["plugins"] = sorted(plugin.text for plugin in self.plugins)
+        if self.script:
+            meaning["script"] = self.script.text or self.script.file
         return hashlib.sha256(json.dumps(meaning, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
@@ -191,7 +207,7 @@ def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
     notes += [
         f"{name}: published {published[name]!r}, fixed at {value!r} by the space"
         for name, value in space.constants.items()
-        if value != published[name] and name not in TRAIN_KEYS
+        if name not in TRAIN_KEYS and value != published.get(name, value)
     ]
     return point, notes
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, TrialRecord
-from trainables.contract.trial_files import LAST, WEIGHTS
+from trainables.contract.trial_files import CHECKPOINT, LAST
 
 
 class CheckpointRetention:
@@ -59,7 +59,7 @@ class CheckpointRetention:
                 continue
             folder = self._folder.trial(trial_id)
             self._folder.delete(f"{folder}/{LAST}")
-            if trial_id not in kept and (self._folder.delete(f"{folder}/{WEIGHTS}") or final):
+            if trial_id not in kept and (self._drop_checkpoint(folder) or final):
                 self._clean.add(trial_id)
 
     def _bound_states(self) -> None:
@@ -69,10 +69,15 @@ class CheckpointRetention:
         for record, level in sorted(paused, key=lambda pair: (-pair[1], -sign * pair[0].rungs[pair[1]])):
             folder, known = self._folder.trial(record.trial.id), (record.trial.id, level)
             if known not in self._sizes:
-                self._sizes[known] = self._folder.size(f"{folder}/{LAST}") + self._folder.size(f"{folder}/{WEIGHTS}")
+                self._sizes[known] = sum(self._folder.size(f"{folder}/{name}") for name in (LAST, *CHECKPOINT))
             taken += self._sizes[known]
             if taken > self._states and self._sizes[known]:
                 taken -= self._sizes[known]
                 self._sizes[known] = 0
                 self._folder.delete(f"{folder}/{LAST}")
-                self._folder.delete(f"{folder}/{WEIGHTS}")
+                self._drop_checkpoint(folder)
+
+    def _drop_checkpoint(self, folder: str) -> bool:
+        """Whether there was one."""
+        dropped = [self._folder.delete(f"{folder}/{name}") for name in CHECKPOINT]
+        return any(dropped)

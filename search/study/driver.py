@@ -133,6 +133,7 @@ class Driver:
             gpus=1.0 if 0 < gpus < 1 and self.ledger.trials[trial.id].alone else gpus,
             cpus=space.resources.cpus,
             plugins=space.plugins,
+            script=space.script,
         )
 
     def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:

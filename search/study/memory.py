@@ -42,7 +42,7 @@ def remembered(space: Space, storage: str) -> list[Remembered]:
         for `paper` where the method has no setting for another encoder.
     """
     sources = [_presets(space) if name == PAPER else _study(space, storage, name) for name in space.search.start]
-    published = paper_point(space)
+    published = paper_point(space) if space.search.baseline == PAPER else {}
     chosen: list[Remembered] = []
     for found in chain.from_iterable(zip_longest(*sources)):
         if found is None or len(chosen) == MOST:
@@ -96,6 +96,9 @@ def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
         raise UserError(
             f"search.start: study {name} searched {', '.join(theirs)}, of which this space searches nothing"
         )
+    given = declared(space.method).values(space.preset).keys() | trials[next(iter(means))].params.keys()
+    if missing := [name for name in space.params if name not in given]:
+        raise UserError(f"search.start: study {name} has no {', '.join(missing)}, and the space has no preset of them")
     best = sorted(means, key=lambda number: -sign * means[number])
     return [Remembered(moved(space, trials[n].params), f"{name} {trials[n].id}") for n in best]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -42,7 +43,8 @@ def make_trial(
 ) -> Trial:
     """A trial with its names; `point_id` is a hash of all hyperparameters, so that studies can be compared."""
     params = space.values(point)
-    identity = key({"method": space.method, "encoder": space.encoder, **params})
+    script = {"script": os.path.basename(space.script.file)} if space.script else {}
+    identity = key({"method": space.method, "encoder": space.encoder, **script, **params})
     base = f"{'t' if stage == 'search' else 'c'}{number:04d}"
     return Trial(
         id=base if stage == "search" and repeat == 0 else f"{base}.{repeat}",

@@ -55,10 +55,17 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
     """
     if settings.warmup is not None:
         return settings.warmup
-    share: float = params.get("warmup_share", 0.0)
-    if epochs := params.get("warmup_epochs"):
-        share = min(1.0, epochs / params["epochs"])
-    return math.ceil(planned * share)
+    share = number(params, "warmup_share")
+    if (epochs := number(params, "warmup_epochs")) and (whole := number(params, "epochs")):
+        share = epochs / whole
+    return math.ceil(planned * min(1.0, share))
+
+
+def number(params: Mapping[str, Any], name: str) -> float:
+    """A hyperparameter's value >= 0; 0 where there is none, or a script means something else by the name."""
+    value = params.get(name)
+    fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if fine and value is not None else 0.0
 
 
 def earliest(settings: Pruner, warmup: int, planned: int) -> int:

@@ -22,7 +22,7 @@ from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
 from search.study.promotion import Promotion
-from search.study.pruners import earliest, first_rung, make_pruner, warmup_examples
+from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
 from search.study.samplers import OWN_FAULT, Point, PointSampler, distribution, first_remembered, key, value_of
 from search.study.seeds import ENDLESS, Seeds
 from trainables.contract.spec import Evaluation, Verdict
@@ -238,9 +238,8 @@ class SearchPlan:
             return
         first, longest = self.study.user_attrs.get(PRUNER_RESOURCES) or (1, 1)
         if PRUNER_RESOURCES not in self.study.user_attrs and evaluation is not None:
-            steps = params.get("eval_steps")
-            rung = steps * params["batch_size"] if steps else params.get("eval_examples", evaluation.rung)
-            first = first_rung(self.space.pruner, warmup, evaluation.planned, rung)
+            every = number(params, "eval_steps") * number(params, "batch_size") or number(params, "eval_examples")
+            first = first_rung(self.space.pruner, warmup, evaluation.planned, int(every) or evaluation.rung)
             longest = evaluation.planned or first
             self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])
         if self.space.pruner.kind == "asha":

@@ -18,7 +18,7 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
     search, pruner = space.search, space.pruner
     extent = [f"{n} {what}" for n, what in ((search.trials, "points"), (space.cardinality(), "in the grid")) if n]
     parts = [
-        f"**{space.method}** on `{space.encoder}`, trained on `{space.data.train}`, "
+        f"**{space.what}**" + (f", trained on `{space.data.train}`" if space.data.train else "") + ", "
         f"selected by `{space.metric.name}` ({space.metric.mode})."
     ]
     if ledger is not None and ledger.lives:
@@ -47,6 +47,6 @@ def trial_note(start: Event, space: Space, folder: StudyFolder) -> str:
     of = f", the {start['baseline']} baseline" if start["baseline"] else ""
     of += f", from {origin}" if (origin := start.get("origin")) else ""
     return (
-        f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.method}` on `{space.encoder}`.\n\n"
+        f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.what}`.\n\n"
         f"| searched | here |\n|---|---|\n{point}\n\nFiles: `{folder.trial(start['id'])}`"
     )

@@ -261,6 +261,8 @@ class Tracker:
         resolved = space.resolved()
         if space.plugins:  # their text is in the space file
             resolved["plugins"] = [plugin.file for plugin in space.plugins]
+        if space.script:
+            resolved["script"] = space.script.file
         params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(resolved).items()]
         for i in range(0, len(params), 100):  # MLflow takes 100 at once
             client.log_batch(run_id, params=params[i : i + 100])

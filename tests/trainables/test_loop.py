@@ -14,8 +14,9 @@ import toy
 
 from trainables.contract.trial_files import SIMILARITIES, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
+from trainables.training.broken import Broken
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.loop import Broken, cut, train
+from trainables.training.loop import cut, train
 from trainables.training.setup import TrainingSetup
 
 

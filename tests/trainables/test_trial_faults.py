@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from trainables.contract.spec import TrialSpec
-from trainables.training import trial
+from trainables.training import method_trial
 from trainables.training.distributed import World
 from trainables.training.trial import classify, run_trial
 
@@ -56,7 +56,7 @@ def test_a_failed_trial_holds_no_memory_of_the_device_when_it_is_freed(monkeypat
         left.append(weakref.ref(network))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(trial, "_run", fails)
+    monkeypatch.setattr(method_trial, "train_by_method", fails)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(left[0]() is not None))
     spec = TrialSpec(method="simcse", encoder="builtin:tiny", data={}, metric="m", folder="unused")
     gc.disable()  # only what is let go of counts

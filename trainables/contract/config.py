@@ -17,8 +17,18 @@ HEADS = ("linear_tanh", "mlp_bn", "none")
 GROUPS = ("lora",)  # `lora: {rank: 8}` is written for `lora.rank: 8`
 
 
+class Settings:
+    """What every configuration class is."""
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        """Values that do not go together, as (hyperparameter, what is wrong). v: all values by YAML name."""
+        del v
+        return []
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Settings):
     """What every method has: how much data, how long, how often evaluated."""
 
     batch_size: int = knob(64, "N, training examples per optimiser step, over all workers", low=2)
@@ -47,12 +57,6 @@ class RunConfig:
         "work lost at most when a trial's process dies, or 20 times what a save takes; 0 = save at every step",
         low=0,
     )
-
-    @staticmethod
-    def conflicts(v: Mapping[str, Any]) -> Conflicts:
-        """Values that do not go together, as (hyperparameter, what is wrong). v: all values by YAML name."""
-        del v
-        return []
 
 
 @dataclass(frozen=True, kw_only=True)

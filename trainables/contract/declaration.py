@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainables.contract.config import RunConfig
+from trainables.contract.config import Settings
 from trainables.contract.knobs import knobs
 
 
@@ -21,6 +21,7 @@ class EncoderFamily:
 
 TRANSFORMER = EncoderFamily("a hub id or a folder", "builtin:tiny")
 WORD_VECTORS = EncoderFamily("a file of word vectors", "builtin:vectors")
+OWN_ENCODER = EncoderFamily("a hub id or a folder", "")  # of whatever loads it itself
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Declaration:
         config: its hyperparameters.
         columns: what its training data must have, "sentences" or "triplets" (anchor, positive, hard negative).
         code: `module:NAME` of its `trainables.methods.method.Method`; "" for one that comes with its code.
+        body: `module:NAME` of the `trainables.training.trial.Body` that runs its trials.
+        scripted: a script of the user's trains: the space declares its hyperparameters, and data, encoder and the names
+            of its metrics are the script's own business.
         encoders: what `encoder:` names.
         presets: published settings by name.
         parser: whether `data.parser` means something to it.
@@ -55,9 +59,11 @@ class Declaration:
     """
 
     name: str
-    config: type[RunConfig]
+    config: type[Settings]
     columns: Literal["sentences", "triplets"] = "sentences"
     code: str = ""
+    body: str = "trainables.training.method_trial:train_by_method"
+    scripted: bool = False
     encoders: EncoderFamily = TRANSFORMER
     presets: Mapping[str, Preset] = field(default_factory=dict)
     parser: bool = False
@@ -79,8 +85,9 @@ class Declaration:
         ]
         return max(fits)[1] if fits else None
 
-    def values(self, preset: str | None = None) -> dict[str, Any]:
-        """YAML-named defaults under a preset, lists as lists."""
+    def values(self, preset: str | Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """YAML-named defaults under a preset (its name, or its values), lists as lists."""
         known = knobs(self.config).items()
         defaults = {name: list(knob.default) if knob.kind == "ints" else knob.default for name, knob in known}
-        return defaults | (dict(self.presets[preset].values) if preset else {})
+        named = self.presets[preset].values if isinstance(preset, str) else preset
+        return defaults | dict(named or {})

@@ -58,7 +58,7 @@ def brought(plugin: Plugin) -> Brought:
 
     Raises: PluginError naming file and line.
     """
-    module = _imported(plugin)
+    module = imported(plugin)
     found = {name: getattr(module, name) for name in (METHOD, EVALUATION) if hasattr(module, name)}
     if not found:
         raise PluginError(f"{plugin.file}:1: defines neither {METHOD} nor {EVALUATION}")
@@ -101,8 +101,11 @@ def check_evaluation(evaluation: Any, place: str) -> None:
         raise PluginError(f"{place}: metrics: expected names of letters, digits and '_', got {names!r}")
 
 
-def _imported(plugin: Plugin) -> ModuleType:
-    """The plugin's module, under a name of its own that changes with its content."""
+def imported(plugin: Plugin) -> ModuleType:
+    """The file's module, under a name of its own that changes with its content.
+
+    Raises: PluginError naming file and line.
+    """
     name = f"search_plugin_{Path(plugin.file).stem}_{hashlib.sha256(plugin.text.encode()).hexdigest()[:12]}"
     try:
         code = compile(plugin.text, plugin.file, "exec", dont_inherit=True)

@@ -34,6 +34,9 @@ SHIPPED = {  # name -> where its Declaration lies
     "sncse": "trainables.methods.baselines.config:SNCSE",
     "diffcse": "trainables.methods.baselines.config:DIFFCSE",
 }
+OTHERS = {  # words of `method:` whose trials are no `Method`'s: their Declaration names what runs them
+    "script": "trainables.scripts.config:SCRIPT",
+}
 _methods: dict[str, Brought] = {}  # of plugin files, by the method's name
 _evaluations: dict[str, Brought] = {}
 
@@ -41,6 +44,11 @@ _evaluations: dict[str, Brought] = {}
 def method_names() -> tuple[str, ...]:
     """Every method's name, those shipped here first."""
     return tuple(dict.fromkeys((*SHIPPED, *_methods, *_installed(METHODS_GROUP))))
+
+
+def trial_kinds() -> tuple[str, ...]:
+    """Every word that `method:` of a space may be."""
+    return (*method_names(), *OTHERS)
 
 
 def declared(name: str) -> Declaration:
@@ -52,11 +60,11 @@ def declared(name: str) -> Declaration:
         declaration = _methods[name].declaration
         assert declaration is not None
         return declaration
-    if name in SHIPPED and name not in _installed(METHODS_GROUP):
-        declaration = resolved(SHIPPED[name])
+    if (shipped := {**SHIPPED, **OTHERS}.get(name)) and name not in _installed(METHODS_GROUP):
+        declaration = resolved(shipped)
         assert isinstance(declaration, Declaration)
         return declaration
-    return declaration_of(*_from_distribution(METHODS_GROUP, name, "method", SHIPPED))
+    return declaration_of(*_from_distribution(METHODS_GROUP, name, "method", (*SHIPPED, *OTHERS)))
 
 
 def method_object(name: str) -> Any:
@@ -103,14 +111,14 @@ def use_plugins(plugins: Iterable[Plugin]) -> None:
     for plugin in plugins:
         own = brought(plugin)
         for kind, table, thing, taken in (
-            ("method", methods, own.declaration, (*SHIPPED, *_installed(METHODS_GROUP))),
+            ("method", methods, own.declaration, (*SHIPPED, *OTHERS, *_installed(METHODS_GROUP))),
             ("evaluation", evaluations, own.evaluation, tuple(_installed(EVALUATIONS_GROUP))),
         ):
             if thing is None:
                 continue
             place = own.places[kind.upper()]
             if thing.name in taken:
-                whose = "is shipped here" if kind == "method" and thing.name in SHIPPED else "is installed"
+                whose = "is shipped here" if kind == "method" and thing.name in (*SHIPPED, *OTHERS) else "is installed"
                 raise PluginError(f"{place}: a {kind} {thing.name!r} {whose} already; choose another name")
             if thing.name in table:
                 other = table[thing.name].places[kind.upper()]

@@ -30,6 +30,7 @@ class TrialSpec:
         workers: 1 = in the (warm) trial process; more = data-parallel Ray Train workers.
         gpus, cpus: resources of each worker (fractions of a GPU allowed).
         plugins: files that bring the method or evaluations; a fresh process knows none.
+        script: what trains, where the method is a script.
     """
 
     method: str
@@ -45,6 +46,7 @@ class TrialSpec:
     gpus: float = 0.0
     cpus: float = 1.0
     plugins: tuple[Plugin, ...] = ()
+    script: Plugin | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -52,7 +54,10 @@ class TrialSpec:
     @staticmethod
     def from_dict(d: Mapping[str, Any]) -> TrialSpec:
         """What `to_dict` gave, also of earlier versions, which knew no plugins."""
-        return TrialSpec(**{**d, "plugins": tuple(Plugin(**plugin) for plugin in d.get("plugins", ()))})
+        script = Plugin(**d["script"]) if d.get("script") else None
+        return TrialSpec(
+            **{**d, "plugins": tuple(Plugin(**plugin) for plugin in d.get("plugins", ())), "script": script}
+        )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     """
     data = spec["data"]
     language, columns = data.get("language", "en"), data.get("columns")
+    if declared(spec["method"]).scripted:  # what is in them is the script's to read
+        wrong = [line for split, name in _named(data) for line in _missing(name, language, split, at_hand)]
+        if wrong:
+            raise DataError("\n".join(wrong))
+        return []
     needs = declared(spec["method"]).columns
     parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
     checks = [partial(_check_corpus, part.strip(), language, needs, columns, at_hand) for part in parts]
@@ -62,6 +67,20 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     if wrong:
         raise DataError("\n".join(dict.fromkeys(wrong)))
     return notes
+
+
+def _named(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(split, name) of all that a script's space names."""
+    return [("train", data["train"])] * bool(data["train"]) + [("dev", name) for name in data["dev"]]
+
+
+def _missing(name: str, language: str, split: str, at_hand: bool) -> list[str]:
+    try:
+        if name != BUILTIN and not is_retrieval(name) and not Path(name).expanduser().exists():
+            _source(name, language, split, at_hand)
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def _tell(check: Callable[[], str], wrong: list[str], notes: list[str]) -> None:

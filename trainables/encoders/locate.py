@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainables.contract.declaration import TRANSFORMER, WORD_VECTORS, EncoderFamily
+from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, WORD_VECTORS, EncoderFamily
 from trainables.contract.errors import EncoderError
 from trainables.encoders.word_vectors import check_vectors
 
@@ -18,6 +18,10 @@ def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
 
     Raises: EncoderError, or DataError for word vectors, in one line.
     """
+    if family == OWN_ENCODER:
+        if source:
+            local_folder(source)  # what it is, and whether it comes from the hub, is its reader's affair
+        return
     if family == WORD_VECTORS:
         if source != BUILTIN_VECTORS:
             check_vectors(Path(source).expanduser())

@@ -146,7 +146,9 @@ class Method:
     @property
     def config(self) -> type[RunConfig]:
         """The class of its configurations."""
-        return self.declaration.config
+        config = self.declaration.config
+        assert issubclass(config, RunConfig), "a Declaration without a body of its own has one"
+        return config
 
 
 def load_method(name: str) -> Method:

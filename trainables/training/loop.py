@@ -20,6 +20,7 @@ from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
 from trainables.encoders.views import Views
 from trainables.methods.method import Batch
+from trainables.training.broken import Broken
 from trainables.training.checkpoint import BackgroundWriter, snapshot
 from trainables.training.distributed import World
 from trainables.training.gradient_cache import encode_in_pieces
@@ -29,14 +30,6 @@ from trainables.training.setup import TrainingSetup
 LOSS_CHECK_STEPS = 16  # NaN is looked for this often between evaluations: each look waits for the device
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
 PAUSE_LOOK_S, PAUSE_LOOK_SHARE = 0.5, 0.01  # whether to pause: asked this often, for at most this share of the time
-
-
-class Broken(RuntimeError):
-    """Training cannot go on; `kind` is the failure's kind in the tracking schema ("nan" or "collapse")."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
 
 
 @dataclass

@@ -1,30 +1,23 @@
-"""One trial from its spec: what a warm process keeps between trials, and `run_trial`. No Ray here."""
+"""One trial from its spec: what a warm process keeps between trials, and `run_trial`. No Ray here.
+
+What trains is the trial's body, named by the `Declaration` of its method.
+"""
 
 from __future__ import annotations
 
 import errno
 import traceback
 from collections.abc import Callable, Hashable
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
-from trainables.contract.knobs import build
-from trainables.contract.phases import phase
-from trainables.contract.registry import use_plugins
+from trainables.contract.registry import declared, resolved, use_plugins
 from trainables.contract.spec import Outcome, Report, TrialSpec
-from trainables.evaluation.metrics import selecting_value
-from trainables.evaluation.sts import evaluate
-from trainables.methods.method import load_method
-from trainables.training.checkpoint import TrialFiles
+from trainables.training.broken import Broken
 from trainables.training.distributed import World
-from trainables.training.inputs import TrialInputs, inputs_key, load_inputs, read_by
-from trainables.training.loop import Broken, train
-from trainables.training.memory import free_device_memory, give_back
-from trainables.training.setup import TrainingSetup
+from trainables.training.memory import free_device_memory
 
 T = TypeVar("T")
 OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")  # system, CUDA, cuBLAS
@@ -48,6 +41,19 @@ class ProcessCache:
         return thing
 
 
+class Body(Protocol):
+    """Runs (or goes on with) one trial to its end, from its spec.
+
+    It hands every evaluation to `report` and obeys the verdict, asks `pausing` now and then whether to save its state
+    and end, and keeps what it needs to go on, and its best checkpoint, in `spec.folder`. What it raises is an outcome
+    by `classify`. kept: what this process holds from one trial to the next.
+    """
+
+    def __call__(
+        self, spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]
+    ) -> Outcome: ...
+
+
 def run_trial(
     spec: TrialSpec,
     report: Report,
@@ -67,7 +73,9 @@ def run_trial(
         return report(evaluation)
 
     try:
-        outcome = _run(spec, remember, world, kept, pausing)
+        use_plugins(spec.plugins)
+        body: Body = resolved(declared(spec.method).body)
+        outcome = body(spec, remember, world, kept, pausing)
     except Exception as fault:
         kind, reason = classify(fault)
         if world.size > 1 and not isinstance(fault, Broken):
@@ -102,41 +110,3 @@ def classify(fault: BaseException) -> tuple[str, str]:
     ):
         return "device", line
     return "error", f"{type(fault).__name__}: {line}"
-
-
-def _run(spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]) -> Outcome:
-    use_plugins(spec.plugins)
-    method = load_method(spec.method)
-    config = build(method.config, spec.params)
-    key = inputs_key(spec)
-    inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
-    phase("preparing the examples")
-    examples = kept.get(
-        "examples",
-        (key, repr(read_by(config, spec.seed, method.prepared_from))),
-        lambda: method.prepare(inputs.corpus.columns, config, spec.seed, inputs.tools),
-    )
-    torch.manual_seed(spec.seed)
-    network = method.network(config, inputs.source, spec.seed)
-
-    gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
-
-    def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
-        result = evaluate(embed, inputs.sets)
-        metrics = result.metrics | inputs.outside_scores(embed)
-        give_back()
-        return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
-
-    untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
-    setup = TrainingSetup(
-        method=method,
-        config=config,
-        network=network,
-        examples=replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
-        evaluate=evaluated,
-        seed=spec.seed,
-        files=TrialFiles(spec.folder),
-        mode=spec.mode,
-        about={"spec": spec.to_dict(), "revisions": inputs.revisions, "packing_note": inputs.packing_note},
-    )
-    return train(setup, report, world, pausing)

@@ -1,0 +1,64 @@
+"""The body of a trial that one of the methods trains: data, encoder, network, dev evaluations, then the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainables.contract.knobs import build
+from trainables.contract.phases import phase
+from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.evaluation.metrics import selecting_value
+from trainables.evaluation.sts import evaluate
+from trainables.methods.method import load_method
+from trainables.training.checkpoint import TrialFiles
+from trainables.training.distributed import World
+from trainables.training.inputs import TrialInputs, inputs_key, load_inputs, read_by
+from trainables.training.loop import train
+from trainables.training.memory import give_back
+from trainables.training.setup import TrainingSetup
+from trainables.training.trial import ProcessCache
+
+
+def train_by_method(
+    spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]
+) -> Outcome:
+    """The body (`trial.Body`) of every trial that a `Method` trains."""
+    method = load_method(spec.method)
+    config = build(method.config, spec.params)
+    key = inputs_key(spec)
+    inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
+    phase("preparing the examples")
+    examples = kept.get(
+        "examples",
+        (key, repr(read_by(config, spec.seed, method.prepared_from))),
+        lambda: method.prepare(inputs.corpus.columns, config, spec.seed, inputs.tools),
+    )
+    torch.manual_seed(spec.seed)
+    network = method.network(config, inputs.source, spec.seed)
+
+    gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
+
+    def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+        result = evaluate(embed, inputs.sets)
+        metrics = result.metrics | inputs.outside_scores(embed)
+        give_back()
+        return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
+
+    untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
+    setup = TrainingSetup(
+        method=method,
+        config=config,
+        network=network,
+        examples=replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
+        evaluate=evaluated,
+        seed=spec.seed,
+        files=TrialFiles(spec.folder),
+        mode=spec.mode,
+        about={"spec": spec.to_dict(), "revisions": inputs.revisions, "packing_note": inputs.packing_note},
+    )
+    return train(setup, report, world, pausing)
