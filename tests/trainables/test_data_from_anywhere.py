@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,8 +17,11 @@ from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 
 from trainables.contract.errors import DataError
+from trainables.contract.spec import Evaluation, TrialSpec
+from trainables.data import builtin
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus
+from trainables.training.trial import run_trial
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -25,7 +29,7 @@ ROWS = [{"q": f"question {i}", "a": f"answer {i}", "n": f"other {i}"} for i in r
 COLUMNS = {"anchor": "q", "positive": "a", "negative": "n"}
 
 
-def write(path: Path, rows: list[dict[str, str]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(rows)
     if path.suffix == ".parquet":
         parquet.write_table(table, path)
@@ -60,6 +64,59 @@ def test_a_folder_is_one_corpus(folder: Path) -> None:
         load_corpus(str(folder), "en", "triplets")
 
 
+def test_several_hard_negatives(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": f"a{i}", "positive": f"p{i}", **{f"negative_{k}": f"n{k}{i}" for k in (1, 2, 3)}} for i in (0, 1)
+    ]
+    write(tmp_path / "x.parquet", rows)
+    corpus = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets")
+    assert list(corpus.columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
+    assert corpus.columns["negative"] == ["n10", "n11"]
+    assert corpus.columns["negative_3"] == ["n30", "n31"]
+    named = {"negative_1": "negative_3", "positive": "negative_1"}
+    with pytest.raises(DataError, match="unknown role 'negativ_1'"):
+        load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", {"negativ_1": "x"})
+    other = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", named)
+    assert (other.columns["positive"], other.columns["negative"]) == (["n10", "n11"], ["n30", "n31"])
+    write(tmp_path / "y.csv", [{"sent0": "a", "sent1": "b", "negative_1": "c", "negative_3": "d"}])
+    with pytest.raises(DataError, match=r"y\.csv: expected a column negative_2 \(negative_2\), got sent0, sent1, neg"):
+        load_corpus(str(tmp_path / "y.csv"), "en", "triplets")
+    write(tmp_path / "z.csv", [{"sent0": "a", "sent1": "b", "hard_neg": "c", "negative_1": "d"}])
+    with pytest.raises(DataError, match=r"z\.csv: expected negative or negative_1 to negative_1, got both"):
+        load_corpus(str(tmp_path / "z.csv"), "en", "triplets")
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("method", "params"), [
+    ("simcse_sup", {"hard_negative_weight": 0.5}), ("simcse_sup", {"loss_form": "both_rows"}), ("selfccl", {}),
+    ("simcse_sup", {"loss_form": "in_batch"}),
+])  # fmt: skip
+def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
+    triplets = builtin.triplets("en", 96)
+    outcomes = []
+    for count in (1, 2):
+        names = ["negative"] if count == 1 else ["negative_1", "negative_2"]
+        rows = [
+            {"anchor": a, "positive": p} | {name: triplets[(i + k) % 96][2] for k, name in enumerate(names)}
+            for i, (a, p, _) in enumerate(triplets)
+        ]
+        write(tmp_path / f"{count}.jsonl", rows)
+        spec = TrialSpec(
+            method=method, encoder="builtin:tiny",
+            data={"train": str(tmp_path / f"{count}.jsonl"), "dev": ["builtin"], "language": "en"},
+            metric="builtin_dev",
+            params={"max_examples": 64, "eval_examples": 32, "batch_size": 16, "epochs": 1, "precision": "fp32"} | params,
+            folder=str(tmp_path / f"trial{count}"),
+        )  # fmt: skip
+        found = list[Evaluation]()
+        outcome = run_trial(spec, lambda evaluation, found=found: found.append(evaluation) or "go")
+        assert outcome.stop == "completed", outcome.traceback
+        outcomes.append(found[0].metrics["loss"])
+    alike = params.get("loss_form") == "in_batch"  # which has none
+    assert (outcomes[0] == pytest.approx(outcomes[1], abs=1e-6)) == alike
+    assert alike or method == "selfccl" or outcomes[1] > outcomes[0]  # more candidates; SelfCCL orders them anew
+
+
 def test_a_folder_of_several_kinds_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected files of one kind of .*, got none"):
         load_corpus(str(tmp_path), "en")
@@ -74,24 +131,33 @@ def test_a_folder_of_several_kinds_or_none_is_refused(tmp_path: Path) -> None:
 
 
 FILE = "triplet/train-00000-of-00001.parquet"
+PAIRS = "data/validation-00000-of-00001.parquet"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's interface that a pinned download needs, of one repository with one file."""
+    """The part of the hub's interface that a pinned download needs, of one repository. files: path -> content."""
 
-    content = b""
+    files: dict[str, bytes]
     asked: list[str]
 
     def do_HEAD(self) -> None:
-        self.answer(b"", {"Content-Length": str(len(self.content)), "X-Repo-Commit": COMMIT, "ETag": '"e1"'})
+        name, content = self.wanted()
+        about = {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'}
+        self.answer(b"", about)
 
     def do_GET(self) -> None:
         type(self).asked.append(self.path)
         if "/resolve/" in self.path:
-            return self.answer(self.content, {"X-Repo-Commit": COMMIT, "ETag": '"e1"'})
-        about = {"id": "org/set", "sha": COMMIT, "siblings": [{"rfilename": FILE}, {"rfilename": "README.md"}]}
-        tree = [{"type": "file", "path": FILE, "size": len(self.content), "oid": "e1"}]
+            name, content = self.wanted()
+            return self.answer(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'})
+        siblings = [{"rfilename": name} for name in (*self.files, "README.md")]
+        about = {"id": "org/set", "sha": COMMIT, "siblings": siblings}
+        tree = [{"type": "file", "path": f, "size": len(c), "oid": f"{hash(f)}"} for f, c in self.files.items()]
         return self.answer(json.dumps(tree if "/tree/" in self.path else about).encode(), {})
+
+    def wanted(self) -> tuple[str, bytes]:
+        """The file that is asked for."""
+        return next((name, content) for name, content in self.files.items() if self.path.endswith(name))
 
     def answer(self, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(200)
@@ -107,15 +173,22 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.mark.costly
 def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ROWS)
-    Hub.content, Hub.asked = (tmp_path / "x.parquet").read_bytes(), []
+    write(tmp_path / "pairs.parquet", [{"a": f"one {i}", "b": f"two {i}", "s": i / 4} for i in range(5)])
+    Hub.files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
+    Hub.asked = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    name = f"hub:org/set@{COMMIT}:triplet:train"
+    name, dev = f"hub:org/set@{COMMIT}:triplet:train", f"hub:org/set@{COMMIT}:validation"
+    roles = COLUMNS | {"first": "a", "second": "b", "score": "s"}
     script = (
-        "from trainables.data.sets import load_corpus\n"
+        "from trainables.data.sets import load_corpus, load_pairs\n"
+        "from trainables.data.checks import check_data\n"
         "from trainables.contract.errors import DataError\n"
-        f"try:\n  c = load_corpus({name!r}, 'en', 'triplets', {COLUMNS!r})\n"
-        "  print(len(c), c.columns['anchor'][5], c.revision)\n"
+        f"data = {{'train': {name!r}, 'dev': [{dev!r}], 'language': 'en', 'columns': {roles!r}}}\n"
+        f"try:\n  c = load_corpus({name!r}, 'en', 'triplets', {roles!r})\n"
+        "  check_data({'method': 'simcse_sup', 'data': data, 'metric': 'set_dev'})\n"
+        f"  p = load_pairs({dev!r}, 'dev', 'en', {roles!r})\n"
+        "  print(len(c), c.columns['anchor'][5], c.revision, p.name, p.first[4], p.gold.tolist()[-1])\n"
         "except DataError as e: print(e)"
     )
 
@@ -129,7 +202,7 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
         assert found.returncode == 0, found.stderr
         return found.stdout.strip()
 
-    wanted = f"6 question 5 org/set@{COMMIT}"
+    wanted = f"6 question 5 org/set@{COMMIT} set one 4 1.0"
     assert loaded("first") == wanted
     assert any(path.endswith(FILE) for path in Hub.asked)
     server.shutdown()

@@ -49,6 +49,17 @@ def oracle_partner(rows: list[Tensor], columns: list[Tensor], tau: float) -> Ten
     return mean(found)
 
 
+def oracle_hard_of_two(a: Tensor, p: Tensor, q: Tensor, r: Tensor, tau: float, w: float) -> Tensor:
+    """Two hard negatives an anchor: all are candidates, the own ones weighted."""
+    rows = []
+    for i in range(len(a)):
+        logits = [cos(a[i], p[j]) / tau for j in range(len(p))]
+        for kind in (q, r):
+            logits += [cos(a[i], kind[j]) / tau + (w if i == j else 0.0) for j in range(len(kind))]
+        rows.append(softmax_loss(logits, i))
+    return mean(rows)
+
+
 def oracle_margin(a: Tensor, p: Tensor, n: Tensor, tau: float, delta: float, scope: str) -> Tensor:
     rows = []
     for i in range(len(a)):
@@ -70,6 +81,16 @@ def oracle_grouped(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, size: int) ->
 CASES: dict[str, tuple[int, Callable[..., Tensor], Callable[..., Tensor]]] = {
     "info_nce": (2, lambda *v: losses.info_nce(*v, 0.05), lambda *v: oracle_info_nce(*v, 0.05)),
     "hard": (3, lambda *v: losses.info_nce_hard(*v, 0.1), lambda *v: oracle_hard(*v, 0.1, 0.0)),
+    "hard_of_two": (
+        4,
+        lambda a, p, q, r: losses.info_nce_hard(a, p, torch.cat([q, r]), 0.1, -0.7),
+        lambda *v: oracle_hard_of_two(*v, 0.1, -0.7),
+    ),
+    "both_rows_of_two": (
+        4,
+        lambda a, p, q, r: losses.info_nce_both_rows(a, p, torch.cat([q, r]), 0.1),
+        lambda a, p, q, r: oracle_partner([*a, *p], [*a, *p, *q, *r], 0.1),
+    ),
     "hard_weighted": (3, lambda *v: losses.info_nce_hard(*v, 0.1, -0.7), lambda *v: oracle_hard(*v, 0.1, -0.7)),
     "nt_xent": (2, lambda *v: losses.nt_xent(*v, 0.3), lambda a, b: oracle_partner([*a, *b], [*a, *b], 0.3)),
     "both_rows": (
@@ -145,6 +166,8 @@ def test_half_precision_and_autocast_are_scored_in_float32() -> None:
         (lambda x: losses.info_nce(x[0], x[0], 0.05), r"anchor: expected shape \(N, D\) with N >= 1, got \(4,\)"),
         (lambda x: losses.info_nce(x, x, 0.0), r"temperature: expected a number > 0, got 0.0"),
         (lambda x: losses.nt_xent(x, x, math.nan), r"temperature: expected a number > 0, got nan"),
+        (lambda x: losses.info_nce_hard(x, x, x[:2], 1.0), r"negative: expected a multiple of anchor's 3 rows, got"),
+        (lambda x: losses.info_nce_hard(x, x, x[:, :2], 1.0), r"negative: expected shape \(3, 4\) as anchor"),
         (lambda x: losses.info_nce_hard(x, x, x, 1.0, math.inf), r"hard_negative_weight: expected a finite number"),
         (lambda x: losses.info_nce_margin(x, x, x, 1.0, -0.1), r"margin: expected a number >= 0, got -0.1"),
         (lambda x: losses.info_nce_margin(x, x, x, 1.0, 0.1, "some"), r"scope: expected one of own, all, got 'some'"),

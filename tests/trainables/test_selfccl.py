@@ -49,6 +49,12 @@ def test_triplets_are_ordered_by_difficulty_with_shares_as_facts() -> None:
     assert abs(examples.facts["mean_negative_distance"] - far) < 1e-6
 
 
+def test_of_several_negatives_the_nearest_counts() -> None:
+    examples = selfccl.prepare({**TEXTS, "negative_2": TEXTS["positive"]}, CONFIG, 0, Desk())
+    near = 1 - np.cos(0.1 + 0.08 * (7 * np.arange(N) % N))
+    assert abs(examples.facts["mean_negative_distance"] - np.minimum(near, 1 - np.cos(1.0)).mean()) < 1e-6
+
+
 def test_the_plan_starts_with_the_easy_ones() -> None:
     examples = selfccl.prepare(TEXTS, CONFIG, 0, Desk())
     batches = list(selfccl.plan(examples, CONFIG, 0))

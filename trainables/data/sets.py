@@ -55,14 +55,15 @@ _COLUMNS: dict[str, tuple[str, ...]] = {  # role -> column names understood with
     "score": ("score",),
     "subset": ("subset",),
 }
+_NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Training texts.
 
-    columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}; those of large text files are
-        read from the disk as they are asked for.
+    columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}, with several hard negatives also
+        "negative_2" and so on; those of large text files are read from the disk as they are asked for.
     revision: what was read (hub commit, hash of the local file), for the record.
     """
 
@@ -187,7 +188,7 @@ def corpus_columns(
     else:
         table = read_table(path, lambda header: _roles(path, header, needs, columns), head).columns
         if needs == "triplets" or "sentence" in table:
-            texts = {role: [t or " " for t in column] for role, column in table.items()}
+            texts = {_role(role): [t or " " for t in column] for role, column in table.items()}
         else:
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
@@ -208,15 +209,33 @@ def stored_lines(source: Source) -> LineTexts:
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:
     """Which columns of a table are training texts: triplets as needed; sentences from whatever holds them."""
     if needs == "triplets":
-        return _pick(path, header, _TRIPLET, columns)
+        return _pick(path, header, (*_TRIPLET[:2], *_negatives(path, header, columns)), columns)
     for roles in (("sentence",), _PAIR, _TRIPLET):
         if all(_column(role, header, columns) is not None for role in roles):
             return _pick(path, header, roles, columns)
     return _pick(path, header, ("sentence",), columns)
 
 
+def _role(role: str) -> str:
+    """What a method calls it: the first of several negatives is the negative that there is elsewhere."""
+    return "negative" if role == "negative_1" else role
+
+
+def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | None) -> list[str]:
+    """The roles of a table's hard negatives: `negative`, or `negative_1` to `negative_n`.
+
+    Raises: DataError where one of them is missing, or both ways of naming are used.
+    """
+    numbers = {int(m[1]) for name in (*header, *(columns or ())) if (m := _NUMBERED.fullmatch(name))}
+    if not numbers:
+        return ["negative"]
+    if _column("negative", header, columns) is not None:
+        raise DataError(f"{path}: expected negative or negative_1 to negative_{max(numbers)}, got both; rename one")
+    return [f"negative_{k}" for k in range(1, max(numbers) + 1)]
+
+
 def _column(role: str, header: Sequence[str], columns: Mapping[str, str] | None) -> str | None:
-    wanted = (columns[role],) if columns and role in columns else _COLUMNS[role]
+    wanted = (columns[role],) if columns and role in columns else _COLUMNS.get(role, (role,))
     return next((c for c in wanted if c in header), None)
 
 
@@ -227,12 +246,12 @@ def _pick(
     columns: Mapping[str, str] | None,
     optional: Sequence[str] = (),
 ) -> dict[str, str]:
-    if unknown := sorted(set(columns or ()) - set(_COLUMNS)):
-        raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(_COLUMNS)}")
+    if unknown := sorted(r for r in columns or () if r not in _COLUMNS and not _NUMBERED.fullmatch(r)):
+        raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(_COLUMNS)}, negative_1 ...")
     found = {role: _column(role, header, columns) for role in (*roles, *optional)}
     for role in roles:
         if found[role] is None:
-            wanted = columns[role] if columns and role in columns else " or ".join(_COLUMNS[role])
+            wanted = columns[role] if columns and role in columns else " or ".join(_COLUMNS.get(role, (role,)))
             raise DataError(
                 f"{path}: expected a column {wanted} ({role}), got {', '.join(header) or 'none'}; "
                 f"name it in data.columns, such as columns: {{{role}: {header[0] if header else 'name'}}}"

@@ -35,20 +35,22 @@ def info_nce_hard(
     """InfoNCE over 2N candidates, all positives and all hard negatives (SimCSE Sec. 4, Eq. 5).
 
     Args:
-        anchor, positive, negative: (N, D) each.
+        anchor, positive: (N, D) each.
+        negative: (N, D), or (kN, D) where anchors have k hard negatives: row i of each N belongs to anchor i.
         temperature: tau > 0.
-        hard_negative_weight: w = ln(alpha), added to the logit of the own hard negative after the division by tau.
+        hard_negative_weight: w = ln(alpha), added to the logits of the own hard negatives after the division by tau.
     Returns: () scalar >= 0.
     Raises: ValueError as `info_nce`, or if the weight is not finite.
     """
-    _check(temperature, anchor=anchor, positive=positive, negative=negative)
+    _check_negatives(temperature, anchor, positive, negative)
     if not math.isfinite(hard_negative_weight):
         raise ValueError(f"hard_negative_weight: expected a finite number, got {hard_negative_weight!r}")
     logits = cosines(anchor, torch.cat([positive, negative])) / temperature
     if hard_negative_weight:
-        rows = torch.arange(len(anchor), device=logits.device)
+        count = len(anchor)
+        rows = torch.arange(len(negative), device=logits.device)
         own = torch.zeros_like(logits)
-        own[rows, rows + len(anchor)] = hard_negative_weight
+        own[rows % count, rows + count] = hard_negative_weight
         logits = logits + own
     return own_column(logits)
 
@@ -57,12 +59,13 @@ def info_nce_both_rows(anchor: Tensor, positive: Tensor, negative: Tensor, tempe
     """Anchors and positives are both rows; the columns are all 3N sentences but the row itself (methods 2.2).
 
     Args:
-        anchor, positive, negative: (N, D) each; the target of an anchor is its positive and the other way round.
+        anchor, positive: (N, D) each; the target of an anchor is its positive and the other way round.
+        negative: (N, D), or (kN, D) with k hard negatives each.
         temperature: tau > 0.
-    Returns: () scalar, mean over 2N rows of 3N - 1 candidates.
+    Returns: () scalar, mean over 2N rows of (2 + k)N - 1 candidates.
     Raises: ValueError as `info_nce`.
     """
-    _check(temperature, anchor=anchor, positive=positive, negative=negative)
+    _check_negatives(temperature, anchor, positive, negative)
     rows = torch.cat([anchor, positive])
     return _partner_column(rows, torch.cat([rows, negative]), temperature)
 
@@ -148,6 +151,13 @@ def _partner_column(rows: Tensor, columns: Tensor, temperature: float) -> Tensor
     itself = torch.zeros_like(logits, dtype=torch.bool)
     itself[index, index] = True
     return F.cross_entropy(logits.masked_fill(itself, -math.inf), index.roll(len(rows) // 2))
+
+
+def _check_negatives(temperature: float, anchor: Tensor, positive: Tensor, negative: Tensor) -> None:
+    _check(temperature, anchor=anchor, positive=positive)
+    if negative.ndim != 2 or not len(negative) or len(negative) % len(anchor):
+        raise ValueError(f"negative: expected a multiple of anchor's {len(anchor)} rows, got {tuple(negative.shape)}")
+    _check(temperature, anchor=anchor, negative=negative[: len(anchor)])
 
 
 def _check(temperature: float, **vectors: Tensor) -> None:

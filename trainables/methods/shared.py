@@ -18,7 +18,7 @@ from trainables.contract.errors import DataError
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import StoredTexts, Texts
 from trainables.encoders.network import Network
-from trainables.encoders.views import Views
+from trainables.encoders.views import Encoded, Views
 from trainables.methods.method import Batch, Examples, TextTools, Untrained
 from trainables.methods.schedules import decay
 
@@ -35,9 +35,9 @@ def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextT
 
 
 def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
-    """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2)."""
+    """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2); "negative_2" ... if there are."""
     del config, seed
-    kinds = {"anchor": "query", "positive": "document", "negative": "document"}
+    kinds = {role: "query" if role == "anchor" else "document" for role in texts}
     return Examples({role: tools.tokenise(texts[role], kind) for role, kind in kinds.items()})
 
 
@@ -71,9 +71,19 @@ def mask_text(tools: TextTools) -> str:
 
 
 def triplet_views(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
-    """Premise, entailed and contradicted hypothesis (SimCSE Sec. 4)."""
+    """Premise, entailed and contradicted hypothesis (SimCSE Sec. 4), of which there may be several."""
     del config, rng
-    return {role: examples.columns[role].take(batch) for role in ("anchor", "positive", "negative")}
+    return {role: column.take(batch) for role, column in examples.columns.items()}
+
+
+def is_negative(role: str) -> bool:
+    """Whether a column or view is of hard negatives: `negative`, `negative_2` ..."""
+    return role.startswith("negative")
+
+
+def negatives(z: Encoded) -> torch.Tensor:
+    """(kN, D) vectors of all hard negatives, one kind after the other: row i of each N belongs to anchor i."""
+    return torch.cat([vectors for role, vectors in z.items() if is_negative(role)])
 
 
 def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) -> Network:

@@ -21,18 +21,28 @@ from trainables.methods.selfccl.curriculum import (
     paced_steps,
     triplet_classes,
 )
-from trainables.methods.shared import PLAIN_ENCODER, adamw, sampled, sentence_network, tokenised_triplets, triplet_views
+from trainables.methods.shared import (
+    PLAIN_ENCODER,
+    adamw,
+    is_negative,
+    negatives,
+    sampled,
+    sentence_network,
+    tokenised_triplets,
+    triplet_views,
+)
 
 
 def prepare(texts: Texts, config: SelfcclConfig, seed: int, tools: TextTools) -> Examples:
     """Phase 1 (5.2): score every triplet with the untouched encoder, pooled as in training (D31), and order them.
 
     The facts are the shares of the classes and the mean distances; all triplets of the file are scored, so that the
-    scores are computed once for every trial and seed.
+    scores are computed once for every trial and seed. Of several hard negatives the nearest counts.
     """
     columns = tokenised_triplets(texts, config, seed, tools).columns
-    anchor, positive, negative = (tools.embed(columns[r], config) for r in ("anchor", "positive", "negative"))
-    near, far = cosine_distances(anchor, positive), cosine_distances(anchor, negative)
+    anchor, positive = (tools.embed(columns[r], config) for r in ("anchor", "positive"))
+    near = cosine_distances(anchor, positive)
+    far = np.min([cosine_distances(anchor, tools.embed(columns[r], config)) for r in columns if is_negative(r)], axis=0)
     order = difficulty_order(near - far, config.order, np.random.default_rng([seed, SAMPLE]))
     facts = class_shares(triplet_classes(near, far, config.margin))
     facts |= {"mean_positive_distance": float(near.mean()), "mean_negative_distance": float(far.mean())}
@@ -55,7 +65,7 @@ def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[Batch
 
 def loss(z: Encoded, config: SelfcclConfig) -> Tensor:
     """Every anchor against all positives and all hard negatives of the batch (5.4)."""
-    return info_nce_hard(z["anchor"], z["positive"], z["negative"], config.temperature)
+    return info_nce_hard(z["anchor"], z["positive"], negatives(z), config.temperature)
 
 
 METHOD = Method(

@@ -11,6 +11,8 @@ from trainables.methods.method import Batch, Examples, Method
 from trainables.methods.shared import (
     PLAIN_ENCODER,
     adamw,
+    is_negative,
+    negatives,
     sentence_network,
     shuffled_epochs,
     tokenised_sentences,
@@ -33,7 +35,7 @@ def views(examples: Examples, batch: Batch, config: SimcseConfig, rng: np.random
 def supervised_views(examples: Examples, batch: Batch, config: SimcseSupConfig, rng: np.random.Generator) -> Views:
     """Premise, entailed and contradicted hypothesis (Sec. 4); without hard negatives these are not encoded."""
     views = triplet_views(examples, batch, config, rng)
-    return {role: rows for role, rows in views.items() if role != "negative" or config.loss_form != "in_batch"}
+    return {role: rows for role, rows in views.items() if not is_negative(role) or config.loss_form != "in_batch"}
 
 
 def loss(z: Encoded, config: SimcseConfig) -> Tensor:
@@ -47,8 +49,8 @@ def supervised_loss(z: Encoded, config: SimcseSupConfig) -> Tensor:
     if config.loss_form == "in_batch":
         return info_nce(z["anchor"], z["positive"], config.temperature)
     if config.loss_form == "both_rows":
-        return info_nce_both_rows(z["anchor"], z["positive"], z["negative"], config.temperature)
-    return info_nce_hard(z["anchor"], z["positive"], z["negative"], config.temperature, config.hard_negative_weight)
+        return info_nce_both_rows(z["anchor"], z["positive"], negatives(z), config.temperature)
+    return info_nce_hard(z["anchor"], z["positive"], negatives(z), config.temperature, config.hard_negative_weight)
 
 
 UNSUPERVISED = Method(
