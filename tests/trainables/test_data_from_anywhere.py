@@ -105,7 +105,7 @@ def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: 
             method=method, encoder="builtin:tiny",
             data={"train": str(tmp_path / f"{count}.jsonl"), "dev": ["builtin"], "language": "en"},
             metric="builtin_dev",
-            params={"max_examples": 64, "eval_examples": 32, "batch_size": 16, "epochs": 1, "precision": "fp32"} | params,
+            params=params | {"max_examples": 64, "eval_examples": 32, "batch_size": 16, "epochs": 1},
             folder=str(tmp_path / f"trial{count}"),
         )  # fmt: skip
         found = list[Evaluation]()
