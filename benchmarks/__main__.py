@@ -20,6 +20,7 @@ NAMES = {
     "peer": "(a), (b) whole search against sentence-transformers' hyperparameter_search",
     "packing": "(c) step time packed against padded, per method",
     "micro_batch": "memory and time an example of a batch of 4,096 encoded in pieces, beside batches that fit",
+    "words_in_use": "a trial of the words in use against one of XLM-R's whole table: time, memory, checkpoint",
     "pages": "training and evaluation with 2 MB pages against 4 kB",
     "startup": "(d) trial start-up of no-op trials, one and two workers",
     "tracking": "evaluations a second that reach a real MLflow server from 400 trials at once, and the lag",

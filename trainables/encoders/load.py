@@ -28,6 +28,7 @@ from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
 from trainables.encoders.mlm_weights import mlm_weights
 from trainables.encoders.probe import probe, sees, set_bidirectional
 from trainables.encoders.tokenizing import Template, check_tokenizer, make_padding, template_of
+from trainables.encoders.words_in_use import take_whole_state
 
 log = logging.getLogger(__name__)
 UNKNOWN_SAID, UNKNOWN_REFUSED = 0.1, 0.5  # shares of unknown tokens
@@ -122,6 +123,7 @@ def make_model(
     set_dropout(model, dropout)
     if bidirectional:
         set_bidirectional(model)
+    model.register_load_state_dict_pre_hook(take_whole_state)
     return cast(nn.Module, model)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,7 @@ from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import packed_way, padded_states
 from trainables.encoders.trunk import ChangeEmbeddings
 from trainables.encoders.views import Encoded, Views
+from trainables.encoders.words_in_use import keep_words, used_ids
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}  # in `embed`: large enough to fill the device, small enough for caches
 
@@ -70,6 +71,21 @@ class SentenceNetwork(Network):
             eps = getattr(own, "layer_norm_eps", 1e-12)
             self.mlm_head = MlmHead(own.hidden_size, words, loaded.mlm_head, seed + 1, eps, std)
         self._way = None if self.packing_note else packed_way(self.encoder)
+        self._source = loaded
+        self._few_words = not (config.mlm_weight or config.lora_rank)  # the MLM term reads every row of the table
+
+    def keep_words(self, tokens: Iterable[NDArray[Any]]) -> None:
+        """Train no more rows of a large table of word embeddings than these tokens use, see `words_in_use`.
+
+        Args:
+            tokens: ids laid end to end; the special tokens need not be among them.
+        """
+        if not self._few_words:
+            return
+        tokenizer, whole = self._source.tokenizer, self._source.model.get_input_embeddings().weight.detach()
+        special = [*tokenizer.all_special_ids, *self.prefix, *self.suffix, self._source.config.pad_token_id or 0]
+        if keep_words(self.encoder, whole, used_ids(len(whole), tokens, special)):
+            self._way = None if self.packing_note else packed_way(self.encoder)
 
     def encode(self, views: Views) -> dict[str, Tensor]:
         """Vectors per role before any head, (N, H) float32: one pass over all roles, so each has its own dropout."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.linalg import vector_norm as norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
@@ -103,6 +104,19 @@ def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -
 PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "max_length"))
 
 
+def clip_gradients(network: nn.Module, tables: Collection[int], most: float) -> None:
+    """Scale the gradients of all parameters so that their common norm is at most `most`.
+
+    Args:
+        tables: ids of embedding tables; their norm is summed over rows in float64, so that rows without gradient do not
+            change its last digit, and a trial of the words in use is a trial of all.
+    """
+    gradients = [(id(p) in tables, p.grad) for p in network.parameters() if p.grad is not None]
+    sizes = [norm(norm(g, dim=1).double()).to(g.dtype) if is_table else g for is_table, g in gradients]
+    total = torch.nn.utils.get_total_norm(sizes, foreach=True)
+    torch.nn.utils.clip_grads_with_norm_(network.parameters(), most, total, foreach=True)
+
+
 def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
     """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group (methods 1.7), and the schedule of the configuration.
 
@@ -122,9 +136,10 @@ def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch
         fused=True,  # one pass over the weights instead of a dozen
     )
     if config.max_grad_norm:
+        tables = {id(part.weight) for part in network.modules() if isinstance(part, nn.Embedding)}
 
         def clip(*_: object) -> None:
-            torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
+            clip_gradients(network, tables, config.max_grad_norm)
 
         optimiser.register_step_pre_hook(clip)
     warmup = round(config.warmup_share * steps)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,10 +35,11 @@ from trainables.data.tokens import TokenColumn, Tokens
 from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
 from trainables.evaluation.sts import PreparedSets, prepare_sets
-from trainables.methods.method import Method
+from trainables.methods.method import Examples, Method
 from trainables.methods.shared import plain_encoder
 
 T = TypeVar("T")
+IDS_AT_ONCE = 2**22
 UNKNOWN_LOOKED_AT = 2_000  # training texts in which unknown tokens are counted
 Embed = Callable[[Sequence[Tokens]], Tensor]
 Value = Callable[[Embed], float]  # embed -> the selecting metric
@@ -46,7 +47,7 @@ Value = Callable[[Embed], float]  # embed -> the selecting metric
 
 @dataclass(frozen=True, eq=False)
 class CachedTextTools:
-    """The `TextTools` that methods prepare their examples with."""
+    """The `TextTools` that methods prepare their examples with. seen: what was tokenised, for `Prepared`."""
 
     language: str
     parser: str | None
@@ -54,9 +55,13 @@ class CachedTextTools:
     tokens: TokenCache
     device: torch.device
     prompts: Mapping[str, str] = field(default_factory=dict)
+    seen: list[TokenColumn] | None = None
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
-        return self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
+        column = self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
+        if self.seen is not None:
+            self.seen.append(column)
+        return column
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         return self.tokens.cache.cached(name, parts, make)
@@ -74,6 +79,14 @@ class CachedTextTools:
             return vectors
 
         return self.cached("vectors", [source.fingerprint, config.pooling, config.max_length, column], make)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A method's examples, and the (n,) ids of all tokens that they or what they were made of hold."""
+
+    examples: Examples
+    tokens: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +110,13 @@ class TrialInputs:
     @property
     def _dev_revisions(self) -> list[tuple[str, str]]:
         return [(p.name, p.revision) for p in self.dev] + [(r.name, r.revision) for r in self.retrieval]
+
+    def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
+        """What `method.prepare` makes of the training data."""
+        tools = replace(self.tools, seen=[])
+        examples = method.prepare(self.corpus.columns, config, seed, tools)
+        columns = [column.flat for column in (*(tools.seen or ()), *examples.columns.values())]
+        return Prepared(examples, distinct(columns))
 
     @property
     def packing_note(self) -> str:
@@ -142,6 +162,19 @@ class TrialInputs:
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
         what += [read_by(config, seed, untrained.reads)]
         return self.tools.cached("untrained", what, lambda: scored(untrained.network))
+
+
+def distinct(columns: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
+    """The (n,) different ids >= 0, rising; of columns that may be larger than memory."""
+    found = np.zeros(1, bool)
+    for flat in columns:
+        for start in range(0, len(flat), IDS_AT_ONCE):
+            part = flat[start : start + IDS_AT_ONCE]
+            part = part[part >= 0]
+            if (top := int(part.max(initial=0))) >= len(found):
+                found = np.pad(found, (0, top + 1 - len(found)))
+            found[part] = True
+    return np.flatnonzero(found)
 
 
 def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:

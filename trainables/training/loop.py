@@ -19,6 +19,7 @@ from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
 from trainables.encoders.views import Views
+from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch
 from trainables.training.broken import Broken
 from trainables.training.checkpoint import BackgroundWriter, snapshot
@@ -61,6 +62,7 @@ class Training:
         self.seed, self.mode, self.files, self.world, self.about = seed, setup.mode, setup.files, world, setup.about
         self.pausing, self.look_again = pausing, 0.0
         self.network = setup.network
+        self.words = [part for part in self.network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.network.settle(world.device, self.bf16)
         self.batches = cut(method.plan(examples, config, seed), config.max_examples)
@@ -70,6 +72,7 @@ class Training:
             self.optimiser, self.scheduler = method.optimiser(
                 self.network, config, len(self.batches), max(1, len(self.batches) // config.epochs)
             )
+            follow_decay(self.network, self.optimiser)
         self.progress, self.best = Progress(), _Best()
         if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
             torch.cuda.reset_peak_memory_stats(world.device)
@@ -125,6 +128,10 @@ class Training:
         config, world = self.config, self.world
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
         views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
+        if self.words and not self.words[0].know(tokens for rows in views.values() for tokens in rows):
+            for words in self.words:  # a method's views have tokens that its examples have not
+                words.widen(self.optimiser)
+            self.words = []
         mine = world.share(len(batch))
         self.network.train()
         share = {role: rows[mine] for role, rows in views.items()}

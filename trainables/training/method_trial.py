@@ -12,9 +12,11 @@ import torch
 from trainables.contract.knobs import build
 from trainables.contract.phases import phase
 from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.evaluation.metrics import selecting_value
 from trainables.evaluation.sts import evaluate
 from trainables.methods.method import load_method
+from trainables.methods.shared import adamw
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
 from trainables.training.inputs import TrialInputs, inputs_key, load_inputs, read_by
@@ -33,13 +35,18 @@ def train_by_method(
     key = inputs_key(spec)
     inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
     phase("preparing the examples")
-    examples = kept.get(
+    prepared = kept.get(
         "examples",
         (key, repr(read_by(config, spec.seed, method.prepared_from))),
-        lambda: method.prepare(inputs.corpus.columns, config, spec.seed, inputs.tools),
+        lambda: inputs.prepared(method, config, spec.seed),
     )
+    examples = prepared.examples
     torch.manual_seed(spec.seed)
     network = method.network(config, inputs.source, spec.seed)
+    if method.optimiser is adamw:  # under which a row without gradient stays
+        for part in network.modules():
+            if isinstance(part, SentenceNetwork):
+                part.keep_words([prepared.tokens, *inputs.sets.sentences])
 
     gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
 
