@@ -27,6 +27,7 @@ METRIC: Final = "metric"  # on the study run: what selects, such as "stsb_dev"
 MODE: Final = "mode"  # on the study run: "max" | "min"
 BASELINE: Final = "baseline"  # "paper" on trials of the enqueued default point
 ORIGIN: Final = "origin"  # on trials of a remembered point: the study and trial that it comes from
+PLACE: Final = "place"  # on trials: host and device that ran it last
 FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of the trial, relative to it
 SEARCHED: Final = "searched"  # study run: comma-separated names of the searched parameters
 CONFIRMATION: Final = "confirmation."  # confirmation.<ms since 1970> on the study run: one per start of a confirmation

@@ -18,13 +18,13 @@ class TrialBatch:
     def __init__(self) -> None:
         self.params: list[Any] = []
         self.metrics: list[Any] = []
-        self.tags: list[Any] = []
+        self.tags: dict[str, str] = {}  # the last of a name is what holds
         self.traceback = self.status = ""
         self.time, self.ended = 0, False
 
     def add(self, event: Event, metric: str, at_best: Mapping[str, float]) -> None:
         """at_best: all metrics of the trial's best evaluation, for its end."""
-        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.entities import Metric, Param
 
         self.time = event["t"]
         match event["e"]:
@@ -32,22 +32,24 @@ class TrialBatch:
                 self.params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in event["params"].items()]
             case "again":
                 self.status = "RUNNING"
-                self.tags.append(RunTag(schema.STOP, ""))  # a promoted trial is no longer paused
+                self.tags[schema.STOP] = ""  # a promoted trial is no longer paused
             case "pause":
                 self.status = "KILLED"
                 if event.get("rung") is not None:  # it counts as pruned here until it goes on
-                    self.tags.append(RunTag(schema.STOP, "paused"))
+                    self.tags[schema.STOP] = "paused"
                     self.metrics += self._final(event, metric, at_best)
             case "eval":
                 ordered = sorted(event["metrics"].items(), key=lambda item: _place(item[0], metric))
                 self.metrics += [
                     Metric(schema.stored(name), float(v), event["t"], event["examples"]) for name, v in ordered
                 ]
+                if place := event.get("place"):
+                    self.tags[schema.PLACE] = place
             case "end":
                 self.metrics += self._final(event, metric, at_best)
-                self.tags.append(RunTag(schema.STOP, event["stop"]))
+                self.tags[schema.STOP] = event["stop"]
                 if event["reason"]:
-                    self.tags.append(RunTag(schema.REASON, event["reason"][:PARAM_LIMIT]))
+                    self.tags[schema.REASON] = event["reason"][:PARAM_LIMIT]
                 self.traceback, self.ended = event["traceback"], True
                 self.status = STATUS.get(event["stop"], "FAILED")
 

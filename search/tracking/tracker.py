@@ -145,11 +145,16 @@ class Tracker:
             file.write(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}).encode())
 
     def _log(self, trial_id: str, batch: TrialBatch) -> None:
+        from mlflow.entities import RunTag
+
         client, run_id = self._client, self._run_ids[trial_id]
-        for i in range(0, len(batch.metrics), 900):  # MLflow takes 1,000 items at once
-            client.log_batch(run_id, metrics=batch.metrics[i : i + 900])
-        if batch.params or batch.tags:
-            client.log_batch(run_id, params=batch.params, tags=batch.tags)
+        tags = [RunTag(name, value) for name, value in batch.tags.items()]
+        parts = [batch.metrics[i : i + 800] for i in range(0, len(batch.metrics), 800)]  # MLflow takes 1,000 items
+        last = parts.pop() if parts else []
+        for part in parts:
+            client.log_batch(run_id, metrics=part)
+        if last or batch.params or tags:
+            client.log_batch(run_id, metrics=last, params=batch.params, tags=tags)
         if batch.traceback:
             client.log_text(run_id, batch.traceback, schema.TRACEBACK_FILE)
         if batch.status == "RUNNING":

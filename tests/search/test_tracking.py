@@ -270,6 +270,14 @@ def test_the_compare_page_draws_what_selects() -> None:
         assert batch.metrics[-1].key == "untrained_stsb_dev"
 
 
+def test_a_trial_says_where_it_runs() -> None:
+    batch = TrialBatch()
+    event = {"e": "eval", "t": 1, "id": "t0000", "examples": 100, "metrics": {"stsb_dev": 0.7}}
+    for place, held in (("", {}), ("a, CPU", {schema.PLACE: "a, CPU"}), ("", {schema.PLACE: "a, CPU"})):
+        batch.add({**event, "place": place}, "stsb_dev", {})
+        assert batch.tags == held
+
+
 def test_names_fit_mlflow() -> None:
     assert trial_name("t0007", {"learning_rate": 3.14159e-5, "batch_size": 32}) == "t0007 lr=3.1e-05"
     assert trial_name("t0007", {}) == "t0007"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -81,6 +82,8 @@ def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: 
     marker.unlink()
     after = process.to_the_end()
     assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
+    assert before["place"].startswith(f"{socket.gethostname()}, CPU ")
+    assert [bool(r["place"]) for r in after[:-1]] == [True, *[False] * (len(after) - 2)]  # once in a life
     assert [r["value"] for r in [before, *after[:-1]]] == [r["value"] for r in straight[:-1]]
 
 

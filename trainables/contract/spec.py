@@ -72,6 +72,7 @@ class Evaluation:
         seconds: training and evaluation time of this trial so far, earlier lives of a resumed trial included.
         resumed_from: examples at which this life of the trial started (0 = from scratch).
         planned: training examples of the whole trial; 0 = unknown. Warm-up, hyperband's brackets and progress need it.
+        place: host and device, in the first evaluation of a trial's life in a process; else "".
     """
 
     rung: int
@@ -83,6 +84,7 @@ class Evaluation:
     seconds: float
     resumed_from: int = 0
     planned: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import ray.train
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.on_ray.host import Message, outcome_message, pausing, phase_message
+from trainables.on_ray.place import place_of
 from trainables.training.memory import use_large_pages
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -65,8 +66,12 @@ class InProcess:
     def _fit(self, spec: TrialSpec) -> None:
         from ray.train.torch import TorchTrainer  # with torch, which the driver has no need of
 
+        where = place_of(device(spec))
+
         def report(evaluation: Evaluation) -> Verdict:
-            self._messages.put({**vars(evaluation), "done": False})
+            nonlocal where
+            self._messages.put({**vars(evaluation), "place": where, "done": False})
+            where = ""
             return self._verdicts.get()
 
         def loop() -> None:

@@ -30,6 +30,7 @@ from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
 from trainables.on_ray.host import Message, elsewhere, outcome_message, pausing, phase_message
 from trainables.on_ray.mailbox import Mailbox
+from trainables.on_ray.place import place_of
 from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
@@ -188,14 +189,16 @@ def serve(config: dict[str, Any]) -> None:
     from trainables.training.trial_log import kept_log
 
     mailbox, context, kept = config["mailbox"], ray.train.get_context(), ProcessCache()
-    rank, number = context.get_world_rank(), 0
+    rank, number, where = context.get_world_rank(), 0, ""
     if rank == 0:
         filesystem, folder = fsspec.core.url_to_fs(config["folder"])
         filesystem.makedirs(folder, exist_ok=True)
         filesystem.pipe_file(f"{folder}/{RESERVED}", ray.util.get_current_placement_group().id.hex().encode())
 
     def report(evaluation: Evaluation) -> Verdict:
-        ray.get(mailbox.send.remote({**vars(evaluation), "done": False}))
+        nonlocal where
+        ray.get(mailbox.send.remote({**vars(evaluation), "place": where, "done": False}))
+        where = ""
         verdict: Verdict = ray.get(mailbox.verdict.remote())
         return verdict
 
@@ -206,8 +209,9 @@ def serve(config: dict[str, Any]) -> None:
         number += 1
         spec = TrialSpec.from_dict(posted)
         torch.set_num_threads(max(1, int(spec.cpus)))
-        place = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
-        world = World(rank, context.get_world_size(), place)
+        device = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
+        world = World(rank, context.get_world_size(), device)
+        where = f"{place_of(device)}, {world.size} workers"
         try:
             with contextlib.ExitStack() as stack:
                 if rank == 0:
@@ -218,8 +222,8 @@ def serve(config: dict[str, Any]) -> None:
             if not lost_peer(fault):
                 kind, reason = classify(fault)
                 outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, traceback.format_exc())
-                where = {"node": ray.get_runtime_context().get_node_id(), "group_over": True}
-                ray.get(mailbox.send.remote({**outcome_message(outcome), **where}))
+                over = {"node": ray.get_runtime_context().get_node_id(), "group_over": True}
+                ray.get(mailbox.send.remote({**outcome_message(outcome), **over}))
             raise
         if rank == 0:
             ray.get(mailbox.send.remote(outcome_message(outcome)))
