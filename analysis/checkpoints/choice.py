@@ -15,6 +15,8 @@ from analysis.tables.study import Study
 from search import schema
 from trainables.contract.trial_files import CHECKPOINT, TRIAL
 
+SHOWN = 5  # trials that are named in place of one whose weights are gone
+
 
 def chosen_trials(study: Study, named: Sequence[str]) -> pd.DataFrame:
     """The trials to test: the named ones, else all counted seeds of the point that the verdict names.
@@ -45,6 +47,30 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
     """
     chosen, _ = with_checkpoint(study, chosen_trials(study, (named,) if named else ()))
     return chosen.sort_values("value", ascending=study.metric.sign < 0).iloc[0]
+
+
+def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
+    """Where a point's weights are, as a line; and the command that exports them, None if they are not there.
+
+    A bucket that cannot be asked (no credentials, no package for it) counts as having them: exporting will say more.
+    """
+    command = f"analysis export {study.name}"
+    (runs,) = study.points.loc[study.points["point"] == point, "run_ids"]
+    trials = study.trials[study.trials["run_id"].isin(runs)]
+    if writes_no_model(study, trials):
+        return "Checkpoint of the best: none, the script saves no model", None
+    try:
+        if any(kept(study, trials)):
+            return f"Checkpoint of the best: {command}", command
+        if not _exists(folder := study.stored.tags.get(schema.FOLDER, "")):
+            return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
+        there = study.trials[kept(study, study.trials)].sort_values("value", ascending=study.metric.sign < 0)["trial"]
+    except Exception:
+        return f"Checkpoint of the best: {command}", command
+    line = "Checkpoint of the best: its weights are not on disk any more"
+    if len(there):
+        line += f"; those of {', '.join(there[:SHOWN])} are: {command} --trial {there.iloc[0]}"
+    return line, None
 
 
 def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -26,7 +26,7 @@ def best(
     """Rank a study's configurations and say whether the best beats the paper's defaults."""
     found = study_of(storage, tracking_uri, study, metric)
 
-    from analysis.checkpoints.choice import chosen_trials, writes_no_model
+    from analysis.checkpoints.choice import way_to_export
     from analysis.errors import AnalysisError
     from analysis.statistics.study_verdict import study_verdict
     from analysis.statistics.worth import worth, worth_line
@@ -45,8 +45,7 @@ def best(
         click.echo(as_csv(rows))
         return
     verdict = study_verdict(found)
-    without = bool(found.space.get("script")) and writes_no_model(found, chosen_trials(found, ()))
-    export = None if without else f"analysis export {found.name}"
+    checkpoint, export = way_to_export(found, verdict.best)
     if style != "table":
         content = {
             "study": found.name, "metric": found.metric.name, "finished": found.finished, "trials": found.counts(),
@@ -59,6 +58,6 @@ def best(
     lines = [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
     if (search := worth(found)) is not None:
         lines.append(worth_line(search, found.metric))
-    lines.append(f"Checkpoint of the best: {export or 'none, the script saves no model'}")
+    lines.append(checkpoint)
     click.echo(paragraphs([*state, *unit_lines(found)], width))
     click.echo(f"\n{ranking}\n\n{paragraphs(lines, width)}")

@@ -53,7 +53,27 @@ def test_best_prints_ranking_verdict_and_the_way_to_the_checkpoint(small: SmallS
     assert lines[header + 5] == ""  # four rows
     assert any(line.startswith(("Significant gain: +", "No significant gain: ")) for line in lines)
     assert any(line.startswith("Expected value: ") and "corrected for the choice among" in line for line in lines)
-    assert lines[-1] == "Checkpoint of the best: analysis export small-1"
+    gone = f"not at hand; the study's folder is not there: {small.folder / 'small-1'}"
+    assert lines[-1] == f"Checkpoint of the best: {gone}"
+
+
+def test_export_is_offered_only_of_weights_that_are_there(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    fill(store, "small-1", trials=12, confirm=False, seed=2)
+    rows = json.loads(call(store, "best", "--format", "json").output)["rows"]
+    best, second = [store.folder / "small-1" / "trials" / row["trial"] / "best" for row in rows[:2]]
+    for folder in (best, second):
+        folder.mkdir(parents=True)
+        (folder / "weights.safetensors").write_bytes(b"")
+    assert call(store, "best").output.endswith("Checkpoint of the best: analysis export small-1\n")
+    assert json.loads(call(store, "best", "--format", "json").output)["export"] == "analysis export small-1"
+    (best / "weights.safetensors").unlink()
+    other = rows[1]["trial"]
+    assert call(store, "best").output.endswith(
+        "Checkpoint of the best: its weights are not on disk any more; "
+        f"those of {other} are: analysis export small-1 --trial {other}\n"
+    )
+    assert json.loads(call(store, "best", "--format", "json").output)["export"] is None
 
 
 def test_best_takes_the_newest_study_and_says_what_is_not_confirmed(small: SmallStore) -> None:
@@ -74,7 +94,7 @@ def test_formats_say_the_same(small: SmallStore) -> None:
     assert -1 <= best["value"] <= 1
     assert best["n"] == 3
     assert best["trial"] == content["verdict"]["trial"]
-    assert content["export"] == "analysis export small-1"
+    assert content["export"] is None
     assert content["rows"][2]["sd"] is None
 
 
