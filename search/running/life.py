@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from search.store.journal import Journal, JournalWriteError
 from search.store.layout import StudyFolder, storage_option
 from search.store.lease import lease
 from search.store.ledger import Event, Ledger
-from search.store.lock import exclusive
+from search.store.lock import exclusive, running_beside
 from search.store.mirror import Mirror
 from search.store.retention import CheckpointRetention
 from search.study.adaptive_confirm import AdaptiveConfirm
@@ -187,6 +188,11 @@ class Life:
             f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
+        if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
+            self._say(
+                f"{', '.join(beside)} of this storage runs, too: on one machine each takes all CPUs and GPUs for its"
+                " own (search.concurrent says how many trials at once)"
+            )
         for note in encoder_notes(space):
             self.phases.console.print(f"encoder: {note}", highlight=False, markup=False, soft_wrap=True)
 

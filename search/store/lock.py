@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
-from search.store.layout import StorageError, StudyFolder
+from search.store.layout import StorageError, StudyFolder, is_remote, studies
 
 WAIT_S = 0.3  # `alive` holds the lock for a moment
 
@@ -34,6 +34,14 @@ def exclusive(folder: StudyFolder) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def running_beside(folder: StudyFolder) -> list[str]:
+    """The other studies of a storage on disk that are being run now."""
+    if is_remote(folder.storage):
+        return []
+    others = [other for other in studies(folder.storage) if other.study != folder.study]
+    return [other.study for other in others if other.lock.exists() and alive(other)]
 
 
 def alive(folder: StudyFolder) -> bool:

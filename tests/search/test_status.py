@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,11 +19,13 @@ from rich.console import Console
 
 from search.console.display import LiveTable, PlainLines, display_for
 from search.console.status import listing, print_status, print_studies, study_status
+from search.running.life import SEARCH, Life, Options
 from search.running.result import StudyResult, closing_lines
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.store.lock import exclusive
 from search.store.retention import CheckpointRetention
+from search.tracking.tracker import Tracker
 from search.wording import best_trials, duration, headline, seconds_left, trial_line
 
 
@@ -255,3 +258,24 @@ def test_a_terminal_breaks_between_words(
     assert " ".join(" ".join(shown).split()) == " ".join(whole.split())
     assert len(shown) > len(whole.splitlines())
     assert commands == [line for line in whole.splitlines() if "search resume" in line], "what is copied stays whole"
+
+
+def test_a_study_that_runs_beside_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each starts a Ray of its own, which takes the whole machine for its own."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    others = [StudyFolder(str(tmp_path), f"other-{n}") for n in (1, 2)]
+    for folder in (*others, mine := StudyFolder(str(tmp_path), "fake-1")):
+        folder.local.mkdir()
+        folder.space.write_text(make_space().to_yaml(), encoding="utf-8")
+
+    def said(**options: Any) -> str:
+        out = io.StringIO()
+        life = Life(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
+        life._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
+        return out.getvalue()
+
+    with exclusive(mine):
+        assert "other" not in said()
+        with exclusive(others[1]):
+            assert "other-2 of this storage runs, too: on one machine each takes all CPUs" in said()
+            assert "other" not in said(address="head:6379"), "a cluster's Ray knows of both"
