@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -52,21 +53,19 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
 def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     """Where a point's weights are, as a line; and the command that exports them, None if they are not there.
 
-    A bucket that cannot be asked (no credentials, no package for it) counts as having them: exporting will say more.
+    A bucket is not asked: that takes credentials, and exporting will say what is missing.
     """
     command = f"analysis export {study.name}"
+    folder = study.stored.tags.get(schema.FOLDER, "")
     (runs,) = study.points.loc[study.points["point"] == point, "run_ids"]
     trials = study.trials[study.trials["run_id"].isin(runs)]
     if writes_no_model(study, trials):
         return "Checkpoint of the best: none, the script saves no model", None
-    try:
-        if any(kept(study, trials)):
-            return f"Checkpoint of the best: {command}", command
-        if not _exists(folder := study.stored.tags.get(schema.FOLDER, "")):
-            return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
-        there = study.trials[kept(study, study.trials)].sort_values("value", ascending=study.metric.sign < 0)["trial"]
-    except Exception:
+    if "://" in folder or any(kept(study, trials)):
         return f"Checkpoint of the best: {command}", command
+    if not Path(folder).is_dir():
+        return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
+    there = study.trials[kept(study, study.trials)].sort_values("value", ascending=study.metric.sign < 0)["trial"]
     line = "Checkpoint of the best: its weights are not on disk any more"
     if len(there):
         line += f"; those of {', '.join(there[:SHOWN])} are: {command} --trial {there.iloc[0]}"

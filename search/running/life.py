@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from search.console.display import Display, display_for
+from search.console.output import fitted
 from search.console.phases import Phases
 from search.remote.backup import out_of_reach
 from search.running.ray_session import gpus_now, ray_session
@@ -183,18 +184,16 @@ class Life:
         extent = f"{count} points" if count else "until its budget is spent"
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
-        self.phases.console.print(
-            f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)\n"
-            f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+        self._say(fitted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
+        self._say(f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}")
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
-            self._say(
+            line = (
                 f"{', '.join(beside)} of this storage runs, too: on one machine each takes all CPUs and GPUs for its"
                 " own (search.concurrent says how many trials at once)"
             )
+            self._say(fitted(line))
         for note in encoder_notes(space):
-            self.phases.console.print(f"encoder: {note}", highlight=False, markup=False, soft_wrap=True)
+            self._say(fitted(f"encoder: {note}"))
 
     def _fits(self) -> int:
         return self._capacity() if self._capacity is not None else 0
