@@ -17,7 +17,7 @@ def train(config, report):
     data = Dataset.from_dict({"anchor": sentences}).shuffle(config["seed"]).select(range(config["sample_size"]))
     data = data.map(lambda row: {"positive": row["anchor"]})
     dev = load_pairs(config["data"]["dev"][0], "dev", "en")
-    batch = config["batch_size"]
+    batch, steps = config["batch_size"], max(1, config["eval_examples"] // config["batch_size"])
     trainer = SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(
@@ -27,9 +27,9 @@ def train(config, report):
             num_train_epochs=1,
             seed=config["seed"],
             eval_strategy="steps",
-            eval_steps=max(1, config["eval_examples"] // batch),
+            eval_steps=steps,
             save_strategy="steps",
-            save_steps=max(1, config["eval_examples"] // batch),
+            save_steps=steps,
             save_total_limit=2,
             logging_steps=20,
             report_to="none",

@@ -65,8 +65,13 @@ def study_of(root: Path, **changes: Any) -> Study:
     return study
 
 
-def trial_processes(driver: int) -> list[psutil.Process]:
-    return [p for p in psutil.Process(driver).children(recursive=True) if p.name().startswith("ray::TrialJob")]
+def kill_trials(driver: int) -> None:
+    """SIGKILL to every process that runs a trial; there is one."""
+    names = ("ray::TrialJob", "ray::ResourceTr")  # at first, and once Tune has told it what it reserves
+    running = [p for p in psutil.Process(driver).children(recursive=True) if p.name().startswith(names)]
+    assert running
+    for process in running:
+        process.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("pruner", ["asha", "successive_halving"])
@@ -78,8 +83,7 @@ def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path:
     second = study.start("resume", "study")
     study.wait_until(ended(1), second)
     study.wait_until(lambda events: events[-1]["e"] == "eval", second)
-    for process in trial_processes(second.pid):
-        process.send_signal(signal.SIGKILL)
+    kill_trials(second.pid)
     text, _ = second.communicate(timeout=200)
     assert second.returncode == 0, text
     ends = study.ends()
@@ -88,7 +92,7 @@ def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path:
     assert {"completed", "pruned"} <= set(ends.values())
     notes = [line.split() for line in (tmp_path / "notes.txt").read_text().splitlines()]
     steps = Counter((trial, int(n)) for trial, word, n in notes if word == "step")
-    assert max(steps.values()) <= 2  # what a death cost is the step that was under way
+    assert max(steps.values()) <= 3  # what a death cost is the step that was under way, of up to two trials
     assert sum(count - 1 for count in steps.values()) <= 4
     begun = [int(n) for _, word, n in notes if word == "begun"]
     assert len(begun) > 6

@@ -1,0 +1,80 @@
+"""sentence-transformers' own examples as studies (docs/examples): killed, resumed from checkpoints, exported."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from lives import ROOT, Study, ended, kill
+from test_script_lives import kill_trials
+
+from analysis.commands.main import main as analysis
+from trainables.data.sets import load_pairs
+from trainables.encoders.builtin_encoder import encoder_folder
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("datasets")
+
+
+def example_study(root: Path, example: str) -> Study:
+    """The example's space and script on the builtin encoder and data, made short."""
+    study = Study(root, name=example)
+    study.program = [sys.executable, "-m", "search"]
+    study.environment = {"HF_DATASETS_CACHE": str(root / "datasets")}
+    space: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "examples" / f"{example}.yaml").read_text(encoding="utf-8"))
+    pairs = load_pairs("builtin", "dev", "en")
+    for split in ("train", "dev"):
+        with (root / f"pairs_{split}.tsv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter="\t")
+            writer.writerow(("sentence1", "sentence2", "score"))
+            writer.writerows(zip(pairs.first, pairs.second, pairs.gold.tolist(), strict=True))
+    train = "builtin" if example == "st_simcse" else f"{root}/pairs_{{split}}.tsv"
+    space |= {
+        "script": str(ROOT / "docs" / "examples" / f"{example}.py"),
+        "encoder": str(encoder_folder("en", root / "cache")),
+        "data": {"train": train, "dev": ["builtin"] if example == "st_simcse" else [f"{root}/pairs_{{split}}.tsv"]},
+        "resources": {"gpus": 0, "cpus": 1},
+    }
+    space["params"] |= {"sample_size": 480, "eval_examples": 96}
+    study.file.write_text(yaml.safe_dump(space), encoding="utf-8")
+    return study
+
+
+@pytest.mark.parametrize("example", ["st_simcse", "st_cosent"])
+def test_an_example_is_killed_twice_and_goes_on_from_the_trainer_s_checkpoints(tmp_path: Path, example: str) -> None:
+    study = example_study(tmp_path, example)
+    first = study.run()
+    study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) >= 3, first)
+    kill(first)
+    second = study.start("resume", example)
+    study.wait_until(ended(1), second)
+    study.wait_until(lambda events: events[-1]["e"] == "eval", second)
+    kill_trials(second.pid)
+    text, _ = second.communicate(timeout=400)
+    assert second.returncode == 0, text
+    ends = study.ends()  # every point and seed once
+    assert (len(ends), set(ends.values())) == (6, {"completed", "pruned"})
+    resumed = {e["resumed_from"] for e in study.events() if e["e"] == "eval"} - {0}
+    assert resumed
+    assert all(examples >= 80 for examples in resumed)  # the Trainer's checkpoints, one an evaluation
+
+    options = ["--study", example, "--storage", str(study.storage)]
+    best = CliRunner().invoke(analysis, ["best", *options], catch_exceptions=False)
+    assert best.exit_code == 0, best.output
+    out = tmp_path / "model"
+    exported = CliRunner().invoke(analysis, ["export", *options, "--out", str(out)], catch_exceptions=False)
+    assert exported.exit_code == 0, exported.output
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
+
+    model = SentenceTransformer(str(out), device="cpu")
+    pairs = load_pairs("builtin", "dev", "en")
+    found = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.gold.tolist())(model)
+    row = max((e for e in study.events() if e["e"] == "end" and e["stop"] == "completed"), key=lambda e: e["best"])
+    assert found["spearman_cosine"] == pytest.approx(row["best"], abs=1e-5)
