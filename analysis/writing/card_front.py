@@ -67,9 +67,17 @@ def front_matter(
             front["base_model"] = spec["encoder"].split("@")[0]
     if there := repositories(data):
         front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))
-    if index := [_entry(result, data) for result in results if np.isfinite(result.value)]:
+    measured = _by_script if spec.get("script") else _entry
+    if index := [measured(result, data) for result in results if np.isfinite(result.value)]:
         front["model-index"] = [{"name": name, "results": index}]
     return front
+
+
+def _by_script(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of what a script measured, which alone knows what it is."""
+    row = _entry(result, data)
+    row["metrics"] = [{"type": result.metric, "value": round(100 * result.value, 4), "name": f"{result.metric} x 100"}]
+    return row
 
 
 def _entry(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:

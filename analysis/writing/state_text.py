@@ -30,6 +30,8 @@ def value_unit(study: Study) -> str:
     """What the values of the metric are, in a sentence; "" of one that is printed as it is."""
     if study.metric.scale != 100:
         return ""
+    if study.space.get("script"):  # which alone knows what it measures
+        return f"Values are {study.metric.name} as the script reports it, x 100."
     sets = study.space.get("data", {}).get("dev", ())
     pairs = {set_name(name) + DEV_SUFFIX for name in sets}
     kinds = dict.fromkeys(

@@ -102,6 +102,7 @@ def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path:
     best = CliRunner().invoke(analysis, ["best", *options], catch_exceptions=False)
     assert best.exit_code == 0
     assert "the space's preset" in best.stdout
+    assert "Values are x_dev as the script reports it, x 100." in best.stdout
     assert "analysis export study" in best.stdout
     out = tmp_path / "model"
     exported = CliRunner().invoke(analysis, ["export", *options, "--out", str(out)], catch_exceptions=False)
