@@ -16,7 +16,7 @@ from analysis.tables.study import Study
 from analysis.tables.trials import PARAM, parameter
 from trainables.contract.registry import declared
 
-UNCOMPARED = ("precision", "micro_batch", "checkpoint_seconds")  # how a trial is run, not what it is
+UNCOMPARED = ("precision", "micro_batch", "checkpointing", "checkpoint_seconds")  # how a trial is run, not what it is
 UNTRAINED = ("pooling", "max_words")  # what an encoder before training depends on
 
 

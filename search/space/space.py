@@ -22,7 +22,8 @@ from trainables.contract.registry import declared
 TRAIN_KEYS = (
     "max_examples", "epochs", "eval_examples", "eval_steps", "precision", "micro_batch", "checkpoint_seconds",
 )  # fmt: skip
-LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets")  # studies of earlier versions lack them
+# Studies of earlier versions lack them.
+LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
 NO_PRESET = "none"
 PAPER = "paper"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from trainables.contract.knobs import Conflicts, knob, knobs
@@ -88,10 +89,23 @@ class EncoderConfig(RunConfig):
         name="lora.targets",
     )  # fmt: skip
 
+    freeze: int | None = knob(
+        None, "the embeddings and this many first layers stay as they are, 0 = embeddings only, null = all are trained",
+        kind="int", low=0, optional=True,
+    )  # fmt: skip
+    layer_decay: float = knob(1.0, "learning rate of a layer over that of the one above it", above=0, high=1)
+    checkpointing: bool = knob(
+        False, "layers are computed again in backward instead of kept: less memory, a third more time, the same numbers"
+    )
+
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
         if found := _lora_conflicts(v):
             return found
+        if v["lora.rank"] and v["freeze"] is not None:
+            return [
+                ("freeze", "does not go with lora.rank above 0: adapters are all that is trained of the encoder then")
+            ]
         if v["head_at"] == "train_and_test" and v["pooling"] != "cls":
             return [("head_at", f"train_and_test needs pooling cls, got {v['pooling']} (a head exists only there)")]
         if v["mlm_weight"] and v["micro_batch"]:
@@ -99,13 +113,17 @@ class EncoderConfig(RunConfig):
         return []
 
 
+@cache
+def _lora_defaults() -> dict[str, Any]:  # asked for every combination of a space
+    return {name: known.default for name, known in knobs(EncoderConfig).items() if name.startswith("lora.")}
+
+
 def _lora_conflicts(v: Mapping[str, Any]) -> Conflicts:
     """Settings of adapters where there are none: a searched hyperparameter is never ignored."""
     if v["lora.rank"]:
         return []
-    defaults = {name: known.default for name, known in knobs(EncoderConfig).items() if name.startswith("lora.")}
     return [
         (name, "has no meaning with lora.rank 0; where the rank is searched give it `when: {lora.rank: [...]}`")
-        for name, default in defaults.items()
+        for name, default in _lora_defaults().items()
         if v[name] != default
     ]

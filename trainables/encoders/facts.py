@@ -16,7 +16,7 @@ from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
 from trainables.encoders.locate import folder_at_hand
 
-VERSION = 3  # of what is measured and how; raise it when the probe changes
+VERSION = 4  # of what is measured and how; raise it when the probe changes
 PROBE_SECONDS = 600.0
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 
@@ -35,6 +35,7 @@ class EncoderFacts:
         bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
         packing_note: why batches are padded, "" when they are packed.
         end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
+        blocks: its layers, 0 where they share their weights; checkpointing: whether they can be computed again.
         linear: the linear layers that ran, a pooler's aside, named without numbers ("encoder.layer.output.dense").
     """
 
@@ -50,6 +51,8 @@ class EncoderFacts:
     packing_note: str
     end_token: str
     linear: tuple[str, ...]
+    blocks: int
+    checkpointing: bool
 
     @property
     def pooling(self) -> str:
@@ -97,6 +100,17 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
         found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
         found.append(("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token"))
+    frozen = max((v for v in values("freeze") if v is not None), default=0)
+    if frozen > facts.blocks:
+        shared = "" if facts.blocks else f": the layers of {facts.family} share their weights"
+        found.append(("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}"))
+    if not facts.blocks and (steps := [v for v in values("layer_decay") if v != 1]):
+        message = f"expected 1 for {source}, got {steps[0]:g}: the layers of {facts.family} share their weights"
+        found.append(("layer_decay", message))
+    if True in values("checkpointing") and not facts.checkpointing:
+        found.append(
+            ("checkpointing", f"expected false for {source}: transformers does not have it for {facts.family}")
+        )
     if any(values("lora.rank")):
         found += _unfit_lora(facts, source, values("lora.targets"))
     return found

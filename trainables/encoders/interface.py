@@ -55,7 +55,7 @@ class Interface:
         hook: Any = nullcontext()
         if change is not None:
             hook = embedding_layer(self.model).register_forward_hook(lambda _, __, row: change(row[0])[None])
-        with hook, _through(self.model):
+        with hook, through(self.model):
             out = self.model(
                 input_ids=packed.ids[None],
                 position_ids=packed.positions[None] + self.first_position,
@@ -65,6 +65,12 @@ class Interface:
             )
         states = {n: (out.hidden_states[n] if every else out.last_hidden_state)[0] for n in wanted}
         return {n: s.index_select(0, packed.first) for n, s in states.items()} if first_tokens_only else states
+
+
+def compute_again(model: Any, packed: bool) -> None:
+    """Have a model's layers computed again in backward (gradient checkpointing), which is outside of `through`."""
+    how = {"context_fn": lambda: (nullcontext(), through(model))} if packed else {}
+    model.gradient_checkpointing_enable({"use_reentrant": False, **how})
 
 
 def embedding_layer(model: Any) -> Any:
@@ -148,8 +154,11 @@ def _bias(packed: Packed, causal: bool, window: int | None, like: Tensor) -> Ten
 
 
 @contextmanager
-def _through(model: Any) -> Iterator[None]:
-    """The model's configuration names our attention; without a mask function of that name the library makes no mask."""
+def through(model: Any) -> Iterator[None]:
+    """Around a packed pass: the model's configuration names our attention.
+
+    Without a mask function of that name the library makes no mask.
+    """
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)

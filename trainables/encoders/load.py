@@ -22,8 +22,10 @@ from trainables.data.token_cache import cache_dir as default_cache_dir
 from trainables.data.tokens import Tokens
 from trainables.encoders.adapters import Base, add_adapters, sharing_copy
 from trainables.encoders.builtin_encoder import encoder_folder
+from trainables.encoders.depth import freeze
 from trainables.encoders.dropout import keys, set_dropout
 from trainables.encoders.facts import EncoderFacts, facts_key, restored, stored
+from trainables.encoders.interface import compute_again
 from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
 from trainables.encoders.mlm_weights import mlm_weights
 from trainables.encoders.probe import probe, sees, set_bidirectional
@@ -99,11 +101,14 @@ def trained_model(loaded: LoadedEncoder, config: EncoderConfig, seed: int) -> nn
     Raises: EncoderError for adapters that it cannot have.
     """
     pooler = config.pooling == "pretrained_pooler"
-    if not config.lora_rank:
-        return make_model(loaded, config.dropout, pooler, config.bidirectional)
-    model = make_model(loaded, config.dropout, pooler, config.bidirectional, shared=True)
-    add_adapters(model, config, loaded.facts.linear, loaded.base, seed)
-    return model
+    model: Any = make_model(loaded, config.dropout, pooler, config.bidirectional, shared=bool(config.lora_rank))
+    if config.lora_rank:
+        add_adapters(model, config, loaded.facts.linear, loaded.base, seed)
+    if config.freeze is not None:
+        freeze(model, config.freeze)
+    if config.checkpointing:
+        compute_again(model, packed=False)
+    return cast(nn.Module, model)
 
 
 def make_model(

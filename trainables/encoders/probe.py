@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trainables.contract.errors import EncoderError, first_line
 from trainables.encoders.adapters import linear_layers, without_numbers
+from trainables.encoders.depth import blocks
 from trainables.encoders.dropout import Watch, set_dropout
 from trainables.encoders.facts import EncoderFacts
 from trainables.encoders.packing import pack
@@ -62,6 +63,8 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
         packing_note=note,
         end_token=template.end_token,
         linear=linear,
+        blocks=len(blocks(model)),
+        checkpointing=bool(model.supports_gradient_checkpointing),
     )
 
 

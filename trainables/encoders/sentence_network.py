@@ -20,6 +20,7 @@ from trainables.data.tokens import Tokens
 from trainables.encoders import pooling
 from trainables.encoders.facts import unfit
 from trainables.encoders.heads import MlmHead, make_head
+from trainables.encoders.interface import Interface, compute_again
 from trainables.encoders.load import LoadedEncoder, trained_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
@@ -71,8 +72,11 @@ class SentenceNetwork(Network):
             eps = getattr(own, "layer_norm_eps", 1e-12)
             self.mlm_head = MlmHead(own.hidden_size, words, loaded.mlm_head, seed + 1, eps, std)
         self._way = None if self.packing_note else packed_way(self.encoder)
+        if isinstance(self._way, Interface) and config.checkpointing:
+            compute_again(self.encoder, packed=True)
         self._source = loaded
-        self._few_words = not (config.mlm_weight or config.lora_rank)  # the MLM term reads every row of the table
+        trained = config.lora_rank == 0 and config.freeze is None
+        self._few_words = trained and not config.mlm_weight  # the MLM term reads every row of the table
 
     def keep_words(self, tokens: Iterable[NDArray[Any]]) -> None:
         """Train no more rows of a large table of word embeddings than these tokens use, see `words_in_use`.

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from trainables.encoders.adapters import added
 from trainables.encoders.attention import attend, keep_noise
@@ -48,6 +49,7 @@ class Trunk:
         first_position: position id of a sentence's first token (RoBERTa counts from 2).
         heads: attention heads.
         relative: None, or the function that gives MPNet's (heads, L, L) score bias for L tokens.
+        checkpointing: compute blocks again in backward.
     """
 
     words: nn.Embedding
@@ -58,6 +60,7 @@ class Trunk:
     first_position: int
     heads: int
     relative: Callable[[int], Tensor] | None = None
+    checkpointing: bool = False
 
     def states(
         self,
@@ -92,7 +95,9 @@ class Trunk:
                 x = F.pad(change(x[: len(packed.ids)]), (0, 0, 0, filler))
             found = {0: x}
             for number, layer in enumerate(self.layers, 1):
-                x = self._block(layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)
+                given = (layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)
+                again = self.checkpointing and torch.is_grad_enabled()
+                x = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
                 if number in wanted:
                     found[number] = x
         return {number: found[number][: len(packed.ids)] for number in wanted}
@@ -173,6 +178,7 @@ def trunk_of(model: Any) -> Trunk | None:
         first_position=0 if padding is None else padding + 1,
         heads=config.num_attention_heads,
         relative=_MpnetBias(model.encoder) if config.model_type == "mpnet" else None,
+        checkpointing=model.is_gradient_checkpointing,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.errors import DataError
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import StoredTexts, Texts
+from trainables.encoders.depth import layers_below_top
 from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.method import Batch, Examples, TextTools, Untrained
@@ -97,11 +98,22 @@ def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) ->
 def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
     """The encoder as it came, pooled as the configuration says, without a head."""
     del seed
-    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0)
+    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0, freeze=None)
     return sentence_network(plain, source, seed=0)
 
 
 PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "max_length"))
+
+
+def parameter_groups(network: nn.Module, config: EncoderConfig) -> list[dict[str, Any]]:
+    """The trained parameters with their learning rates, one group for each; the highest first."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    if config.layer_decay == 1:
+        return [{"params": trained}]
+    below, found = layers_below_top(network), dict[int, list[nn.Parameter]]()
+    for p in trained:
+        found.setdefault(below[id(p)], []).append(p)
+    return [{"params": found[n], "lr": config.learning_rate * config.layer_decay**n} for n in sorted(found)]
 
 
 def clip_gradients(network: nn.Module, tables: Collection[int], most: float) -> None:
@@ -118,7 +130,7 @@ def clip_gradients(network: nn.Module, tables: Collection[int], most: float) -> 
 
 
 def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-    """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group (methods 1.7), and the schedule of the configuration.
+    """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group but for `layer_decay` (methods 1.7), and the schedule.
 
     Before each step the gradients of all of the network's parameters are clipped to norm `max_grad_norm`, if any.
 
@@ -128,7 +140,7 @@ def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch
     """
     del steps_per_epoch
     optimiser = torch.optim.AdamW(
-        [p for p in network.parameters() if p.requires_grad],
+        parameter_groups(network, config),
         lr=config.learning_rate,
         betas=(0.9, 0.999),
         eps=1e-8,

@@ -1,0 +1,152 @@
+"""Layers that stay as they are, smaller steps further down, layers computed again: of every method on an encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_methods import life, spec_of, weights
+from tiny_families import tiny
+from torch import nn
+
+from analysis.checkpoints.trained import load_trained
+from search.space import SpaceError, space_from
+from trainables.contract.config import EncoderConfig
+from trainables.encoders import depth, trunk
+from trainables.encoders.facts import unfit
+from trainables.encoders.load import trained_model
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.methods.shared import adamw
+from trainables.training.trial import ProcessCache
+
+pytestmark = pytest.mark.costly
+FAMILIES = {
+    "bert": "encoder.layer.", "distilbert": "transformer.layer.", "qwen3": "layers.", "gpt2": "h.",
+    "modernbert": "layers.", "opt": "decoder.layers.",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def warm():
+    return ProcessCache()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_frozen(family: str) -> None:
+    def trained(n: int | None) -> set[str]:
+        model = trained_model(tiny(family), EncoderConfig(freeze=n), 0)
+        return {name for name, p in model.named_parameters() if p.requires_grad}
+
+    block = FAMILIES[family]
+    every = trained(None)
+    first = {name for name in every if name.startswith(f"{block}0.")}
+    second = {name for name in every if name.startswith(f"{block}1.")}
+    embeddings = every - trained(0)
+    assert first
+    assert second
+    assert any("wte" in name or "embed" in name for name in embeddings)
+    assert not embeddings & (first | second)
+    assert trained(1) == every - embeddings - first
+    above = trained(2)
+    assert above == every - embeddings - first - second
+    assert not any("embed" in name or "wte" in name for name in above)
+    if family in ("qwen3", "gpt2", "modernbert", "opt"):
+        assert above  # the last norm
+
+
+def test_a_trial_leaves_frozen_layers_alone(warm, tmp_path) -> None:
+    for method in ("simcse", "esimcse"):
+        outcome, _ = life(spec_of(method, tmp_path / method, freeze=1, learning_rate=1e-3), warm)
+        assert outcome.stop == "completed", outcome.traceback
+        after = weights(tmp_path / method)
+        before = load_trained(str(tmp_path / method), untrained=True).network.state_dict()
+        same = {name for name in before if torch.equal(before[name], after[name])}
+        moved = {name for name in before if name in after} - same
+        assert {n for n in before if "embeddings" in n or ".layer.0." in n} <= same
+        assert any(".layer.1." in name for name in moved)
+
+
+@pytest.mark.parametrize("head", ["linear_tanh", "none"])
+def test_learning_rates_by_layer(head: str) -> None:
+    config = EncoderConfig(layer_decay=0.5, learning_rate=8e-4, head=head, pooling="cls")
+    network = SentenceNetwork(config, tiny("bert"), 0)
+    optimiser, scheduler = adamw(network, config, 10, 10)
+    rates = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    for name, p in network.named_parameters():
+        place = "embed" if "embeddings" in name else "0" if ".layer.0." in name else "top"
+        assert rates[id(p)] == pytest.approx({"embed": 2e-4, "0": 4e-4, "top": 8e-4}[place]), name
+    assert scheduler.get_last_lr()[0] == 8e-4  # what is logged
+
+
+def test_a_trial_with_layer_decay_is_resumed(warm, tmp_path) -> None:
+    own: dict[str, Any] = {"layer_decay": 0.7, "learning_rate": 1e-3}
+    life(spec_of("simcse", tmp_path / "whole", **own), warm)
+    spec = spec_of("simcse", tmp_path / "paused", **own)
+    assert life(spec, warm, ["pause"])[0].stop == "paused"
+    life(spec, warm)
+    life(spec_of("simcse", tmp_path / "plain", learning_rate=1e-3), warm)
+    one, other, plain = (weights(tmp_path / name) for name in ("whole", "paused", "plain"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not all(torch.equal(one[name], plain[name]) for name in one)
+
+
+def test_layers_computed_again_give_the_same_numbers(warm, tmp_path, monkeypatch) -> None:
+    again: list[Any] = []
+    checkpoint = trunk.checkpoint
+    monkeypatch.setattr(trunk, "checkpoint", lambda *given, **how: again.append(1) or checkpoint(*given, **how))
+    found = []
+    for on in (True, False):
+        own: dict[str, Any] = {"checkpointing": on, "dropout": 0.2, "lora.rank": 2}
+        found.append(life(spec_of("simcse", tmp_path / str(on), **own), warm)[1])
+        assert len(again) == 2 * 2  # layers of two steps; none more without
+    assert [e.metrics["loss"] for e in found[0]] == [e.metrics["loss"] for e in found[1]]
+    one, other = weights(tmp_path / "True"), weights(tmp_path / "False")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deberta-v2"])
+def test_layers_of_the_library_computed_again(family: str) -> None:
+    import numpy as np
+
+    sentences = [np.arange(5, 12, dtype=np.int32), np.arange(6, 9, dtype=np.int32)]
+    pooling = tiny(family).facts.pooling
+    gradients, calls = [], []
+    for on in (True, False):
+        config = EncoderConfig(checkpointing=on, pooling=pooling, head="none", dropout=0.2)
+        network = SentenceNetwork(config, tiny(family), 0).train()
+        ran: list[int] = []
+        for block in depth.blocks(network.encoder):
+            next(m for m in block.modules() if isinstance(m, nn.Linear)).register_forward_hook(
+                lambda *_, ran=ran: ran.append(1)
+            )
+        torch.manual_seed(0)
+        network.encode({"anchor": sentences})["anchor"].square().sum().backward()
+        gradients.append({name: p.grad for name, p in network.named_parameters() if p.grad is not None})
+        calls.append(len(ran))
+    assert calls[0] == 2 * calls[1]
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(torch.equal(g, gradients[1][name]) for name, g in gradients[0].items())
+
+
+def test_what_an_encoder_cannot_do_is_refused_by_name() -> None:
+    albert, bert = tiny("albert").facts, tiny("bert").facts
+    asked = {"freeze": [None, 0, 3], "layer_decay": [1.0, 0.9], "checkpointing": [True]}
+    assert unfit(bert, "here", asked) == [("freeze", "expected at most 2 for here, got 3")]
+    assert unfit(albert, "here", {**asked, "checkpointing": [False]}) == [
+        ("freeze", "expected at most 0 for here, got 3: the layers of albert share their weights"),
+        ("layer_decay", "expected 1 for here, got 0.9: the layers of albert share their weights"),
+    ]
+    lacking = type(bert)(**{**vars(bert), "checkpointing": False})
+    assert unfit(lacking, "here", {"checkpointing": [True]}) == [
+        ("checkpointing", "expected false for here: transformers does not have it for bert")
+    ]
+
+
+def test_adapters_and_frozen_layers_do_not_go_together() -> None:
+    params = {"lora": {"rank": 4}, "freeze": 1, "temperature": {"choice": [0.05, 0.1]}}
+    with pytest.raises(SpaceError, match=r"params\.freeze: does not go with lora\.rank above 0"):
+        space_from({
+            "method": "simcse", "encoder": "builtin:tiny", "data": {"train": "builtin", "dev": ["builtin"]},
+            "metric": {"name": "builtin_dev"}, "params": params, "search": {"sampler": "grid"},
+        })  # fmt: skip
