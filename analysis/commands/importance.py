@@ -6,6 +6,8 @@ import click
 
 from analysis.commands.options import FORMAT, METRIC, study_argument, study_of, where
 
+ROOMY = 100  # characters of a terminal that takes the headings in full
+
 
 @click.command(short_help="Which hyperparameters moved the score")
 @study_argument
@@ -33,4 +35,10 @@ def importance(
         content = {"study": found.name, "metric": found.metric.name, **asdict(measured), "note": measured.note}
         click.echo(as_document(content, style))
     else:
-        click.echo(f"{text_table(importance_rows(measured))}\n\n{paragraphs([measured.note], terminal_width())}")
+        rows, width = importance_rows(measured), terminal_width()
+        if width is not None and width < ROOMY:
+            rows = [
+                {name.replace("among the best (PED-ANOVA)", "PED-ANOVA"): v for name, v in row.items()} for row in rows
+            ]
+        table = text_table(rows, width, ["points", "PED-ANOVA"])
+        click.echo(f"{table}\n\n{paragraphs([measured.note], width)}")

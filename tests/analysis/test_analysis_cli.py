@@ -227,3 +227,12 @@ def test_a_narrow_terminal_takes_no_number_apart() -> None:
     assert all(len(line) <= 20 for line in said.splitlines())
     assert said.split() == ["Expected", "value:", "55.32,", "0.20", "below", "the", "measured.", "Next."]
     assert paragraphs(["as it is " * 20], None) == "as it is " * 20
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_importance_fits_a_terminal(small: SmallStore, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.writing.output.terminal_width", lambda: width)
+    shown = call(small, "importance", "--study", "small-1").output.splitlines()
+    assert max(map(len, shown)) <= width
+    assert "variance (fANOVA)" in shown[0]
+    assert ("PED-ANOVA" in shown[0]) == (width >= 80)
