@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from analysis.commands.main import main as analysis
@@ -28,6 +29,7 @@ from search.space import load_space
 from search.space.json_schema import json_schema
 from search.space.nodes import read_file
 from search.space.problems import Problems
+from search.space.ready import ready_spaces
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -232,3 +234,26 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
     assert "Sentinel" not in commands  # click's word for "no default"
     assert "&lt;set&gt;_dev" in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "how it ended" in (tmp_path / "reference" / "python.html").read_text(encoding="utf-8")
+
+
+def at_hand() -> list[tuple[str, Path]]:
+    """Documented commands that look at nothing but files of the repository, and the folder where they are typed."""
+    found = []
+    for text in sorted({text for text, _ in COMMANDS}):
+        words = shlex.split(text)
+        if words[:2] in (["search", "schema"], ["search", "config"]) or words[:3] == ["search", "list", "--spaces"]:
+            found.append((text, ROOT))
+        elif words[:2] == ["search", "check"] and "--forecast" not in words:
+            for folder in (ROOT, ROOT / "docs" / "examples"):
+                if all(list(folder.glob(word)) or word in ready_spaces() for word in words[2:]):
+                    found.append((text, folder))
+                    break
+    return found
+
+
+@pytest.mark.parametrize(("text", "folder"), at_hand(), ids=[text for text, _ in at_hand()])
+def test_commands_that_need_no_study_run(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    words = [str(path) for word in shlex.split(text)[1:] for path in (sorted(folder.glob(word)) or [word])]
+    done = CliRunner().invoke(search, words)
+    assert (done.exit_code, done.output != "") == (0, True), done.output
