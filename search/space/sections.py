@@ -17,6 +17,7 @@ from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import dev_metrics
+from trainables.data.roles import ROLES, is_role
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
@@ -233,6 +234,9 @@ def read_data(node: Node | None, method: Declaration | None, top: Node, problems
     if "columns" in given and (columns := given["columns"].plain()) is not None:
         if isinstance(columns, dict) and all(isinstance(v, str) for v in columns.values()):
             values["columns"] = columns
+            for role in (role for role in columns if not is_role(role)):
+                place = given["columns"].value[role].where
+                problems.add(place, f"data.columns.{role}", f"unknown role{did_you_mean(role, [*ROLES, 'negative_1'])}")
         else:
             problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
     if "evaluations" in given and given["evaluations"].value is not None:

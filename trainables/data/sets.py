@@ -33,6 +33,7 @@ from trainables.data.catalogue import (
 )
 from trainables.data.files import kind_of, matching, read_lines, read_table, text_size
 from trainables.data.lines import LineTexts, unpacked
+from trainables.data.roles import NUMBERED, ROLES, is_role
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +46,6 @@ BUILTIN_PAIRS = 500
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
 _PAIR, _TRIPLET = ("first", "second"), ("anchor", "positive", "negative")
-_COLUMNS: dict[str, tuple[str, ...]] = {  # role -> column names understood without being told
-    "sentence": ("sentence", "text"),
-    "anchor": ("anchor", "sent0"),
-    "positive": ("positive", "sent1"),
-    "negative": ("negative", "hard_neg"),
-    "first": ("sentence1",),
-    "second": ("sentence2",),
-    "score": ("score",),
-    "subset": ("subset",),
-}
-_NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
 
 
 @dataclass(frozen=True)
@@ -226,7 +216,7 @@ def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | N
 
     Raises: DataError where one of them is missing, or both ways of naming are used.
     """
-    numbers = {int(m[1]) for name in (*header, *(columns or ())) if (m := _NUMBERED.fullmatch(name))}
+    numbers = {int(m[1]) for name in (*header, *(columns or ())) if (m := NUMBERED.fullmatch(name))}
     if not numbers:
         return ["negative"]
     if _column("negative", header, columns) is not None:
@@ -235,7 +225,7 @@ def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | N
 
 
 def _column(role: str, header: Sequence[str], columns: Mapping[str, str] | None) -> str | None:
-    wanted = (columns[role],) if columns and role in columns else _COLUMNS.get(role, (role,))
+    wanted = (columns[role],) if columns and role in columns else ROLES.get(role, (role,))
     return next((c for c in wanted if c in header), None)
 
 
@@ -246,12 +236,12 @@ def _pick(
     columns: Mapping[str, str] | None,
     optional: Sequence[str] = (),
 ) -> dict[str, str]:
-    if unknown := sorted(r for r in columns or () if r not in _COLUMNS and not _NUMBERED.fullmatch(r)):
-        raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(_COLUMNS)}, negative_1 ...")
+    if unknown := sorted(r for r in columns or () if not is_role(r)):
+        raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(ROLES)}, negative_1 ...")
     found = {role: _column(role, header, columns) for role in (*roles, *optional)}
     for role in roles:
         if found[role] is None:
-            wanted = columns[role] if columns and role in columns else " or ".join(_COLUMNS.get(role, (role,)))
+            wanted = columns[role] if columns and role in columns else " or ".join(ROLES.get(role, (role,)))
             raise DataError(
                 f"{path}: expected a column {wanted} ({role}), got {', '.join(header) or 'none'}; "
                 f"name it in data.columns, such as columns: {{{role}: {header[0] if header else 'name'}}}"
