@@ -21,7 +21,7 @@ from typing import cast
 import click
 
 ROOT = Path(__file__).parents[1]
-STUDY = ("test_study", "test_study_seeds", "test_study_ends")
+STUDY = ("test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
 TESTS = {
     "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
     "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],
@@ -34,6 +34,9 @@ TESTS = {
     "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
     "search/study/search_plan.py": [f"tests/search/{name}.py" for name in STUDY],
+    "search/study/seeds.py": ["tests/search/test_study_seeds.py"],
+    "search/study/adaptive_confirm.py": ["tests/search/test_confirm.py"],
+    "search/study/belief.py": ["tests/search/test_confirm.py"],
     "search/study/promotion.py": ["tests/search/test_promotion.py"],
     "search/study/pruners.py": ["tests/search/test_pruners.py"],
     "search/study/samplers.py": [
