@@ -123,6 +123,8 @@ def baseline_seeds(kind: str, workers: int, seed: int, folder: Path) -> int:
         ({}, {"warmup_epochs": 5, "epochs": 2}, 1000, 1000),
         ({"warmup": 300}, {"warmup_share": 0.1}, 1000, 300),
         ({}, {"warmup_share": 0.1}, 0, 0),  # length unknown: the first rung decides
+        ({}, {"warmup_share": "0.1", "warmup_epochs": True, "epochs": 20}, 1000, 0),  # a script's own words
+        ({}, {"warmup_share": None, "warmup_epochs": -1, "epochs": 20}, 1000, 0),
     ],
 )
 def test_warmup(settings: dict[str, Any], params: dict[str, Any], planned: int, expected: int) -> None:
