@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from analysis.errors import AnalysisError, InputError
+from trainables.contract.errors import DataError, EncoderError
 
 # In the order of use; a subcommand is the function of its name in analysis/commands/<name>.py.
 COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export")
@@ -33,6 +34,9 @@ class Commands(click.Group):
         except AnalysisError as fault:
             click.echo(f"analysis: {fault}", err=True)
             ctx.exit(fault.exit_code)
+        except (DataError, EncoderError) as fault:  # what a model was trained from is gone, or cannot be read
+            click.echo(f"analysis: {fault}", err=True)
+            ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

@@ -116,6 +116,19 @@ def test_export(store: SmallStore, tmp_path: Path) -> None:
     assert "exists already" in again.stderr
 
 
+def test_an_encoder_that_is_gone_is_one_line(store: SmallStore, tmp_path: Path) -> None:
+    record = store.folder / "small-1" / "trials" / "c0000.1" / "best" / "trial.json"
+    before = record.read_text(encoding="utf-8")
+    record.write_text(before.replace('"builtin:tiny"', '"/gone/encoder"'), encoding="utf-8")
+    try:
+        done = call(store, "export", "small-1", "--out", str(tmp_path / "model"))
+    finally:
+        record.write_text(before, encoding="utf-8")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("analysis: encoder '/gone/encoder': no such folder")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["importance", "plot", "report", "export"])
 def test_unknown_studies_and_missing_stores_are_exit_code_2(store: SmallStore, tmp_path: Path, command: str) -> None:
     unknown = call(store, command, "smal-1")
