@@ -137,7 +137,9 @@ def test_trials_of_a_process_share_the_frozen_weights() -> None:
     assert not torch.equal(*(next(v for n, v in net.named_parameters() if ".lora_A" in n) for net in (first, second)))
 
 
-@pytest.mark.parametrize("method", ["simcse", "esimcse", "diffcse"])
+@pytest.mark.parametrize(
+    "method", ["simcse", *(pytest.param(m, marks=pytest.mark.slow) for m in ("esimcse", "diffcse"))]
+)
 def test_a_paused_trial_ends_as_an_undisturbed_one(method, warm, tmp_path) -> None:
     own = LORA | {"lora.dropout": 0.2}
     whole, seen = life(spec_of(method, tmp_path / "whole", seed=3, **own), warm)

@@ -56,15 +56,13 @@ def test_what_is_frozen(family: str) -> None:
 
 
 def test_a_trial_leaves_frozen_layers_alone(warm, tmp_path) -> None:
-    for method in ("simcse", "esimcse"):
-        outcome, _ = life(spec_of(method, tmp_path / method, freeze=1, learning_rate=1e-3), warm)
-        assert outcome.stop == "completed", outcome.traceback
-        after = weights(tmp_path / method)
-        before = load_trained(str(tmp_path / method), untrained=True).network.state_dict()
-        same = {name for name in before if torch.equal(before[name], after[name])}
-        moved = {name for name in before if name in after} - same
-        assert {n for n in before if "embeddings" in n or ".layer.0." in n} <= same
-        assert any(".layer.1." in name for name in moved)
+    outcome, _ = life(spec_of("simcse", tmp_path, freeze=1, learning_rate=1e-3), warm)
+    assert outcome.stop == "completed", outcome.traceback
+    after = weights(tmp_path)
+    before = load_trained(str(tmp_path), untrained=True).network.state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert {n for n in before if "embeddings" in n or ".layer.0." in n} <= same
+    assert any(".layer.1." in name for name in before.keys() - same)
 
 
 @pytest.mark.parametrize("head", ["linear_tanh", "none"])

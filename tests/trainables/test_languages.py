@@ -15,6 +15,7 @@ from search.space import check_spaces, load_space
 from search.space.load import smoke
 from trainables.contract.registry import declared, method_names
 from trainables.contract.spec import TrialSpec
+from trainables.encoders.load import load_encoder
 from trainables.encoders.packing import Packed
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.training.trial import run_trial
@@ -38,7 +39,7 @@ search: {{sampler: grid}}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder of 1,024 positions, and German files with sentences of over 512 tokens."""
     folder = tmp_path_factory.mktemp("languages")
-    save_tiny(Family("bert", {"max_position_embeddings": 1024}), folder / "encoder")
+    load_encoder(str(save_tiny(Family("bert", {"max_position_embeddings": 1024}), folder / "encoder")))  # measured here
     words = ("red", "cat", "dog", "bird", "runs", "the")
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(words, n)) for n in (3, 700, 5, 600)]

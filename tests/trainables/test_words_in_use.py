@@ -72,7 +72,7 @@ def whole(folder) -> dict[str, torch.Tensor]:
     return dict(load_trained(str(folder)).network.state_dict())
 
 
-@pytest.mark.parametrize("method", ["simcse", "edacse", "esimcse"])
+@pytest.mark.parametrize("method", ["simcse", "esimcse", pytest.param("edacse", marks=pytest.mark.slow)])
 def test_the_same_losses_and_weights_to_the_last_digit(method, small, monkeypatch, warm, tmp_path) -> None:
     steps = losses(monkeypatch)
     ends, rest = {}, {}
@@ -112,7 +112,7 @@ def test_weight_decay_reaches_the_rows_that_are_not_there(small, warm, tmp_path)
     assert not torch.equal(theirs, untrained)
 
 
-@pytest.mark.parametrize("method", ["simcse", "esimcse"])
+@pytest.mark.parametrize("method", ["simcse", pytest.param("esimcse", marks=pytest.mark.slow)])
 def test_a_paused_trial_ends_as_an_undisturbed_one(method, small, warm, tmp_path) -> None:
     small(True)
     undisturbed, _ = life(spec_of(method, tmp_path / "whole", **OWN | {"weight_decay": 0.1}), warm)
@@ -125,7 +125,7 @@ def test_a_paused_trial_ends_as_an_undisturbed_one(method, small, warm, tmp_path
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("decay", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, monkeypatch, warm, tmp_path) -> None:
     spec = spec_of("simcse", tmp_path / "off", **OWN | {"weight_decay": decay})
     small(False)
