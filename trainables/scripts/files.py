@@ -20,7 +20,7 @@ from typing import Any
 
 import fsspec
 
-from trainables.contract.trial_files import LAST, MODEL, SCRIPT_FOLDER, SCRIPT_STATE, TRIAL
+from trainables.contract.trial_files import MODEL, SCRIPT_FOLDER, SCRIPT_STATE, TRIAL
 from trainables.contract.whole_files import whole_file
 
 WriteModel = Callable[[str], object]  # writes a model into the folder of this name
@@ -97,10 +97,6 @@ class ScriptFiles:
 
     def load_best(self) -> dict[str, Any] | None:
         return self._read(TRIAL)
-
-    def drop_last(self) -> None:
-        """Nothing is left to go on from."""
-        self._delete(LAST)
 
     def close(self) -> None:
         """Leave nothing outside the trial's folder."""
