@@ -37,6 +37,11 @@ class Commands(click.Group):
         except (DataError, EncoderError) as fault:  # what a model was trained from is gone, or cannot be read
             click.echo(f"analysis: {fault}", err=True)
             ctx.exit(1)
+        except OSError as fault:  # a folder that cannot be written, a full disk
+            if fault.filename is None:
+                raise
+            click.echo(f"analysis: {fault.filename}: {fault.strerror}", err=True)
+            ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

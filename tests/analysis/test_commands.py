@@ -129,6 +129,17 @@ def test_an_encoder_that_is_gone_is_one_line(store: SmallStore, tmp_path: Path) 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["plot", "report", "export"])
+def test_a_place_that_cannot_be_written_is_one_line(store: SmallStore, tmp_path: Path, command: str) -> None:
+    """A file stands where a folder would have to be made: nobody may write there, not even root."""
+    (tmp_path / "file").write_text("")
+    done = call(store, command, "small-1", "--out", str(tmp_path / "file" / "deep" / "page.html"))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"analysis: {tmp_path / 'file'}")
+    assert done.stderr.endswith("Not a directory\n")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["importance", "plot", "report", "export"])
 def test_unknown_studies_and_missing_stores_are_exit_code_2(store: SmallStore, tmp_path: Path, command: str) -> None:
     unknown = call(store, command, "smal-1")

@@ -178,7 +178,7 @@ def trunk_of(model: Any) -> Trunk | None:
         first_position=0 if padding is None else padding + 1,
         heads=config.num_attention_heads,
         relative=_MpnetBias(model.encoder) if config.model_type == "mpnet" else None,
-        checkpointing=model.is_gradient_checkpointing,
+        checkpointing=any(getattr(part, "gradient_checkpointing", False) for part in model.modules()),
     )
 
 
