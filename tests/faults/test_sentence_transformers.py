@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from lives import ROOT, Study, ended, kill
+from lives import ROOT, Study, kill
 from test_script_lives import kill_trials
 
 from analysis.commands.main import main as analysis
@@ -22,6 +22,7 @@ from trainables.encoders.builtin_encoder import encoder_folder
 from trainables.training.trial import run_trial
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+EVERY = 384  # examples from one evaluation, and state, to the next: whole batches of every size
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("datasets")
 
@@ -37,7 +38,8 @@ def example_study(root: Path, example: str) -> Study:
         with (root / f"pairs_{split}.tsv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, delimiter="\t")
             writer.writerow(("sentence1", "sentence2", "score"))
-            writer.writerows(zip(pairs.first, pairs.second, pairs.gold.tolist(), strict=True))
+            rows = list(zip(pairs.first, pairs.second, pairs.gold.tolist(), strict=True))
+            writer.writerows(rows * (4 if split == "train" else 1))  # trials of seconds: they are to be killed
     train = "builtin" if example == "st_simcse" else f"{root}/pairs_{{split}}.tsv"
     space |= {
         "script": str(ROOT / "docs" / "examples" / f"{example}.py"),
@@ -45,7 +47,7 @@ def example_study(root: Path, example: str) -> Study:
         "data": {"train": train, "dev": ["builtin"] if example == "st_simcse" else [f"{root}/pairs_{{split}}.tsv"]},
         "resources": {"gpus": 0, "cpus": 1},
     }
-    space["params"] |= {"sample_size": 480, "eval_examples": 96}
+    space["params"] |= {"sample_size": 1920, "eval_examples": EVERY}
     study.file.write_text(yaml.safe_dump(space), encoding="utf-8")
     return study
 
@@ -56,9 +58,9 @@ def test_an_example_is_killed_twice_and_goes_on_from_the_trainer_s_checkpoints(t
     first = study.run()
     study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) >= 3, first)
     kill(first)
+    seen = sum(e["e"] == "eval" for e in study.events())
     second = study.start("resume", example)
-    study.wait_until(ended(1), second)
-    study.wait_until(lambda events: events[-1]["e"] == "eval", second)
+    study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) > seen, second)
     kill_trials(second.pid)
     text, _ = second.communicate(timeout=400)
     assert second.returncode == 0, text
@@ -66,7 +68,7 @@ def test_an_example_is_killed_twice_and_goes_on_from_the_trainer_s_checkpoints(t
     assert (len(ends), set(ends.values())) == (6, {"completed", "pruned"})
     resumed = {e["resumed_from"] for e in study.events() if e["e"] == "eval"} - {0}
     assert resumed
-    assert all(examples >= 80 for examples in resumed)  # the Trainer's checkpoints, one an evaluation
+    assert all(examples % EVERY == 0 for examples in resumed)  # the Trainer's checkpoints, one an evaluation
 
     options = ["--study", example, "--storage", str(study.storage)]
     best = CliRunner().invoke(analysis, ["best", *options], catch_exceptions=False)
