@@ -62,6 +62,13 @@ def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
+def test_a_point_that_was_not_picked_is_drawn_to_where_most_are() -> None:
+    values = np.concatenate([np.zeros(30), [0.8], np.full(2, 4.0)])
+    found = post(values, np.full(33, 0.5), np.zeros(33, dtype=bool)).mean
+    assert found[30] == pytest.approx(0.0, abs=0.25)  # the grid's nearest mass; alone it would stay at 0.8
+    assert found[:30] == pytest.approx(np.zeros(30), abs=0.1)
+
+
 def test_probability_best_by_hand() -> None:
     # Two points on {0, 1}: P(first = 1) = 0.5, second always 0. First wins outright with 0.5, a tie is shared.
     found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
@@ -71,12 +78,13 @@ def test_probability_best_by_hand() -> None:
 
 def test_a_chosen_point_by_hand() -> None:
     """Others at 0 for certain: the posterior is that of two explanations, like the others (at 0) or anywhere."""
-    values, sds = np.append(np.zeros(40), 3.0), np.full(41, 0.5)
-    for luck, sd in ((0.0, 0.5), (1.0, 0.4)):
+    sds = np.full(41, 0.5)
+    for value, luck, sd in ((3.0, 0.0, 0.5), (3.0, 1.0, 0.4), (1.6, 0.5, 0.3), (1.6, 0.0, 0.8)):
+        values = np.append(np.zeros(40), value)
         found = posterior(values, sds, np.zeros(41, dtype=bool), Chosen(40, 0.1, luck, sd))
         grid = found.grid
-        others = np.exp(-0.5 * ((3.0 - luck - 0.0) / sd) ** 2) / sd
-        even = np.exp(-0.5 * ((3.0 - grid) / 0.5) ** 2) / 0.5 / len(grid)
+        others = np.exp(-0.5 * ((value - luck - 0.0) / sd) ** 2) / sd
+        even = np.exp(-0.5 * ((value - grid) / 0.5) ** 2) / 0.5 / len(grid)
         alike = 0.9 * others / (0.9 * others + 0.1 * even.sum())
         expected = (1 - alike) * float(even @ grid / even.sum())
         assert found.mean[40] == pytest.approx(expected, abs=0.05)

@@ -68,6 +68,8 @@ def test_pair_noise_takes_the_seeds_part_out() -> None:
     ]
     assert found is not None
     assert found.pairs == 3000
+    mine = np.mean([spearman_influence(stored[run]["stsb_dev"], gold)[1] for run in runs[0]], axis=0)
+    assert found.own == pytest.approx(np.var(mine) / 3000)
     assert found.between == pytest.approx(np.var(psi[0] - psi[1]) / 3000, rel=0.15)
     single = pair_noise(["00"], ["10"], ["stsb_dev"], stored.get)
     assert single is not None
@@ -322,6 +324,9 @@ def test_what_the_best_was_picked_from() -> None:
     points = Evaluated.of(points_table(search), 1.0)
     plain = Picked.of(points, points.nameable(), 1, NOISE, None)
     assert (plain.confirmed, plain.candidates, plain.rivals) == (False, 2, 2)
+    unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
+    points = Evaluated.of(points_table(unsearched), 1.0)
+    assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried
     alone = Evaluated.of(points_table(search[search["point"] == "p1"]), 1.0)
     assert Picked.of(alone, alone.nameable(), 0, NOISE, None).rivals == 1
 

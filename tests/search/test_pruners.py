@@ -163,6 +163,8 @@ def test_every_kind_is_optunas() -> None:
     for kind, expected in kinds.items():
         made = make_pruner(Pruner(kind=kind, lower=0.1), maximise=True, first=100, longest=1200)
         assert type(made) is expected
+        if kind in ("median", "percentile"):
+            assert made._n_startup_trials == 5  # as docs/reference says: Optuna's own default
 
 
 def test_a_threshold_bounds_what_is_bad(tmp_path: Path) -> None:

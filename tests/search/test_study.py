@@ -157,6 +157,15 @@ def test_pruned_trials_are_told_pruned_and_never_before_warmup(tmp_path: Path) -
     assert all(states[s.trial.number] == TrialState.PRUNED for s in pruned)
 
 
+@pytest.mark.parametrize(("train", "first"), [({"eval_steps": 2}, 128), ({"eval_examples": RUNG}, 100)])
+def test_the_first_rung_is_a_multiple_of_what_lies_between_evaluations(
+    train: dict[str, int], first: int, tmp_path: Path
+) -> None:
+    world = World(make_space({"trials": 1}, pruner={"kind": "asha"}, train=train), tmp_path)
+    assert world.life().ledger.trials["t0000"].trial.params["batch_size"] == 64
+    assert optuna_study(world).user_attrs["pruner_resources"] == [first, EVALUATIONS * RUNG]
+
+
 def test_warmup_auto_follows_the_schedule(tmp_path: Path) -> None:
     space = make_space(
         {"trials": 20}, pruner={"kind": "median"}, train={"eval_examples": RUNG}, params={
