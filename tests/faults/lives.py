@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from orders import orders
 
 HERE = Path(__file__).parent
 SEARCH = HERE.parent / "search"  # where fake_trial lies
@@ -40,7 +41,7 @@ class Study:
             "method": "simcse",
             "encoder": "builtin:tiny",
             "preset": "none",
-            "data": {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": {"sleep": str(sleep)}},
+            "data": {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": orders(sleep=sleep)},
             "metric": {"name": "builtin_dev"},
             "params": {"learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": {"choice": [16, 32, 64]}},
             "search": {"sampler": "random", "trials": trials, "seed": 3, "baseline": "none"},

@@ -9,6 +9,7 @@ import pytest
 import ray.exceptions
 from harness import World, make_space
 from lives import Study
+from orders import orders
 
 from search.running.tuner import describe
 from search.store.journal import Journal, read
@@ -164,7 +165,7 @@ def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:
 def test_a_machine_whose_device_is_broken_pauses_the_study(tmp_path: Path) -> None:
     """Two trials meet it; none of them fails by it, and the study goes on when the device is mended."""
     (tmp_path / "broken").touch()
-    columns = {"sleep": "0", "fault": "device", "marker": str(tmp_path / "broken"), "above": "0"}
+    columns = orders(fault="device", marker=str(tmp_path / "broken"), above=0)
     data = {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": columns}
     study = Study(tmp_path, trials=8, data=data)
     code, text = study.command("run", str(study.file), "--name", study.name)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from harness import World, make_space
 from lives import Study
+from orders import orders
 
 from search.running.runner import _to_retry
 from search.store.ledger import Trial
@@ -29,7 +30,7 @@ def test_a_baseline_that_failed_for_a_cause_outside_it_comes_back_by_itself(tmp_
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_failed_trials_come_back_when_asked_for(tmp_path: Path) -> None:
-    columns = {"sleep": "0", "fault": "kill_while", "marker": str(tmp_path / "broken"), "above": "0"}
+    columns = orders(fault="kill_while", marker=str(tmp_path / "broken"), above=0)
     data = {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": columns}
     search = {
         "sampler": "random",

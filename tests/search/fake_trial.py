@@ -1,7 +1,7 @@
 """A class trainable with the protocol of `on_ray.trainable.TrialJob` and no training: a learning curve by formula.
 
-The trial's folder holds `last/state.json` to go on from and `best/similarities.npz` at the end. Faults come from
-`data.columns` of the space: {"fault": kind, "share": of the points, by their learning rate}.
+The trial's folder holds `last/state.json` to go on from and `best/similarities.npz` at the end. What it is to do
+besides comes with the data of its space (`orders.orders`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from orders import ordered
 from ray import tune
 
 from trainables.contract.spec import TrialSpec
@@ -57,7 +58,7 @@ class FakeTrial(tune.Trainable):
             if self.pauses and (self.folder / "PAUSE").exists():
                 self.running = False
                 return self._outcome("paused")
-        time.sleep(float((spec.data.get("columns") or {}).get("sleep", 0)))
+        time.sleep(float(ordered(spec).get("sleep", 0)))
         if self.k == EVALUATIONS:
             self._finish()
             return self._outcome("completed")
@@ -81,7 +82,7 @@ class FakeTrial(tune.Trainable):
         }
 
     def _fault(self) -> dict[str, Any] | None:
-        faults = self.spec.data.get("columns") or {}
+        faults = ordered(self.spec)
         if self.spec.params["learning_rate"] < float(faults.get("above", math.inf)) or self.k != 2:
             return None
         match faults.get("fault"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fake_trial import EVALUATIONS, RUNG, FakeTrial
 from harness import make_space
+from orders import orders
 from rich.console import Console
 
 from search.running.ray_session import fitting, may_grow
@@ -48,7 +49,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_a_trial_whose_node_dies_goes_on_elsewhere_from_its_checkpoint(two_nodes: Any, tmp_path: Path) -> None:
-    space = make_space({"trials": 3, "concurrent": 2}, data={**DATA, "columns": {"sleep": "0.7"}}, resources=SMALL)
+    space = make_space({"trials": 3, "concurrent": 2}, data={**DATA, "columns": orders(sleep=0.7)}, resources=SMALL)
     folder = StudyFolder(str(tmp_path / "runs"), "lost")
     killer = threading.Thread(target=kill_when_all_hold_a_checkpoint, args=(two_nodes, folder), daemon=True)
     killer.start()
@@ -88,7 +89,7 @@ def test_a_node_whose_device_is_broken_is_avoided(two_nodes: Any, tmp_path: Path
     """Two trials meet its fault and complete on the other node, as do all that follow."""
     marker = tmp_path / "broken"
     marker.write_text(two_nodes.workers[0].node_id)
-    columns = {"sleep": "0.05", "fault": "device", "marker": str(marker), "above": "0"}
+    columns = orders(sleep=0.05, fault="device", marker=str(marker), above=0)
     space = make_space({"trials": 8, "concurrent": 2}, data={**DATA, "columns": columns}, resources=SMALL)
     options = Options(
         address=two_nodes.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from harness import World, make_space
+from orders import orders
 
 from search import schema
 from search.space import Space
@@ -118,7 +119,7 @@ def wait_for_start(folder: StudyFolder, driver: subprocess.Popen[bytes], evaluat
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, server: Server, tmp_path: Path) -> None:
     rng = random.Random(f"{target}{round_}")
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.03"}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.03)}
     params = {"learning_rate": {"grid": [1e-5, 3e-5, 1e-4]}, "batch_size": {"choice": [16, 32, 64]}}
     grid = {"sampler": "grid", "trials": None, "max_retries": 5}
     name = f"{target}-{round_}"
@@ -161,7 +162,7 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
 def test_a_later_life_that_is_killed(target: str, stage: str, round_: int, server: Server, tmp_path: Path) -> None:
     """A resumed search, or one that confirms: resumed again, every point has run once on every seed."""
     rng = random.Random(f"{target}{stage}{round_}")
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.03"}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.03)}
     name = f"{stage}-{target}-{round_}"
     space = make_space({"trials": 5, "max_retries": 5}, name=name, data=data)
     folder = StudyFolder(str(tmp_path / "runs"), "study")
@@ -203,7 +204,7 @@ def test_a_killed_search_that_pauses_and_promotes(round_: int, concurrent: int, 
     """The same points and seeds as undisturbed; one trial at a time also the same promotions (with several they depend
     on who is faster), and no paused trial is forgotten."""
     rng = random.Random(f"asha{concurrent}{round_}")
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.03"}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.03)}
     search = {"trials": 14, "max_retries": 5, "concurrent": concurrent}
     name = f"asha-{concurrent}-{round_}"
     space = make_space(search, name=name, data=data, pruner={"kind": "asha"}, resources={"cpus": 0.25})

@@ -17,6 +17,7 @@ import pytest
 from fake_trial import EVALUATIONS, RUNG, FakeTrial
 from faulty_job import DEVICE, DISK, KILL, NAN, OK, OOM, RAISE, FaultyJob, mount, unmount
 from harness import make_space
+from orders import orders
 from rich.console import Console
 
 from analysis.reading.store import find_study, open_store
@@ -82,7 +83,7 @@ def options() -> Options:
 
 
 def faulty(fault: str, search: dict[str, Any] | None = None, above: float = 1e-4) -> Space:
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"fault": fault, "above": str(above)}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(fault=fault, above=above)}
     return make_space({"trials": 8, "concurrent": 1, "max_failed_share": 1.0, **(search or {})}, data=data)
 
 
@@ -156,7 +157,7 @@ def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # half a minute; rounds of kills are in test_kill
 def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.05"}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.05)}
     space = make_space({"trials": 10}, data=data)
     process = child("run", space, tmp_path)
     folder = StudyFolder(str(tmp_path / "runs"), "fake-1")
@@ -182,7 +183,7 @@ def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
-    data = {"train": "builtin", "dev": ["stsb"], "columns": {"sleep": "0.1"}}
+    data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.1)}
     process = child("run", make_space({"trials": 6}, data=data), tmp_path)
     folder = StudyFolder(str(tmp_path / "runs"), "fake-1")
     wait_for(folder, "end", 1)

@@ -15,6 +15,7 @@ import pytest
 from fake_trial import EVALUATIONS
 from gpu_trial import GpuTrial
 from harness import make_space
+from orders import orders
 from rich.console import Console
 
 from search.running.ray_session import ENVIRONMENT, ray_session
@@ -102,7 +103,7 @@ def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
     import ray
 
     ray.init("local", num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
-    data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": {"sleep": "0.5"}}
+    data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": orders(sleep=0.5)}
     space = make_space({"trials": 8}, data=data, resources={"gpus": 0.5, "cpus": 1})
     folder = StudyFolder(str(tmp_path), "packed")
     result = run_study(space, folder.storage, name=folder.study, options=options(trainable=GpuTrial))
