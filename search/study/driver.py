@@ -191,6 +191,13 @@ class Driver:
         """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough."""
         if trial_id not in self._active:
             return
+        if (record := self.ledger.trials[trial_id]).waiting is not None:
+            # It was to pause at its rung and died on the way: it waits there all the same, and should it be promoted,
+            # starts from the state that it has. Started again now, it would find its marker and pause beside any rung.
+            del self._active[trial_id]
+            self._verdicts.pop(trial_id, None)
+            self._pause(record)
+            return
         if fault.kind == "device":
             self._faulty.setdefault(fault.node, set()).add(trial_id)
         if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:

@@ -16,6 +16,7 @@ from search.space import Space
 from search.store.journal import read
 from search.store.ledger import Ledger, Trial
 from search.store.retention import CheckpointRetention
+from search.study.driver import Driver, Fault
 from search.study.promotion import Promotion
 from search.tracking.batches import TrialBatch
 
@@ -128,6 +129,28 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
 
 
 @pytest.mark.costly
+def test_a_process_that_dies_on_its_way_to_pause_leaves_its_trial_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged at its rung, killed before it has ended: the same promotions as undisturbed, and none is started again."""
+    plain = World(asha_space(trials=14), tmp_path / "plain")
+    expected = plain.life(concurrency=1).ledger
+    stopped = Driver.stopped
+
+    def dies(driver: Driver, trial_id: str) -> None:
+        if driver.ledger.trials[trial_id].waiting is not None:
+            driver.failed(trial_id, Fault("process", "killed"))
+        else:
+            stopped(driver, trial_id)
+
+    monkeypatch.setattr(Driver, "stopped", dies)
+    world = World(asha_space(trials=14), tmp_path / "killed")
+    ledger = world.life(concurrency=1).ledger
+    assert not ledger.open_trials
+    assert steps(ledger) == steps(expected)
+    assert promotions(world) == promotions(plain)
+
+
 def test_a_lost_state_is_trained_again_to_the_same_value(tmp_path: Path) -> None:
     plain = World(asha_space(), tmp_path / "plain")
     expected = plain.life(concurrency=1).ledger
