@@ -114,6 +114,8 @@ def _tokenise(folder):
 def test_racing_processes_agree(tmp_path):
     with multiprocessing.get_context("fork").Pool(3) as pool:
         sums = pool.map(_tokenise, [str(tmp_path)] * 6, chunksize=1)
+        pool.close()
+        pool.join()  # else the end of `with` kills them, and waits for ever should one hold the queue's lock
     assert len(set(sums)) == 1
     assert len(list(tmp_path.iterdir())) == 2
 
