@@ -10,6 +10,7 @@ from urllib.request import url2pathname
 from search import schema
 from search.space import Space
 from search.tracking.mlflow_store import quiet_loggers
+from search.tracking.saved_views import STUDIES, saved_views
 
 
 def remove_runs(uri: str, space: Space, study: str) -> int:
@@ -35,7 +36,8 @@ def remove_runs(uri: str, space: Space, study: str) -> int:
             if parts.scheme in ("", "file"):
                 shutil.rmtree(Path(url2pathname(parts.path)).parent, ignore_errors=True)
             count += 1
-    for tag in list(experiment.tags):
-        if tag.removeprefix("mlflow.sharedViewState.") in (study, f"{study}-charts"):
-            client.delete_experiment_tag(experiment.experiment_id, tag)
+    left = client.search_runs([experiment.experiment_id], f"tags.{schema.ROLE} = 'study'", max_results=1)
+    shared = {f"mlflow.sharedViewState.{space.name}{STUDIES}"} if left else set()
+    for tag in experiment.tags.keys() & (saved_views(space, study).keys() - shared):
+        client.delete_experiment_tag(experiment.experiment_id, tag)
     return count
