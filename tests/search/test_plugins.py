@@ -233,6 +233,40 @@ def test_an_evaluation_from_outside_selects(outside):
     assert "untrained_mean(spread_dev,given_dev)" in seen[0].metrics
 
 
+def test_evaluators_of_sentence_transformers_select(outside):
+    """The example's stand-in gives every evaluator what the model itself would give it, and its values are tracked."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import evaluation as st
+    from toy_encoders import save
+
+    shutil.copy(EXAMPLES / "st_evaluator.py", outside)
+    rows = [("the cat runs", "a cat runs", "green bird"), ("a dog sleeps", "the dog sleeps on the mat", "red mat"),
+            ("blue bird", "the blue bird runs", "a dog")]  # fmt: skip
+    (outside / "triplets.tsv").write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, st_evaluator.py]").replace("builtin_dev", "triplets_dev")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{triplets: {outside}}}}}"))
+    outcome, seen = trained(load_space(path), outside / "trial")
+    assert outcome.stop == "completed", outcome.traceback
+    assert seen[-1].value == seen[-1].metrics["triplets_dev"]
+    assert 3 * seen[-1].value == pytest.approx(round(3 * seen[-1].value), abs=1e-5)  # three triplets
+
+    encoded: Any = {}
+    exec((outside / "st_evaluator.py").read_text(), encoded)
+    model = sentence_transformers.SentenceTransformer(str(save("bert", outside / "model")), device="cpu")
+    ours = encoded["Encoded"](lambda texts: model.encode(texts))
+    first, second, third = (list(column) for column in zip(*rows, strict=True))
+    corpus = {str(i): text for i, text in enumerate(second + third)}
+    for evaluator in (
+        st.TripletEvaluator(first, second, third),
+        st.EmbeddingSimilarityEvaluator(first + first, second + third, [1.0, 0.9, 0.8, 0.1, 0.3, 0.2]),
+        st.BinaryClassificationEvaluator(first + first, second + third, [1, 1, 1, 0, 0, 0]),
+        st.InformationRetrievalEvaluator({"q": first[0]}, corpus, {"q": {"0"}}),
+    ):
+        theirs = evaluator(model)
+        assert evaluator(ours) == pytest.approx(theirs, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
