@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import t as student
 
 from search.schema import SEED_SD
 from search.space import Space
@@ -89,6 +88,8 @@ class AdaptiveConfirm:
         gaps = [self._sign * (mine[seed] - theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
         if len(gaps) < LEAST:
             return False
+        from scipy.stats import t as student  # 40 MiB that a search has no use for
+
         look = len(gaps) - LEAST + 1
         freedom = PRIOR_DF + len(gaps) - 1
         squares = 2 * PRIOR_DF * self._seed_sd() ** 2 + float(np.var(gaps)) * len(gaps)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from scipy import stats
-
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means
@@ -117,5 +115,7 @@ def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float,
     gaps = [sign * (leader[seed] - values[seed]) for seed in common]
     if max(gaps) - min(gaps) < 1e-12:  # no spread: the t statistic is undefined, the order is plain
         return gaps[0] > 0
+    from scipy import stats  # 40 MiB that a search has no use for
+
     p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
     return math.isfinite(p) and bool(p < level)
