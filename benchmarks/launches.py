@@ -53,23 +53,23 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, p: float) -> Any:
         ctx.save_for_backward(q, k, v, mask)
         ctx.p = p
-        return torch.ops.launches.attention(q, k, v, mask, p)
+        return torch.ops.counted.attention(q, k, v, mask, p)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return *torch.ops.launches.attention_backward(grads[0], *ctx.saved_tensors), None, None
+        return *torch.ops.counted.attention_backward(grads[0], *ctx.saved_tensors), None, None
 
 
 def _attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, **_: Any) -> Any:
     return _Attention.apply(q, k, v, attn_mask, dropout_p)  # type: ignore[no-untyped-call]
 
 
-@torch.library.custom_op("launches::attention", mutates_args=())
+@torch.library.custom_op("counted::attention", mutates_args=())
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, p: float) -> torch.Tensor:
     return _PLAIN(q, k, v, attn_mask=mask, dropout_p=p).clone()
 
 
-@torch.library.custom_op("launches::attention_backward", mutates_args=())
+@torch.library.custom_op("counted::attention_backward", mutates_args=())
 def _backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
