@@ -47,6 +47,7 @@ def run(
     name: str | None = None,
     address: str | None = None,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> StudyResult:
     """Start a study over a space and run it to its end. Ctrl-C pauses it.
 
@@ -54,7 +55,7 @@ def run(
         storage: folder or fsspec URI where studies and mlflow.db lie.
         name: of the study; the space's name with the first free number by default.
         address: of a running Ray cluster; RAY_ADDRESS where that is set, else a private Ray that ends with the study.
-        quiet: print nothing.
+        quiet: print nothing; verbose: print a line for every evaluation, too.
     Returns: how it ended; `.best` is the best trial, `.exit_code` 0 when all is well.
     Raises: SpaceError for a wrong space; DataError or EncoderError when something that it names is missing; UserError
         when the storage cannot be written, the name is taken, or a trial needs more than the machine has.
@@ -72,7 +73,7 @@ def run(
         phases.begin("loading the search")
         from search.running.runner import run_study
 
-        return run_study(loaded, os.fspath(storage), name=name, options=_options(address, phases))
+        return run_study(loaded, os.fspath(storage), name=name, options=_options(address, phases, verbose))
 
 
 def resume(
@@ -84,6 +85,7 @@ def resume(
     salvage_journal: bool = False,
     address: str | None = None,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> StudyResult:
     """Go on with a study after an interruption, a crash, or with a larger budget (`overrides=["search.trials=100"]`).
 
@@ -103,7 +105,7 @@ def resume(
             overrides=overrides,
             retry_failed=retry_failed,
             salvage_journal=salvage_journal,
-            options=_options(address, phases),
+            options=_options(address, phases, verbose),
         )
 
 
@@ -116,6 +118,7 @@ def confirm(
     seeds: int | None = None,
     address: str | None = None,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> StudyResult:
     """Run the best points and the baseline on fresh seeds, one at a time where they decide most.
 
@@ -132,7 +135,7 @@ def confirm(
         from search.running.runner import confirm_study
 
         return confirm_study(
-            os.fspath(storage), study, trials=trials, top=top, seeds=seeds, options=_options(address, phases)
+            os.fspath(storage), study, trials=trials, top=top, seeds=seeds, options=_options(address, phases, verbose)
         )
 
 
@@ -156,7 +159,7 @@ def _phases(quiet: bool) -> Phases:
     return Phases(Output(quiet=quiet))
 
 
-def _options(address: str | None, phases: Phases) -> Options:
+def _options(address: str | None, phases: Phases, verbose: bool) -> Options:
     from search.running.life import Options
 
-    return Options(console=phases.console, phases=phases, address=address)
+    return Options(console=phases.console, phases=phases, address=address, verbose=verbose)

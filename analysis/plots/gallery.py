@@ -82,9 +82,8 @@ def _worth(study: Study, label: str) -> Picture | None:
 
 def _curves(study: Study, label: str) -> Picture | None:
     data = collect_search.curves(study)
-    caption = (
-        f"Value against training examples; upright dotted lines are rungs. In colour the best and {data.baseline_name}."
-    )
+    rungs = " Upright dotted lines: where trials were pruned." if data.rungs.size else ""
+    caption = f"Value against training examples.{rungs} In colour the best three and {data.baseline_name}."
     return Picture("curves", caption, draw_search.curves(data, label)) if data.curves else None
 
 

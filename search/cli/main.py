@@ -35,6 +35,7 @@ ADDRESS = click.option(
 )
 
 QUIET = click.option("-q", "--quiet", is_flag=True, help="say only how it ended, nothing while it runs")
+VERBOSE = click.option("-v", "--verbose", is_flag=True, help="also a line for every evaluation")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,6 +57,7 @@ def main(context: click.Context) -> None:
 @click.option("--from", "start", multiple=True, metavar="STUDY", help="try its best points first; repeatable")
 @click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
 @QUIET
+@VERBOSE
 @user_errors
 def run(
     space: str,
@@ -66,6 +68,7 @@ def run(
     start: Sequence[str],
     smoke: bool,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
     if not quiet:
@@ -79,7 +82,7 @@ def run(
     if smoke:
         loaded = api.smoke(loaded)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
-    finish(api.run(loaded, storage, name=name, address=address, quiet=quiet))
+    finish(api.run(loaded, storage, name=name, address=address, quiet=quiet, verbose=verbose))
 
 
 @main.command()
@@ -97,6 +100,7 @@ def run(
 )
 @click.option("--salvage", is_flag=True, help="set damaged lines of the journal aside and go on from what is left")
 @QUIET
+@VERBOSE
 @user_errors
 def resume(
     study: str | None,
@@ -106,6 +110,7 @@ def resume(
     retry_failed: str | None,
     salvage: bool,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
     from search import api
@@ -118,6 +123,7 @@ def resume(
         salvage_journal=salvage,
         address=address,
         quiet=quiet,
+        verbose=verbose,
     )
     finish(result)
 
@@ -132,6 +138,7 @@ def resume(
 @STORAGE
 @ADDRESS
 @QUIET
+@VERBOSE
 @user_errors
 def confirm(
     study: str | None,
@@ -142,6 +149,7 @@ def confirm(
     storage: str,
     address: str | None,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
     if forecast:
@@ -151,7 +159,9 @@ def confirm(
         return
     from search import api
 
-    finish(api.confirm(study, storage, trials=trials, top=top, seeds=seeds, address=address, quiet=quiet))
+    finish(
+        api.confirm(study, storage, trials=trials, top=top, seeds=seeds, address=address, quiet=quiet, verbose=verbose)
+    )
 
 
 def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:

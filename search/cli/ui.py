@@ -28,19 +28,20 @@ def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: 
         return
     from search.remote.servers import serve_mlflow
 
-    server = serve_mlflow(storage, port, detach)
-    click.echo(f"MLflow: {server.url}")
-    _say_views(server.url)
-    if detach:
-        return
-    dashboard = live = None
+    server = dashboard = live = None
     try:
-        live = _live_page(study, storage)
+        live = None if detach else _live_page(study, storage)  # first: it is there at once
+        click.echo("starting MLflow: some seconds")
+        server = serve_mlflow(storage, port, detach)
+        click.echo(f"MLflow: {server.url}")
+        _say_views(server.url)
+        if detach:
+            return
         dashboard = _dashboard(study, storage)
         if live is not None or dashboard is not None or server.process is not None:
             _wait()
     finally:
-        for running in (live, dashboard, server):
+        for running in (live, dashboard, None if detach else server):
             if running is not None:
                 running.close()
 

@@ -9,10 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from search.console.output import parted
 from search.console.trial_table import trial_table
 from search.space import Space
 from search.store.ledger import Event, Ledger
-from search.wording import best_trials, headline, trial_line
+from search.wording import best_trials, headline, number, trial_line
 
 ROWS = 8  # ended and paused trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
@@ -31,16 +32,18 @@ class Display(Protocol):
     def stop(self) -> None: ...
 
 
-def display_for(console: Console, space: Space, ledger: Ledger) -> Display:
-    """A live table where a terminal is attached, else plain lines."""
-    return LiveTable(console, space, ledger) if console.is_terminal else PlainLines(console, space, ledger)
+def display_for(console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> Display:
+    """A live table where a terminal is attached, else plain lines. verbose: also a line for every evaluation, above the
+    table where there is one."""
+    lines = PlainLines(console, space, ledger, verbose)
+    return LiveTable(console, space, ledger, lines if verbose else None) if console.is_terminal else lines
 
 
 class LiveTable:
     """Running trials, the best ended ones and the study's progress, redrawn once a second."""
 
-    def __init__(self, console: Console, space: Space, ledger: Ledger) -> None:
-        self._space, self._ledger, self._notes = space, ledger, [""]
+    def __init__(self, console: Console, space: Space, ledger: Ledger, above: PlainLines | None = None) -> None:
+        self._space, self._ledger, self._notes, self._above = space, ledger, [""], above
         self._doing: dict[str, str] = {}
         self._console = console
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=1, transient=True)
@@ -52,6 +55,8 @@ class LiveTable:
             self._doing[event["id"]] = event["what"] + share
         elif "id" in event:
             self._doing.pop(event["id"], None)
+        if self._above is not None:
+            self._above.observe(event)
 
     def note(self, text: str) -> None:
         self._notes[0] = text
@@ -74,7 +79,7 @@ class LiveTable:
         width = self._console.width
         table, dropped = trial_table(running + shown, self._space, width, best, self._doing)
         lines: list[RenderableType] = [
-            Text(headline(self._space, ledger, int(time.time() * 1000)), style="bold"),
+            Text(parted(headline(self._space, ledger, int(time.time() * 1000)), width), style="bold"),
             table,
         ]
         if dropped:
@@ -87,13 +92,16 @@ class LiveTable:
 class PlainLines:
     """One line per ended trial and now and then one of progress: for log files and pipes."""
 
-    def __init__(self, console: Console, space: Space, ledger: Ledger) -> None:
-        self._console, self._space, self._ledger = console, space, ledger
+    def __init__(self, console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> None:
+        self._console, self._space, self._ledger, self._verbose = console, space, ledger, verbose
         self._said = time.monotonic()
 
     def observe(self, event: Event) -> None:
         if event["e"] == "end":
             self._print(trial_line(self._ledger.trials[event["id"]], self._space))
+        elif event["e"] == "eval" and self._verbose:
+            of = f" of {event['planned']:,}" if event["planned"] else ""
+            self._print(f"{event['id']} {event['examples']:,}{of} examples: {number(event['value'])}")
         elif event["e"] == "retry":
             self._print(f"{event['id']}: {event['reason']}; started again from its last checkpoint")
         elif event["e"] != "phase" and time.monotonic() - self._said > PLAIN_EVERY_S:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from search.console.logs import log_lines
 from search.console.status import study_status
-from search.console.trial_table import cells
+from search.console.trial_table import cells, importance
 from search.space import SpaceError
 from search.store.errors import UserError
 from search.store.journal import read
@@ -58,6 +58,7 @@ def state(folder: StudyFolder, now_ms: int) -> dict[str, Any]:
         "headline": headline(space, ledger, now_ms if status.state == "running" else 0),
         "metric": space.metric.name,
         "params": names,
+        "order": importance(names),
         "rows": [
             {**cells(record, names, best, {}), "running": record in running, "waits": record in waiting}
             for record in shown

@@ -11,7 +11,13 @@ import textwrap
 from rich.console import Console
 
 COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
+KEPT = "\u00a0"  # a blank where no line is broken
 HANGING = 4  # blanks before what is left of a broken line
+
+
+def parted(line: str, width: int | None = None) -> str:
+    """`fitted` for a list of facts: broken between them, at commas, as far as one fits into a line."""
+    return fitted(line.replace(" ", KEPT).replace("," + KEPT, ", "), width).replace(KEPT, " ")
 
 
 def fitted(line: str, width: int | None = None) -> str:

@@ -15,7 +15,7 @@ from search.wording import duration, number, show
 
 GAP = 2  # blanks between two columns
 # First what is dropped last. A searched parameter comes after these, in the order of the space file.
-FIRST = ("trial", "best", "examples", "state", "")
+FIRST = ("trial", "best", "", "state", "examples")
 LAST = ("now", "ex/s", "took", "memory")
 LEFT = ("", "trial", "state")  # aligned left, as parameters are
 BEST, BASELINE = "best", "base"
@@ -33,11 +33,11 @@ def trial_table(
     names = list(space.params)
     rows = [cells(record, names, best, doing) for record in records]
     canonical = ["", "trial", "state", "examples", "now", "best", "ex/s", "took", "memory", *names]
-    filled = [name for name in canonical if name in FIRST[:4] or any(row[name] for row in rows)]
+    filled = [name for name in canonical if (name and name in FIRST) or any(row[name] for row in rows)]
     wide = {name: max(len(name), *(len(row[name]) for row in rows)) if rows else len(name) for name in filled}
     left = width
     kept = set()
-    for name in (*FIRST, *names, *LAST):
+    for name in importance(names):
         if name in wide and wide[name] <= left:
             kept.add(name)
             left -= wide[name] + GAP
@@ -50,6 +50,11 @@ def trial_table(
         style = "bold green" if record.trial.id == best else "cyan" if record.trial.baseline else ""
         table.add_row(*(Text(row[name]) for name in shown), style=style)
     return table, [name for name in filled if name not in kept]
+
+
+def importance(names: Sequence[str]) -> list[str]:
+    """All columns, first what is dropped last. names: of the searched parameters, in the order of the space file."""
+    return [*FIRST, *names, *LAST]
 
 
 def cells(record: TrialRecord, names: Sequence[str], best: str | None, doing: Mapping[str, str]) -> dict[str, str]:

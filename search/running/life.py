@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from search.console.display import Display, display_for
-from search.console.output import fitted
+from search.console.output import fitted, parted
 from search.console.phases import Phases
 from search.remote.backup import out_of_reach
 from search.running.ray_session import gpus_now, ray_session
@@ -58,12 +58,14 @@ class Options:
         address: of a running Ray cluster ("auto" = found by RAY_ADDRESS or on this machine); None = RAY_ADDRESS where
             set, else a private Ray that ends with the search.
         phases: what is shown of the time before the first evaluation; None = begins with the life.
+        verbose: a line for every evaluation is printed, too.
         trainable: what runs a trial; None = `trainables.on_ray.trainable.TrialJob`.
         handle_signals: Ctrl-C, SIGTERM and SIGHUP pause the study instead of raising (only from the main thread).
     """
 
     console: Console = field(default_factory=Console)
     phases: Phases | None = None
+    verbose: bool = False
     address: str | None = None
     trainable: Any = None
     handle_signals: bool = True
@@ -112,7 +114,7 @@ class Life:
         self.folder.mark_pause(False)
         self.folder.asked_to_stop()  # left for an earlier driver
         ledger = journal.ledger
-        display = display_for(self.options.console, self.space, ledger)
+        display = display_for(self.options.console, self.space, ledger, self.options.verbose)
         tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
         replayer = Replayer(tracker)
         if trouble := unreachable(tracker.uri):
@@ -184,7 +186,7 @@ class Life:
         extent = f"{count} points" if count else "until its budget is spent"
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
-        self._say(fitted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
+        self._say(parted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
         self._say(f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}")
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
             line = (

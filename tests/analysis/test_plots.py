@@ -16,7 +16,7 @@ from small_store import SmallStore
 from analysis.papers.compare import compare
 from analysis.papers.published import paper_table
 from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
-from analysis.plots.gallery import NAMES, _scatter, gallery, random_counterpart
+from analysis.plots.gallery import NAMES, _curves, _scatter, gallery, random_counterpart
 from analysis.plots.style import save
 from analysis.reading.store import find_study, open_store
 from analysis.statistics.correlation import expected_best
@@ -86,6 +86,18 @@ def test_curves_say_where_trials_were_pruned(study: Study) -> None:
     assert data.left_out == 0
     assert [line.baseline for line in data.curves].count(True) == 4  # one of the search, three confirmed
     assert max(line.values.max() for line in data.curves) == data.curves[0].values.max()
+
+
+def test_the_caption_of_curves_speaks_of_pruning_where_there_was_some(study: Study) -> None:
+    def caption(of: Study) -> str:
+        picture = _curves(of, "value")
+        assert picture is not None
+        return picture.caption
+
+    never = dataclasses.replace(study, trials=study.trials[study.trials["stop"] == "completed"])
+    assert "upright dotted lines" in caption(study).lower()
+    assert "dotted" not in caption(never)
+    assert "rung" not in caption(never)
 
 
 def test_parameters_that_did_not_exist_have_no_place(study: Study) -> None:

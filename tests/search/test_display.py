@@ -18,9 +18,11 @@ from harness import Death, World, make_space
 from rich.console import Console
 
 from search.console.display import LiveTable, display_for
+from search.console.output import parted
 from search.console.phases import Phases
 from search.console.trial_table import cells, trial_table
 from search.space import space_from
+from search.store.journal import read
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.wording import between, number, seconds_left
 from trainables.contract import phases
@@ -110,6 +112,28 @@ def test_paused_trials_stand_in_the_table() -> None:
     console.print(display._draw())
     assert re.search(r"t0008 +paused", out.getvalue())
     assert out.getvalue().count("t0009") == 1
+
+
+def test_verbose_adds_a_line_for_every_evaluation(tmp_path: Path) -> None:
+    """In a log file, and on a terminal above the table, which shows the last one of each trial only."""
+    world = World(make_space({"trials": 2}), tmp_path)
+    driver = world.life()
+    (event, *_) = [e for e in read(world.folder.journal) if e["e"] == "eval"]
+    line = f"{event['id']} {event['examples']:,} of {event['planned']:,} examples: {number(event['value'])}"
+    said = {}
+    for terminal, verbose in itertools.product((False, True), repeat=2):
+        out = io.StringIO()
+        console = Console(file=out, width=120, force_terminal=terminal, color_system=None)
+        display_for(console, world.space, driver.ledger, verbose).observe(event)
+        said[terminal, verbose] = out.getvalue().splitlines()
+    assert said == {(False, False): [], (False, True): [line], (True, False): [], (True, True): [line]}
+
+
+def test_a_list_of_facts_is_broken_between_them() -> None:
+    facts = "quickstart: 3 of 16 points, best builtin_dev 39.89 (t0001), 2m39s, about 3m10s left"
+    assert parted(facts, 80).splitlines()[1] == "    about 3m10s left"
+    assert parted(facts, 36).splitlines()[1] == "    best builtin_dev 39.89 (t0001),"
+    assert parted(facts, len(facts)) == facts
 
 
 def test_device_memory_and_pace_have_columns() -> None:

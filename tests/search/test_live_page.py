@@ -20,6 +20,13 @@ from search.store.lock import exclusive
 from trainables.contract.trial_files import LOG
 
 WIDTHS = (400, 800, 1400)
+REGION = """
+    const region = document.querySelector('.wide'), right = region.getBoundingClientRect().right;
+    const seen = cell => cell.getBoundingClientRect().width > 0 && cell.getBoundingClientRect().right <= right;
+    return [region.scrollWidth > region.clientWidth,
+      [...document.querySelectorAll('td[data-column="best"]')].every(seen),
+      [...document.querySelectorAll('#rows button')].every(seen)]"""
+LETTERS = "return Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height))"
 
 
 def nan_for_two(trial: Trial, k: int) -> str | None:
@@ -112,6 +119,9 @@ def test_in_a_browser(live: LivePage, world: World, tmp_path: Path) -> None:
                 "return document.querySelectorAll('#rows tr').length > 3 && document.querySelector('polyline')"
             )
             assert window.run("return document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+            assert window.run(REGION) == [False, True, True], "no column is cut: what matters least is left out"
+            assert window.run(LETTERS) >= 12, "the figure's letters are as large as the page's"
+            assert (window.run("return document.getElementById('dropped').textContent") == "") == (width == 1400)
             window.picture(pictures / f"live-{width}.png")
         assert window.hosts() <= {live.url.split("/")[2]}
         assert [line for line in window.console() if line.startswith(("SEVERE", "WARNING"))] == []
