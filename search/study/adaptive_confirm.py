@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -86,17 +87,7 @@ class AdaptiveConfirm:
             return len(mine) >= LEAST
         theirs = confirming_values(self._ledger, self._baseline)
         gaps = [self._sign * (mine[seed] - theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
-        if len(gaps) < LEAST:
-            return False
-        from scipy.stats import t as student  # 40 MiB that a search has no use for
-
-        look = len(gaps) - LEAST + 1
-        freedom = PRIOR_DF + len(gaps) - 1
-        squares = 2 * PRIOR_DF * self._seed_sd() ** 2 + float(np.var(gaps)) * len(gaps)
-        error = math.sqrt(squares / freedom / len(gaps))
-        gain = float(np.mean(gaps))
-        low = gain - error * float(student.isf(TAIL / max(1, rivals) / (look * (look + 1)), freedom))
-        return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < WORTH
+        return gain_settled(gaps, self._seed_sd(), rivals)
 
     def _seed_sd(self) -> float:
         """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`)."""
@@ -126,3 +117,22 @@ class AdaptiveConfirm:
 
     def _running(self) -> bool:
         return any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
+
+
+def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int) -> bool:
+    """Whether the mean of these paired differences is known to be above 0, or known to be less than `WORTH`.
+
+    Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
+    (Bonferroni) and for the looks, one after every common seed from `LEAST` on.
+    """
+    if len(gaps) < LEAST:
+        return False
+    from scipy.stats import t as student  # 40 MiB that a search has no use for
+
+    look = len(gaps) - LEAST + 1
+    freedom = PRIOR_DF + len(gaps) - 1
+    squares = 2 * PRIOR_DF * seed_sd**2 + float(np.var(gaps)) * len(gaps)
+    error = math.sqrt(squares / freedom / len(gaps))
+    gain = float(np.mean(gaps))
+    low = gain - error * float(student.isf(TAIL / max(1, rivals) / (look * (look + 1)), freedom))
+    return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < WORTH

@@ -74,6 +74,14 @@ def test_pair_noise_takes_the_seeds_part_out() -> None:
     single = pair_noise(["00"], ["10"], ["stsb_dev"], stored.get)
     assert single is not None
     assert single.between > 1.5 * found.between
+    few = pair_noise(["00", "01"], ["10", "11", "12"], ["stsb_dev"], stored.get)
+    a, b = (
+        [spearman_influence(stored[r]["stsb_dev"], gold)[1] for r in rs] for rs in (["00", "01"], ["10", "11", "12"])
+    )
+    within = (2 * np.var(a, axis=0) + 3 * np.var(b, axis=0)).mean() / (1 + 2)  # per seed, three degrees of freedom
+    apart = np.var(np.mean(a, axis=0) - np.mean(b, axis=0))
+    assert few is not None
+    assert few.between == pytest.approx((apart - within * (1 / 2 + 1 / 3)) / 3000)
     assert pair_noise(["00"], ["none"], ["stsb_dev"], stored.get) is None
     assert pair_noise(["00"], ["10"], ["other_dev"], stored.get) is None
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import EVALUATIONS, Death, World, curve, make_space
+from scipy import stats
 
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
-from search.study.adaptive_confirm import AdaptiveConfirm
+from search.study.adaptive_confirm import AdaptiveConfirm, gain_settled
 from search.study.belief import Belief
 from search.study.confirm_plan import ConfirmPlan, confirming_trial, worse
 
@@ -156,6 +157,21 @@ def test_a_plain_gain_ends_it_early_and_an_open_one_takes_the_budget(tmp_path: P
 
     assert spent(0.05, 0.001, "plain") == 6  # three seeds of the best and of the baseline
     assert spent(0.004, 0.02, "open") == 14
+
+
+@pytest.mark.parametrize(("seeds", "rivals"), [(3, 1), (3, 4), (5, 2)])
+def test_a_gain_settles_where_its_interval_leaves_nought_or_what_is_worth_a_seed(seeds: int, rivals: int) -> None:
+    spread = np.linspace(-0.004, 0.004, seeds)
+    df = 3 + seeds - 1  # the prior's and the gaps' own
+    error = np.sqrt((3 * 2 * 0.005**2 + np.sum(spread**2)) / df / seeds)
+    look = seeds - 2
+    lower = error * stats.t.ppf(1 - 0.025 / rivals / (look * (look + 1)), df)
+    upper = error * stats.t.ppf(0.975, df)
+    for gain, settled in [(1.01 * lower, True), (0.99 * lower, False), (0.0, False)]:
+        assert gain_settled([float(g) for g in spread + gain], 0.005, rivals) is settled
+    for gain, settled in [(0.0005 - 1.01 * upper, True), (0.0005 - 0.99 * upper, False)]:
+        assert gain_settled([float(g) for g in spread + gain], 0.005, rivals) is settled
+    assert not gain_settled([0.5, 0.5], 0.005, rivals)  # two seeds settle nothing
 
 
 def confirmed_adaptively(world: World, trials: int, **life: Any) -> dict[int, list[int]]:

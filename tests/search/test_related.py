@@ -60,6 +60,12 @@ def test_the_best_and_different_points_come_first_at_legal_values(tmp_path: Path
     assert all(differ(space, a, b) for a, b in itertools.combinations(points, 2))
 
 
+def test_of_many_different_points_eight_are_tried(tmp_path: Path) -> None:
+    params = {"learning_rate": {"float": [1e-5, 1e-4], "log": True}, "dropout": {"float": [0.0, 0.3]}}
+    related(tmp_path, params=params)  # twenty points, of which random ones seldom lie near one another
+    assert len(remembered(starting("older", params=params), str(tmp_path))) == 8
+
+
 def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None:
     related(tmp_path, "first")
     related(tmp_path, "second", seed=4)
