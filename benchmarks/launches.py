@@ -1,9 +1,9 @@
 """Kernel launches of one training step on a GPU, counted where there is none: unsupervised SimCSE, batch 64, bf16.
 
 A dispatch hook sees every operator that computes something; views and allocations launch nothing and are left out, an
-operator over a list of tensors counts once. The branches for accelerators are taken on the CPU: padded attention, and
-dropout and attention as the single operators that they are there (on a CPU both fall apart into several). Counts do not
-depend on an encoder's width: 12 layers and 12 heads as in BERT-base, narrow.
+operator over a list of tensors counts once. The branches for accelerators are taken on the CPU, where dropout and
+attention, which fall apart into several there, are stood in for by single operators. Counts do not depend on an
+encoder's width: 12 layers and 12 heads as in BERT-base, narrow. Copies from the host are not seen.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
 def _backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _gradients(grad, q, k, v, mask)
+
+
+def _gradients(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     scores = q.float() @ k.float().mT * q.shape[-1] ** -0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
@@ -83,6 +89,40 @@ def _backward(
     return found[0].to(q.dtype), found[1].to(q.dtype), found[2].to(q.dtype)
 
 
+@torch.library.custom_op("counted::flash", mutates_args=())
+def _flash_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: list[int], b: list[int], c: list[int], d: list[int], p: float
+) -> torch.Tensor:
+    """(T or N, heads, width) queries; sentence i asks with rows a[i] to b[i] for the keys of rows c[i] to d[i]."""
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    for one, end, first, last in zip(a, b, c, d, strict=True):
+        asked, given = slice(one, end), slice(first, last)
+        query, key, value = (x[rows].transpose(0, 1)[None] for x, rows in ((q, asked), (k, given), (v, given)))
+        out[asked] = _PLAIN(query, key, value, dropout_p=p)[0].transpose(0, 1)
+    return out
+
+
+@torch.library.custom_op("counted::flash_backward", mutates_args=())
+def _flash_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    a: list[int],
+    b: list[int],
+    c: list[int],
+    d: list[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    found = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+    for one, end, first, last in zip(a, b, c, d, strict=True):
+        asked, given = slice(one, end), slice(first, last)
+        seed, query, key, value = (x.transpose(0, 1) for x in (grad[asked], q[asked], k[given], v[given]))
+        parts = _gradients(seed, query, key, value, None)
+        for whole, rows, part in zip(found, (asked, given, given), parts, strict=True):
+            whole[rows] = part.transpose(0, 1)
+    return found[0], found[1], found[2]
+
+
 _PLAIN = F.scaled_dot_product_attention
 
 
@@ -90,18 +130,43 @@ def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = Fals
     return torch.native_dropout(x, p, True)[0] if training and p else x
 
 
+def _flash(query: Any, key: Any, value: Any, packed: Any, dropout: float) -> Any:
+    """Variable-length flash attention: one operator forward and one backward, sentence by sentence inside."""
+    starts = packed.starts.tolist() if len(query) == len(key) else range(len(packed))
+    sizes = packed.lengths.tolist() if len(query) == len(key) else [1] * len(packed)
+    asked = [slice(a, a + n) for a, n in zip(starts, sizes, strict=True)]
+    given = [slice(a, a + n) for a, n in zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)]
+    return _VariableLength.apply(query, key, value, asked, given, dropout).flatten(1)  # type: ignore[no-untyped-call]
+
+
+class _VariableLength(torch.autograd.Function):
+    """As `_Attention`, for sentences end to end."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, asked: Any, given: Any, p: float) -> Any:
+        ctx.save_for_backward(q, k, v)
+        ctx.slices = (
+            [s.start for s in asked],
+            [s.stop for s in asked],
+            [s.start for s in given],
+            [s.stop for s in given],
+        )
+        return torch.ops.counted.flash(q, k, v, *ctx.slices, p)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return *torch.ops.counted.flash_backward(grads[0], *ctx.saved_tensors, *ctx.slices), None, None, None
+
+
 @contextmanager
 def accelerator() -> Iterator[None]:
     """On the CPU, the operators that a step would call on an accelerator."""
-    from trainables.encoders import attention, trunk
-
-    def keep_noise(shape: Any, p: float, like: Any) -> Any:
-        return F.dropout(like.new_ones(*shape), p)
+    from trainables.encoders import attention
 
     with (
-        patch.object(trunk, "attend", attention.attend_padded),
-        patch.object(trunk, "keep_noise", keep_noise),
-        patch.object(trunk, "_quantum", lambda _: 1),  # rows are filled up on a CPU only
+        patch.object(attention, "few_launches", lambda _: True),
+        patch.object(attention, "flash_fits", lambda _, dtype, __: dtype == torch.bfloat16),
+        patch.object(attention, "_flash", _flash),
         patch.object(F, "dropout", _dropout),
         patch.object(F, "scaled_dot_product_attention", _attention),
     ):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.encoders.attention import attend, attend_grouped, attend_padded, keep_noise
+from trainables.encoders.attention import attend, attend_fused, attend_grouped, keep_noise
 from trainables.encoders.packing import Packed, pack
 
 
@@ -63,7 +63,7 @@ def plain_attention(query: Tensor, key_value: Tensor, packed: Packed, heads: int
 
 @pytest.mark.parametrize("all_tokens", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("attention", [attend_grouped, attend_padded])
+@pytest.mark.parametrize("attention", [attend_grouped, attend_fused])
 def test_attention_equals_the_plain_computation(
     attention: Callable[..., Tensor], all_tokens: bool, with_bias: bool
 ) -> None:
@@ -104,7 +104,7 @@ def test_attention_dropout_has_the_gradient_of_what_it_computed(all_tokens: bool
     assert torch.autograd.gradcheck(once, inputs)
 
 
-@pytest.mark.parametrize("attention", [attend_grouped, attend_padded])
+@pytest.mark.parametrize("attention", [attend_grouped, attend_fused])
 def test_attention_dropout_drops_probabilities(attention: Callable[..., Tensor]) -> None:
     """Equal scores, values 1: the context is a mean of the noise, with mean 1 and variance p / (1 - p) / length."""
     p, length, copies = 0.3, 5, 4000

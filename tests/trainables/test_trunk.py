@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from toy_encoders import FAMILIES, model_of, sentences
 
+from benchmarks.launches import Launches
+from trainables.encoders import attention
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
@@ -76,6 +78,46 @@ def test_dropout_sits_where_the_library_has_it(family: str) -> None:
     for number in (0, 3):
         ratio = spread(ours[number], packed) / spread(theirs[number], packed)
         assert ratio.tolist() == pytest.approx([1.0] * 3, abs=0.06)
+
+
+@pytest.mark.parametrize("first_tokens_only", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_way_of_accelerators_computes_the_same(
+    family: str, first_tokens_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Projections in one product, a padded grid, dropout as an operator of its own: vectors and all gradients."""
+    model = model_of(family).double()
+    trunk = trunk_of(model)
+    assert trunk is not None
+    packed = pack(sentences(), 16, [2], [3])
+    parameters = [p for n, p in model.named_parameters() if "pooler" not in n]
+    here = trunk.states(packed, (3,), first_tokens_only=first_tokens_only)
+    monkeypatch.setattr(attention, "few_launches", lambda _: True)
+    there = trunk.states(packed, (3,), first_tokens_only=first_tokens_only)
+    torch.testing.assert_close(there[3], here[3], rtol=0, atol=1e-12)
+    for a, b in zip(
+        torch.autograd.grad(weighted(there), parameters), torch.autograd.grad(weighted(here), parameters), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("first_tokens_only", [False, True])
+def test_flash_attention_is_called_as_its_operator_wants(
+    first_tokens_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device PyTorch checks the call and the shapes of everything, forward and backward, without a GPU."""
+    packed = pack(sentences(), 16, [2], [3], "meta")
+    monkeypatch.setattr(attention, "flash_fits", lambda *_: True)
+    shapes = ((len(packed), 32), (len(packed.ids), 64)) if first_tokens_only else ((len(packed.ids), 96),)
+    given = [torch.empty(s, dtype=torch.bfloat16, device="meta", requires_grad=True) for s in shapes]
+    with Launches() as counted:
+        context = (attention.attend if first_tokens_only else attention.attend_joint)(*given, packed, 4, 0.1)
+        context.sum().backward()
+    assert counted.counts["_flash_attention_forward"] == counted.counts["_flash_attention_backward"] == 1
+    assert context.shape == (shapes[0][0], 32)
+    for tensor in given:
+        assert tensor.grad is not None
+        assert (tensor.grad.shape, tensor.grad.dtype) == (tensor.shape, torch.bfloat16)
 
 
 def test_other_families_are_left_alone() -> None:

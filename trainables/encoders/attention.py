@@ -1,13 +1,16 @@
 """Attention of packed sentences, each over its own tokens, and dropout's noise.
 
-Groups of sentences of equal length on the CPU, where a group is one batched product; one padded
-`scaled_dot_product_attention` on accelerators, where kernel launches cost more than padding.
+Groups of sentences of equal length on the CPU, where a group is one batched product. On accelerators, where kernel
+launches cost more than padding, one kernel: flash attention over sentences of any lengths where the card, the type and
+the family allow it, else `scaled_dot_product_attention` over a padded grid.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainables.encoders.packing import Packed
+
+log = logging.getLogger(__name__)
+FLASH_FROM = (8, 0)  # compute capability: Ampere
+FLASH_WIDTH = 256  # of a head, at most
+FLASH_AGREEMENT = 0.03  # of the largest value: four roundings to bf16
 
 
 def attend(
@@ -31,8 +39,14 @@ def attend(
             where a token does not see another), or None.
     Returns: the context of each query, shaped like `query`.
     """
-    grouped = query.device.type == "cpu"
-    return (attend_grouped if grouped else attend_padded)(query, key_value, packed, heads, dropout, bias)
+    return (attend_fused if few_launches(query.device) else attend_grouped)(
+        query, key_value, packed, heads, dropout, bias
+    )
+
+
+def few_launches(device: torch.device) -> bool:
+    """Whether a device computes while the host goes on, so that what counts is how many kernels it is handed."""
+    return device.type != "cpu"
 
 
 def attend_grouped(
@@ -60,22 +74,100 @@ def attend_grouped(
     )
 
 
-def attend_padded(
+def attend_fused(
     query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """`attend` by one fused kernel over a padded grid (accelerators)."""
-    n, width = len(packed), query.shape[1] // heads
+    """`attend` by one kernel (accelerators)."""
+    width = query.shape[1] // heads
+    if bias is None and flash_fits(query.device, query.dtype, width):
+        key, value = key_value.view(-1, 2, heads, width).unbind(1)
+        return _flash(query.view(-1, heads, width), key, value, packed, dropout)
+    n = len(packed)
     all_tokens = len(query) != n
     key, value = packed.pad(key_value).view(n, -1, 2, heads, width).permute(2, 0, 3, 1, 4)
-    asked = packed.pad(query) if all_tokens else query[:, None]
+    asked = (packed.pad(query) if all_tokens else query[:, None]).view(n, -1, heads, width).transpose(1, 2)
+    return _padded(asked, key, value, packed, dropout, bias, all_tokens)
+
+
+def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+    """`attend_fused` of every token, for (T, 3H) queries, then keys, then values."""
+    width = qkv.shape[1] // heads // 3
+    if bias is None and flash_fits(qkv.device, qkv.dtype, width):
+        query, key, value = qkv.view(-1, 3, heads, width).unbind(1)
+        return _flash(query, key, value, packed, dropout)
+    query, key, value = packed.pad(qkv).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
+    return _padded(query, key, value, packed, dropout, bias, all_tokens=True)
+
+
+@cache
+def flash_fits(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether PyTorch's flash attention computes heads of this width on this device; looked at once per process."""
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and width % 8 == 0
+        and width <= FLASH_WIDTH
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= FLASH_FROM
+        and flash_agrees(device, dtype, width)
+    )
+
+
+def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether flash attention runs and gives what the padded grid gives, gradients too; a warning when it does not."""
+    lengths, heads = np.array([1, 2, 5, 5, 19]), 2
+    packed = Packed(torch.zeros(int(lengths.sum()), dtype=torch.long, device=device), lengths, np.arange(len(lengths)))
+    own = torch.Generator().manual_seed(0)  # the trial's own noise stays as it is
+    qkv = torch.randn(len(packed.ids), 3, heads, width, generator=own).to(device, dtype).requires_grad_()
+    seed = torch.randn(len(packed.ids), heads * width, generator=own).to(device, dtype)
+    try:
+        with torch.enable_grad():
+            query, key, value = packed.pad(qkv.flatten(1)).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
+            asked, given, read = qkv.unbind(1)
+            outs = _flash(asked, given, read, packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
+            (ours, theirs), (grad, other) = outs, [torch.autograd.grad(out, qkv, seed)[0] for out in outs]
+        worst = max(
+            float((a - b).abs().max() / b.abs().max()) for a, b in ((ours.detach(), theirs.detach()), (grad, other))
+        )
+        problem = "" if worst <= FLASH_AGREEMENT else f"differs by {worst:.1e} from attention over a padded grid"
+    except (RuntimeError, NotImplementedError) as error:
+        problem = f"failed ({str(error).splitlines()[0]})"
+    if problem:
+        log.warning("flash attention of %s heads of %d on %s %s: padded attention it is", dtype, width, device, problem)
+    return not problem
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float) -> Tensor:
+    """(T or N, heads, d) queries, (T, heads, d) keys and values; no padding and no mask.
+
+    The operator itself, since `torch.nn.attention.varlen` has no dropout.
+    """
+    all_tokens = len(query) != len(packed)
+    context, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        packed.ends if all_tokens else packed.ends_of_first,
+        packed.ends,
+        packed.longest if all_tokens else 1,
+        packed.longest,
+        dropout,
+        False,
+        False,
+    )
+    return cast(Tensor, context).flatten(1)
+
+
+def _padded(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float, bias: Tensor | None, all_tokens: bool
+) -> Tensor:
+    """(N, heads, longest or 1, d) queries, (N, heads, longest, d) keys and values on a padded grid."""
     mask = packed.mask[:, None, None]
     if bias is not None:
         scores = bias if all_tokens else bias[:, :1]
         mask = scores.to(query.dtype)[None].masked_fill(~mask, -torch.inf)
-    context = F.scaled_dot_product_attention(
-        asked.view(n, -1, heads, width).transpose(1, 2), key, value, attn_mask=mask, dropout_p=dropout
-    )
-    context = context.transpose(1, 2).reshape(-1, heads * width)
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    context = context.transpose(1, 2).reshape(-1, query.shape[1] * query.shape[3])
     return context.index_select(0, packed.slots) if all_tokens else context
 
 
@@ -198,8 +290,6 @@ def keep_noise(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     p is rounded to 1/65536 and the factor is that of the rounded p, so that the mean is exactly 1. Four times as fast
     as `F.dropout` on a CPU, where drawing a float per element costs more than the layer that follows.
     """
-    if like.device.type != "cpu":
-        return F.dropout(like.new_ones(*shape), p)
     size = int(np.prod(shape))
     draws = torch.empty(size // 4 + 1, dtype=torch.int64).random_(-(2**63), None)
     dropped = round(p * 2**16)

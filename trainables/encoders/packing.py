@@ -83,6 +83,16 @@ class Packed:
         return self._tensor(self.lengths)
 
     @cached_property
+    def ends(self) -> Tensor:
+        """(N + 1,) int32: 0, then the number of the token after each sentence, on the device."""
+        return self._tensor(np.append(0, np.cumsum(self.lengths)).astype(np.int32))
+
+    @cached_property
+    def ends_of_first(self) -> Tensor:
+        """(N + 1,) int32 `ends`, were every sentence its first token."""
+        return self._tensor(np.arange(len(self) + 1, dtype=np.int32))
+
+    @cached_property
     def slots(self) -> Tensor:
         """(T,) place of each token in a padded (N, longest) grid laid out flat."""
         return self.sentence * self.longest + self.positions

@@ -17,8 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from trainables.encoders import attention
 from trainables.encoders.adapters import added
-from trainables.encoders.attention import attend, keep_noise
+from trainables.encoders.attention import keep_noise
+from trainables.encoders.joined import joined
 from trainables.encoders.packing import Packed
 
 ChangeEmbeddings = Callable[[Tensor], Tensor]  # (T, H) output of the embedding layer in packed order -> (T, H)
@@ -83,16 +85,22 @@ class Trunk:
         assert not first_tokens_only or tuple(wanted) == (last,), wanted
         kind = packed.ids.device.type
         lower = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        filler = 0 if lower is None or kind != "cpu" else -len(packed.ids) % _quantum(len(packed.ids))
+        filler = (
+            0
+            if lower is None or attention.few_launches(packed.ids.device)
+            else -len(packed.ids) % _quantum(len(packed.ids))
+        )
         bias = None if self.relative is None else self.relative(packed.longest)
         with torch.autocast(kind, enabled=False):
-            ids, positions = F.pad(packed.ids, (0, filler)), F.pad(packed.positions, (0, filler))
-            x = self.words(ids) + self.positions(positions + self.first_position)
+            ids, positions = packed.ids, packed.positions + self.first_position
+            if filler:
+                ids, positions = F.pad(ids, (0, filler)), F.pad(positions, (0, filler), value=self.first_position)
+            x = self.words(ids) + self.positions(positions)
             if self.token_types is not None:
                 x = x + self.token_types.weight[0]
             x = _drop(self.norm(x), dropout)
             if change is not None:
-                x = F.pad(change(x[: len(packed.ids)]), (0, 0, 0, filler))
+                x = F.pad(change(x[: len(packed.ids)]), (0, 0, 0, filler)) if filler else change(x)
             found = {0: x}
             for number, layer in enumerate(self.layers, 1):
                 given = (layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)
@@ -100,7 +108,7 @@ class Trunk:
                 x = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
                 if number in wanted:
                     found[number] = x
-        return {number: found[number][: len(packed.ids)] for number in wanted}
+        return {n: found[n][: len(packed.ids)] if filler else found[n] for n in wanted}
 
     def _block(
         self,
@@ -113,27 +121,39 @@ class Trunk:
         lower: torch.dtype | None,
     ) -> Tensor:
         low = x if lower is None else x.to(lower)
-        key_value = F.linear(
-            low,
-            torch.cat([layer.key.weight, layer.value.weight]).to(low.dtype),
-            torch.cat([layer.key.bias, layer.value.bias]).to(low.dtype),
-        )
-        if (to_key := added(layer.key, low)) is not None or hasattr(layer.value, "lora_A"):
-            to_value = added(layer.value, low)
-            none = torch.zeros(1, dtype=low.dtype, device=low.device).expand(len(low), key_value.shape[1] // 2)
-            key_value = key_value + torch.cat([none if d is None else d for d in (to_key, to_value)], 1)
-        if first_only:
-            x, low = x.index_select(0, packed.first), low.index_select(0, packed.first)
-        context = attend(_linear(layer.query, low), key_value, packed, self.heads, dropout, bias)
-        x = layer.attention_norm(_drop_add(_linear(layer.out, context), x, dropout if layer.out_dropout else 0.0))
-        wide = layer.activation(_linear(layer.widen, x.to(low.dtype)))
-        return cast(Tensor, layer.norm(_drop_add(_linear(layer.narrow, wide), x, dropout)))
+        together = attention.few_launches(x.device) and not first_only
+        projections = [[layer.query, layer.key, layer.value]] if together else [[layer.query], [layer.key, layer.value]]
+        groups = [*projections, [layer.out], [layer.widen], [layer.narrow]]
+        *inner, out, widen, narrow = [
+            _Product(group, *weights) for group, weights in zip(groups, joined(groups, low.dtype), strict=True)
+        ]
+        if together:
+            context = attention.attend_joint(inner[0](low), packed, self.heads, dropout, bias)
+        else:
+            key_value = inner[1](low)
+            if first_only:
+                x, low = x.index_select(0, packed.first), low.index_select(0, packed.first)
+            context = attention.attend(inner[0](low), key_value, packed, self.heads, dropout, bias)
+        x = layer.attention_norm(_drop_add(out(context), x, dropout if layer.out_dropout else 0.0))
+        wide = layer.activation(widen(x.to(low.dtype)))
+        return cast(Tensor, layer.norm(_drop_add(narrow(wide), x, dropout)))
 
 
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    out = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
-    more = added(layer, x)
-    return out if more is None else out + more
+@dataclass(frozen=True)
+class _Product:
+    """Layers that read the same input as one matrix product, and what their adapters add."""
+
+    layers: Sequence[nn.Linear]
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = F.linear(x, self.weight, self.bias)
+        more = [added(layer, x) for layer in self.layers]
+        if all(part is None for part in more):
+            return out
+        none = [x.new_zeros(1).expand(len(x), len(layer.weight)) for layer in self.layers]
+        return out + torch.cat([none[n] if part is None else part for n, part in enumerate(more)], 1)
 
 
 def _quantum(tokens: int) -> int:
@@ -145,11 +165,15 @@ def _quantum(tokens: int) -> int:
 
 
 def _drop(x: Tensor, p: float) -> Tensor:
+    if attention.few_launches(x.device):
+        return F.dropout(x, p)
     return x * keep_noise(x.shape, p, x) if p else x
 
 
 def _drop_add(x: Tensor, residual: Tensor, p: float) -> Tensor:
-    """Residual sum in the residual's type: in bf16 the factor 1 / (1 - p) alone would be off by 0.2 %."""
+    """Residual sum in the residual's type. A noise kept in bf16 would be off by 0.2 % in its factor 1 / (1 - p)."""
+    if attention.few_launches(x.device):
+        return residual + F.dropout(x, p)  # one kernel each; the factor is float32 inside
     x = x.to(residual.dtype)
     return torch.addcmul(residual, x, keep_noise(x.shape, p, x)) if p else x + residual
 
