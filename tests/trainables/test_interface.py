@@ -54,6 +54,23 @@ def test_vectors_and_all_gradients_equal_the_padded_pass(family: str, both_ways:
 
 
 @pytest.mark.parametrize("family", ["modernbert", "qwen3"])
+def test_a_pass_in_bf16_is_that_of_float32_up_to_rounding(family: str) -> None:
+    """Rotated queries are float32 there, whatever the precision of the layers."""
+    model: Any = make_model(tiny(family), 0.0).train()
+    way = interface_of(model)
+    assert way is not None
+    parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
+    exact = way.states(batch(), (2,))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = way.states(batch(), (2,))
+    gradients = [torch.autograd.grad(weighted(states), parameters, allow_unused=True) for states in (low, exact)]
+    pairs = [(low[2], exact[2]), *((a, b) for a, b in zip(*gradients, strict=True) if a is not None and b is not None)]
+    assert len(pairs) > 10
+    for a, b in pairs:
+        assert float((a - b).detach().norm()) <= 0.05 * float(b.detach().norm())
+
+
+@pytest.mark.parametrize("family", ["modernbert", "qwen3"])
 def test_attention_dropout_is_p(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Tensor] = []
     original = attention.keep_noise

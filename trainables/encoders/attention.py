@@ -68,10 +68,9 @@ def attend_grouped(
         squares = packed.lengths if len(query) == len(packed) else packed.lengths**2
         noise = keep_noise((heads * int(squares.sum()),), dropout, query)
     bias = bias if bias is None else bias.to(query.dtype)
-    return cast(
-        Tensor,
-        _GroupedAttention.apply(query, key_value, bias, noise, packed, heads),  # type: ignore[no-untyped-call]
-    )
+    with torch.autocast("cpu", enabled=False):  # a library's layers call from inside of one, with float32 rotations
+        context = _GroupedAttention.apply(query, key_value, bias, noise, packed, heads)  # type: ignore[no-untyped-call]
+    return cast(Tensor, context)
 
 
 def attend_fused(
