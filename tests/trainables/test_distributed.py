@@ -12,6 +12,7 @@ from torch import multiprocessing
 from trainables.contract.knobs import build
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.load import load_encoder
+from trainables.encoders.words_in_use import WordsInUse
 from trainables.methods.method import Batch, Examples, load_method
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.costly
 CONFIG = SimcseConfig(dropout=0.0)
 BATCH = Batch(np.arange(21))  # odd: the shares differ
 BASELINES = ("esimcse", "whitening", "diffcse")  # with more than a shared loss and a head
+PARTLY = {  # of the encoder is trained: adapters, or the rows of the words in use
+    "adapters": {"lora.rank": 4, "head": "mlp_bn"},
+    "adapters in pieces": {"lora.rank": 4, "micro_batch": 4},
+    "words in use": {},
+}
 
 
 def gradients(world: World, micro_batch: int = len(BATCH)) -> dict[str, torch.Tensor]:
@@ -66,13 +72,16 @@ def test_two_workers_equal_one_device(tmp_path):
         assert result["agreed"] == "prune"
 
 
-def two_steps(method_name: str, world: World) -> dict[str, torch.Tensor]:
+def two_steps(method_name: str, world: World, case: str = "") -> dict[str, torch.Tensor]:
     """Parameters' gradients of the second step and buffers after it, as the loop makes a step."""
     method = load_method(method_name)
     values = {"dropout": 0.0, "batch_size": len(BATCH)} if method.loss is not None else {}
-    config = build(method.declaration.config, values)
+    config = build(method.declaration.config, values | PARTLY.get(case, {}))
     network = method.network(config, load_encoder("builtin:tiny"), 0)
     network.train()
+    if case == "words in use":
+        network.keep_words([np.arange(10, 70)])
+        assert any(isinstance(part, WordsInUse) for part in network.modules())
     texts = [np.arange(10 + i, 16 + i + i % 4, dtype=np.int32) for i in range(2 * len(BATCH))]
     starts = np.cumsum([0, *map(len, texts)])
     examples = Examples({"sentence": TokenColumn(np.concatenate(texts), starts)})
@@ -83,11 +92,14 @@ def two_steps(method_name: str, world: World) -> dict[str, torch.Tensor]:
         share = {role: rows[mine] for role, rows in whole.items()}
         network.zero_grad()
         with torch.set_grad_enabled(method.loss is not None):
-            pooled = network.encode(share)
+            pooled, carry = network.encode(share), lambda: None
+            if config.micro_batch:
+                pooled, carry = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
             z = network.project({role: world.gather(v) for role, v in pooled.items()})
             if method.loss is not None:
                 total, own = method.loss(z, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
+                carry()
                 world.reduce_gradients(network)
                 with torch.no_grad():  # so that what follows the weights has something to follow
                     for p in network.parameters():
@@ -118,6 +130,27 @@ def test_two_workers_with_a_queue_with_sums_and_with_a_discriminator(tmp_path):
                 assert difference < 1e-4, (name, key)
     assert int(first["esimcse"]["queued"]) == 2 * len(BATCH)
     assert int(first["whitening"]["seen"]) == 2 * len(BATCH)
+
+
+def partly_worker(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.save({case: two_steps("simcse", World(rank, 2), case) for case in PARTLY}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_workers_with_adapters_and_with_words_in_use(tmp_path):
+    multiprocessing.spawn(partly_worker, args=(str(tmp_path),), nprocs=2)
+    results = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    for case in PARTLY:
+        expected = two_steps("simcse", World(), case)
+        trained = [key for key in expected if "lora_A" in key or "table.weight" in key]
+        assert trained
+        assert all(float(expected[key].norm()) > 0 for key in trained)
+        for result in results:
+            assert result[case].keys() == expected.keys()
+            for key, value in expected.items():
+                apart = (result[case][key].double() - value.double()).norm()
+                assert apart < 1e-4 * value.double().norm().clamp_min(1e-3), (case, key)
 
 
 def test_shares_cover_the_batch():
