@@ -1,8 +1,9 @@
-"""An S3 server on this machine's loopback."""
+"""An S3 server on this machine's loopback, and the example of a method from outside."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,3 +35,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     yield client
     server.stop()
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """The example's two files, outside the repository."""
+    for name in ("dcl.py", "dcl.yaml"):
+        shutil.copy(Path(__file__).parents[2] / "docs" / "examples" / name, tmp_path / name)
+    return tmp_path

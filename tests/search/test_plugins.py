@@ -1,12 +1,10 @@
-"""A method and an evaluation from outside: found, checked, sent along, trained, and said in one line when broken."""
+"""A method from outside: found, checked, sent along, trained, and said in one line when broken."""
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,55 +17,20 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from from_outside import EVALUATION, METHOD, errors, trained
 
 from search.cli.main import main
 from search.remote.bundle import make_bundle
-from search.space import SpaceError, load_space, smoke, space_from
+from search.space import load_space, smoke, space_from
 from search.space.outside import changed
-from trainables.contract import registry
 from trainables.contract.registry import declared
 from trainables.contract.spec import TrialSpec
 from trainables.methods.method import load_method
-from trainables.training.trial import run_trial
 
 pytestmark = pytest.mark.costly
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "docs" / "examples"
 SHORT = ("--set", "search.trials=2", "--set", "smoke.train={max_examples: 400, eval_examples: 200}")
-METHOD = (EXAMPLES / "dcl.py").read_text(encoding="utf-8")
-EVALUATION = '''
-"""How well length is told from the vectors, and a number of the folder."""
-import numpy as np
-
-from trainables.contract.evaluation import DevEvaluation
-
-TEXTS = ["a b", "a b c", "a b c d e f", "the dog runs in the park"]
-
-
-def evaluate(embed, folder):
-    vectors = embed(TEXTS)
-    assert vectors.dtype == np.float32 and len(vectors) == len(TEXTS)
-    spread = float(np.std(vectors @ vectors.T))
-    return {"spread": spread, "given": float((folder / "number.txt").read_text())}
-
-
-EVALUATION = DevEvaluation(name="lengths", metrics=("spread", "given"), evaluate=evaluate)
-'''
-
-
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """The example's two files, outside the repository."""
-    for name in ("dcl.py", "dcl.yaml"):
-        shutil.copy(EXAMPLES / name, tmp_path / name)
-    return tmp_path
-
-
-def errors(path: Path) -> list[str]:
-    with pytest.raises(SpaceError) as caught:
-        load_space(path)
-    return str(caught.value).splitlines()
 
 
 def test_the_example_is_the_paper_s_formula(outside):
@@ -183,24 +146,6 @@ def test_an_edited_file_is_read_anew(outside):
     assert load_space(outside / "dcl.yaml").base["decoupled"] is False
 
 
-def trained(space: Any, folder: Path) -> tuple[Any, list[Any]]:
-    """A trial of the space in a process that knows nothing of its plugins, as a Ray worker."""
-    spec = TrialSpec(
-        method=space.method,
-        encoder=space.encoder,
-        data=yaml.safe_load(space.to_yaml())["data"],
-        metric=space.metric.name,
-        params={**space.base, "max_examples": 64, "batch_size": 16, "eval_examples": 32},
-        folder=str(folder),
-        plugins=space.plugins,
-    )
-    spec = TrialSpec.from_dict(copy.deepcopy(spec.to_dict()))
-    registry._methods.clear()
-    registry._evaluations.clear()
-    seen: list[Any] = []
-    return run_trial(spec, lambda e: seen.append(e) or "go"), seen  # type: ignore[func-returns-value]
-
-
 def test_a_trial_carries_its_method(outside):
     space = load_space(outside / "dcl.yaml")
     (outside / "dcl.py").unlink()
@@ -212,78 +157,6 @@ def test_a_trial_carries_its_method(outside):
 def test_a_specification_of_before_there_were_plugins_loads():
     old = {"method": "simcse", "encoder": "builtin:tiny", "data": {}, "metric": "builtin_dev", "folder": "x"}
     assert TrialSpec.from_dict(old).plugins == ()
-
-
-def test_an_evaluation_from_outside_selects(outside):
-    (outside / "lengths.py").write_text(EVALUATION)
-    (outside / "number.txt").write_text("0.25")
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
-    text = text.replace("builtin_dev", "'mean(spread_dev,given_dev)'")
-    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{lengths: {outside}}}}}"))
-    space = load_space(path)
-    assert space.metric.name == "mean(spread_dev,given_dev)"
-    assert smoke(space).metric.name == space.metric.name
-    outcome, seen = trained(space, outside / "trial")
-    assert outcome.stop == "completed", outcome.traceback
-    metrics = seen[-1].metrics
-    assert {"builtin_dev", "spread_dev", "given_dev"} <= metrics.keys()
-    assert metrics["given_dev"] == 0.25
-    assert seen[-1].value == pytest.approx((metrics["spread_dev"] + 0.25) / 2)
-    assert "untrained_mean(spread_dev,given_dev)" in seen[0].metrics
-
-
-def test_evaluators_of_sentence_transformers_select(outside):
-    """The example's stand-in gives every evaluator what the model itself would give it, and its values are tracked."""
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    from sentence_transformers import evaluation as st
-    from toy_encoders import save
-
-    shutil.copy(EXAMPLES / "st_evaluator.py", outside)
-    rows = [("the cat runs", "a cat runs", "green bird"), ("a dog sleeps", "the dog sleeps on the mat", "red mat"),
-            ("blue bird", "the blue bird runs", "a dog")]  # fmt: skip
-    (outside / "triplets.tsv").write_text("\n".join("\t".join(row) for row in rows) + "\n")
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, st_evaluator.py]").replace("builtin_dev", "triplets_dev")
-    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{triplets: {outside}}}}}"))
-    outcome, seen = trained(load_space(path), outside / "trial")
-    assert outcome.stop == "completed", outcome.traceback
-    assert seen[-1].value == seen[-1].metrics["triplets_dev"]
-    assert 3 * seen[-1].value == pytest.approx(round(3 * seen[-1].value), abs=1e-5)  # three triplets
-
-    encoded: Any = {}
-    exec((outside / "st_evaluator.py").read_text(), encoded)
-    model = sentence_transformers.SentenceTransformer(str(save("bert", outside / "model")), device="cpu")
-    ours = encoded["Encoded"](lambda texts: model.encode(texts))
-    first, second, third = (list(column) for column in zip(*rows, strict=True))
-    corpus = {str(i): text for i, text in enumerate(second + third)}
-    for evaluator in (
-        st.TripletEvaluator(first, second, third),
-        st.EmbeddingSimilarityEvaluator(first + first, second + third, [1.0, 0.9, 0.8, 0.1, 0.3, 0.2]),
-        st.BinaryClassificationEvaluator(first + first, second + third, [1, 1, 1, 0, 0, 0]),
-        st.InformationRetrievalEvaluator({"q": first[0]}, corpus, {"q": {"0"}}),
-    ):
-        theirs = evaluator(model)
-        assert evaluator(ours) == pytest.approx(theirs, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("evaluations: {length: null}", "data.evaluations: unknown evaluation 'length'; did you mean 'lengths'?"),
-        ("evaluations: 3", "data.evaluations: expected names, or a mapping of name to a folder or null"),
-        ("evaluations: [lengths]", ""),
-    ],
-)
-def test_mistakes_about_evaluations(outside, data, message):
-    (outside / "lengths.py").write_text(EVALUATION)
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
-    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], {data}}}"))
-    if message:
-        assert any(message in line for line in errors(path))
-    else:
-        assert load_space(path).data.evaluations == {"lengths": None}
 
 
 def distribution(folder: Path, name: str = "dcl") -> Path:

@@ -1,0 +1,60 @@
+"""For the tests of methods and evaluations from outside: one of each, and a trial that knows neither."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from search.space import SpaceError, load_space
+from trainables.contract import registry
+from trainables.contract.spec import TrialSpec
+from trainables.training.trial import run_trial
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+METHOD = (EXAMPLES / "dcl.py").read_text(encoding="utf-8")
+EVALUATION = '''
+"""How well length is told from the vectors, and a number of the folder."""
+import numpy as np
+
+from trainables.contract.evaluation import DevEvaluation
+
+TEXTS = ["a b", "a b c", "a b c d e f", "the dog runs in the park"]
+
+
+def evaluate(embed, folder):
+    vectors = embed(TEXTS)
+    assert vectors.dtype == np.float32 and len(vectors) == len(TEXTS)
+    spread = float(np.std(vectors @ vectors.T))
+    return {"spread": spread, "given": float((folder / "number.txt").read_text())}
+
+
+EVALUATION = DevEvaluation(name="lengths", metrics=("spread", "given"), evaluate=evaluate)
+'''
+
+
+def errors(path: Path) -> list[str]:
+    with pytest.raises(SpaceError) as caught:
+        load_space(path)
+    return str(caught.value).splitlines()
+
+
+def trained(space: Any, folder: Path) -> tuple[Any, list[Any]]:
+    """A trial of the space in a process that knows nothing of its plugins, as a Ray worker."""
+    spec = TrialSpec(
+        method=space.method,
+        encoder=space.encoder,
+        data=yaml.safe_load(space.to_yaml())["data"],
+        metric=space.metric.name,
+        params={**space.base, "max_examples": 64, "batch_size": 16, "eval_examples": 32},
+        folder=str(folder),
+        plugins=space.plugins,
+    )
+    spec = TrialSpec.from_dict(copy.deepcopy(spec.to_dict()))
+    registry._methods.clear()
+    registry._evaluations.clear()
+    seen: list[Any] = []
+    return run_trial(spec, lambda e: seen.append(e) or "go"), seen  # type: ignore[func-returns-value]

@@ -1,0 +1,85 @@
+"""An evaluation from outside: checked, selected by, tracked; sentence-transformers' evaluators as one."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from from_outside import EVALUATION, EXAMPLES, errors, trained
+
+from search.space import load_space, smoke
+
+pytestmark = pytest.mark.costly
+
+
+def test_an_evaluation_from_outside_selects(outside):
+    (outside / "lengths.py").write_text(EVALUATION)
+    (outside / "number.txt").write_text("0.25")
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
+    text = text.replace("builtin_dev", "'mean(spread_dev,given_dev)'")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{lengths: {outside}}}}}"))
+    space = load_space(path)
+    assert space.metric.name == "mean(spread_dev,given_dev)"
+    assert smoke(space).metric.name == space.metric.name
+    outcome, seen = trained(space, outside / "trial")
+    assert outcome.stop == "completed", outcome.traceback
+    metrics = seen[-1].metrics
+    assert {"builtin_dev", "spread_dev", "given_dev"} <= metrics.keys()
+    assert metrics["given_dev"] == 0.25
+    assert seen[-1].value == pytest.approx((metrics["spread_dev"] + 0.25) / 2)
+    assert "untrained_mean(spread_dev,given_dev)" in seen[0].metrics
+
+
+def test_evaluators_of_sentence_transformers_select(outside):
+    """The example's stand-in gives every evaluator what the model itself would give it, and its values are tracked."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import evaluation as st
+    from toy_encoders import save
+
+    shutil.copy(EXAMPLES / "st_evaluator.py", outside)
+    rows = [("the cat runs", "a cat runs", "green bird"), ("a dog sleeps", "the dog sleeps on the mat", "red mat"),
+            ("blue bird", "the blue bird runs", "a dog")]  # fmt: skip
+    (outside / "triplets.tsv").write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, st_evaluator.py]").replace("builtin_dev", "triplets_dev")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{triplets: {outside}}}}}"))
+    outcome, seen = trained(load_space(path), outside / "trial")
+    assert outcome.stop == "completed", outcome.traceback
+    assert seen[-1].value == seen[-1].metrics["triplets_dev"]
+    assert 3 * seen[-1].value == pytest.approx(round(3 * seen[-1].value), abs=1e-5)  # three triplets
+
+    encoded: Any = {}
+    exec((outside / "st_evaluator.py").read_text(), encoded)
+    model = sentence_transformers.SentenceTransformer(str(save("bert", outside / "model")), device="cpu")
+    ours = encoded["Encoded"](lambda texts: model.encode(texts))
+    first, second, third = (list(column) for column in zip(*rows, strict=True))
+    corpus = {str(i): text for i, text in enumerate(second + third)}
+    for evaluator in (
+        st.TripletEvaluator(first, second, third),
+        st.EmbeddingSimilarityEvaluator(first + first, second + third, [1.0, 0.9, 0.8, 0.1, 0.3, 0.2]),
+        st.BinaryClassificationEvaluator(first + first, second + third, [1, 1, 1, 0, 0, 0]),
+        st.InformationRetrievalEvaluator({"q": first[0]}, corpus, {"q": {"0"}}),
+    ):
+        theirs = evaluator(model)
+        assert evaluator(ours) == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("evaluations: {length: null}", "data.evaluations: unknown evaluation 'length'; did you mean 'lengths'?"),
+        ("evaluations: 3", "data.evaluations: expected names, or a mapping of name to a folder or null"),
+        ("evaluations: [lengths]", ""),
+    ],
+)
+def test_mistakes_about_evaluations(outside, data, message):
+    (outside / "lengths.py").write_text(EVALUATION)
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
+    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], {data}}}"))
+    if message:
+        assert any(message in line for line in errors(path))
+    else:
+        assert load_space(path).data.evaluations == {"lengths": None}
