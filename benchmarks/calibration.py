@@ -23,10 +23,11 @@ import click
 import numpy as np
 
 from analysis.statistics.correlation import Floats
-from analysis.statistics.league import duel
+from analysis.statistics.duels import expected_duel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "analysis"))
 from simulate import Outcome, World, simulate  # type: ignore[import-not-found]  # of the tests, found by path
+from simulate_duel import simulate_duel  # type: ignore[import-not-found]
 
 MEANS = ("claimed", "false", "right", "named_best", "covers", "covers_gain", "error", "naive", "gain_error")
 DECILES = 10
@@ -144,8 +145,28 @@ def duels(count: int, seed: int) -> str:
     lines = []
     for kind, draw in kinds.items():
         rng = np.random.default_rng(seed)
-        found = [duel("a", draw(rng, 100), "b", draw(rng, 10), 10).p_value < 0.05 for _ in range(count)]
+        found = [expected_duel("a", draw(rng, 100), "b", draw(rng, 10), 10).p_value < 0.05 for _ in range(count)]
         lines.append(f"{kind}: {100 * np.mean(found):.1f} % of {count:,}")
+    return "\n".join(lines)
+
+
+def confirmed_duels(count: int, seed: int) -> str:
+    """Duels of what two searches of one method found, confirmed: how often significant, how often of the worse one."""
+    plain, lines = World(points=10, seeds=3), []
+    cells = [replace(plain, points=n) for n in (5, 10, 30)] + [replace(plain, sd=sd) for sd in (0.2, 1.5)]
+    cells += [replace(plain, noise=noise) for noise in ("unequal", "tails")] + [replace(plain, pairs=400)]
+    cells += [replace(plain, shape="spread", points=n) for n in (5, 10, 30)]
+    for world, longer in [*((cell, 1) for cell in cells), (replace(plain, shape="spread"), 2)]:
+        rng = np.random.default_rng([seed, zlib.crc32(name(world).encode())])
+        found = [one for one in (simulate_duel(world, rng, longer) for _ in range(count)) if one]
+        claimed = np.array([duel.p_value < 0.05 for duel, _ in found])
+        wrong = np.array([duel.difference * truth <= 0 for duel, truth in found])
+        covers = np.mean([duel.low <= truth <= duel.high for duel, truth in found])
+        half = 50 * np.mean([duel.high - duel.low for duel, _ in found])
+        what = f"{longer * world.points} against {name(world)}, {world.seeds} seeds"
+        shares = (100 * np.mean(claimed), 100 * np.mean(claimed & wrong), 100 * covers)
+        said = "significant {:.1f} %, of the worse {:.1f} %, covered {:.1f} %".format(*shares)
+        lines.append(f"{what}: {said}, +-{half:.2f}, n {len(found):,}")
     return "\n".join(lines)
 
 
@@ -159,7 +180,7 @@ def duels(count: int, seed: int) -> str:
 def main(studies: int, seed: int, cells: str, part: str, self_duels: int, out: Path | None) -> None:
     """Measure the cells that are not in the file yet, and print all."""
     if self_duels:
-        click.echo(duels(self_duels, seed))
+        click.echo(f"{duels(self_duels, seed)}\n\n{confirmed_duels(self_duels // 2, seed)}")
         return
     out = out or Path(__file__).parent / "results" / "calibration.jsonl"
     out.parent.mkdir(exist_ok=True)

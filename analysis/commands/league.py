@@ -72,6 +72,7 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
         {
             "first": duel.first,
             "second": duel.second,
+            "of": duel.of,
             "difference": number(duel.difference, "+"),
             "interval": f"{number(duel.low, '+')} to {number(duel.high, '+')}",
             "p": f"{duel.p_value:.2g}",
@@ -81,5 +82,12 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
     ]
     click.echo(f"{found.metric.name}, methods at an equal budget of {found.budget} trials.\n")
     click.echo(f"{text_table(rows)}\n\n{text_table(duels)}")
+    kinds = {duel.of for duel in found.duels}
+    if core.CONFIRMED in kinds:
+        click.echo(
+            "\nConfirmed bests: the two configurations found, over fresh seeds and dev pairs; not other searches."
+        )
+    if core.EXPECTED in kinds:
+        click.echo(f"\nExpected best: what {found.budget} trials of a method find; far apart only with many trials.")
     for line in left_out:
         click.echo(f"Left out: {line}")

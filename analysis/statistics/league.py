@@ -2,8 +2,8 @@
 
 A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every method is valued at the number
 of configurations that the least searched one has tried: its best as if the search had ended there, and the expected
-best of that many of all its configurations. Duels compare the latter, over what other searches would have found: at a
-common budget the luck of picking and of the dev set is in both sides alike.
+best of that many of all its configurations. Duels compare the former where both were confirmed on fresh seeds, else the
+latter (`duels`).
 """
 
 from __future__ import annotations
@@ -14,25 +14,23 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
 
 from analysis.errors import AnalysisError
 from analysis.reading.runs import StoredRun
-from analysis.statistics.correlation import (
-    MIN_VALUES,
-    Floats,
-    expected_best,
-    expected_best_error,
-    expected_best_interval,
-)
+from analysis.statistics.correlation import MIN_VALUES, Floats, expected_best, expected_best_interval
+from analysis.statistics.duels import CONFIRMED, EXPECTED, Duel, confirmed_duel, expected_duel, holm
+from analysis.statistics.pair_noise import pair_noise
 from analysis.statistics.picked import LEVEL
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema
+from search.schema import DEV_SUFFIX, GOLD_SUFFIX
 
+__all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]
 COMPARABLE = ("completed", "pruned")
+LONGEST = 2  # times the budget: what a still longer search confirmed says nothing of its first points
 
 
 @dataclass(frozen=True)
@@ -52,20 +50,6 @@ class Entry:
     high: float
     verdict: Verdict
     seconds: float
-
-
-@dataclass(frozen=True)
-class Duel:
-    """Expected best of `first` minus that of `second` at the common budget, larger is better: LEVEL interval, two-sided
-    p after Holm."""
-
-    first: str
-    second: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    significant: bool
 
 
 @dataclass(frozen=True)
@@ -103,43 +87,72 @@ def league(studies: Sequence[Study]) -> League:
     sign = studies[0].metric.sign
     values = {label: sign * _values(group) for label, group in groups.items()}
     budget = min(len(v) for v in values.values())
-    entries = []
+    bottom, top = studies[0].limits
+    entries, chosen = [], {}
     for label, group in groups.items():
         middle = float(expected_best(values[label], [budget])[0])
         low, high = (float(end[0]) for end in _interval(values[label], budget))
-        bottom, top = sorted((sign * low, sign * high))
-        study, verdict = _best([first_points(study, n) for study, n in _shares(group, budget)])
+        low, high = np.clip(sorted((sign * low, sign * high)), bottom, top)
+        study, verdict = chosen[label] = _best([first_points(study, n) for study, n in _shares(group, budget)])
         seconds = pd.concat([s.trials.loc[s.trials["stop"] == "completed", "seconds"] for s in group]).median()
-        entries.append(
-            Entry(label, study.name, len(values[label]), sign * middle, bottom, top, verdict, float(seconds))
-        )
+        entries.append(Entry(label, study.name, len(values[label]), sign * middle, low, high, verdict, float(seconds)))
     entries.sort(key=lambda entry: -sign * entry.expected_best)
-    duels = [duel(a.label, values[a.label], b.label, values[b.label], budget) for a, b in combinations(entries, 2)]
-    return League(studies[0].metric, budget, entries, _holm(duels))
+    found = []
+    for a, b in combinations([entry.label for entry in entries], 2):
+        if all(chosen[x][1].confirmed and len(values[x]) <= LONGEST * budget for x in (a, b)):
+            one = confirmed_duel(a, chosen[a][1], b, chosen[b][1], further_pairs(*chosen[a], *chosen[b]))
+        else:
+            one = expected_duel(a, values[a], b, values[b], budget)
+        found.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
+    return League(studies[0].metric, budget, entries, holm(found))
 
 
-def duel(first: str, ours: Floats, second: str, theirs: Floats, budget: int) -> Duel:
-    """Welch's t on the expected bests of `budget` configurations; values (n,), larger is better; before Holm.
+def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:
+    """Variance over dev pairs of the difference of two studies' bests, beyond the part in their verdicts' arms.
 
-    p = 1 where one of them has too few values for an error (fewer than three).
+    Scored on the same pairs, what those do to both alike cancels. Otherwise all of both adds; 0 where it is not known.
     """
-    difference = float(expected_best(ours, [budget])[0] - expected_best(theirs, [budget])[0])
-    if min(len(ours), len(theirs)) < MIN_VALUES:
-        return Duel(first, second, difference, -np.inf, np.inf, 1.0, False)
-    (a, df_a), (b, df_b) = (expected_best_error(values, [budget]) for values in (ours, theirs))
-    variances = np.array([float(a[0]) ** 2, float(b[0]) ** 2])
-    variance = max(float(variances.sum()), np.finfo(float).tiny)
-    df = max(variance**2 / max(float((variances**2 / (df_a, df_b)).sum()), np.finfo(float).tiny), min(df_a, df_b))
-    reach = float(stdtrit(df, (1 + LEVEL) / 2)) * variance**0.5
-    p_value = 2 * float(stdtr(df, -abs(difference) / variance**0.5))
-    return Duel(first, second, difference, difference - reach, difference + reach, p_value, False)
+    if ours.pairs is None or theirs.pairs is None:
+        return 0.0
+    inside = (ours.pairs.between + theirs.pairs.between) / 2
+    between = _between(first, ours, second, theirs)
+    return max((ours.pairs.own + theirs.pairs.own if between is None else between) - inside, 0.0)
+
+
+def _between(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float | None:
+    """`PairNoise.between` of two studies' bests; None if they were not scored on the same pairs."""
+    sides = [(study, _run_ids(study, verdict)) for study, verdict in ((first, ours), (second, theirs))]
+    stored = {run_id: study.similarities(run_id) for study, runs in sides for run_id in runs}
+    if first.space.get("data", {}).get("dev") != second.space.get("data", {}).get("dev"):
+        return None
+    for part in first.metric.parts:
+        gold = part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX
+        one, other = ((stored[runs[0]] or {}).get(gold) for _, runs in sides)
+        if one is not None and (other is None or not np.array_equal(one, other)):
+            return None
+    noise = pair_noise(sides[0][1], sides[1][1], first.metric.parts, stored.__getitem__)
+    return None if noise is None else noise.between
+
+
+def _run_ids(study: Study, verdict: Verdict) -> list[str]:
+    (ids,) = study.points.loc[study.points["point"] == verdict.best, "run_ids"]
+    return list(ids)
 
 
 def first_points(study: Study, count: int) -> Study:
-    """The study as if its search had ended after so many evaluated points; confirmations of these stay."""
+    """The study as if its search had ended after so many evaluated points.
+
+    Its confirmations stay if the best of these points is among what was confirmed: others tell of a longer search.
+    """
     value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
     points = study.trials.loc[value, "point"].drop_duplicates()
-    return replace(study, trials=study.trials[study.trials["point"].isin(points[:count])].reset_index(drop=True))
+    cut = replace(study, trials=study.trials[study.trials["point"].isin(points[:count])].reset_index(drop=True))
+    searched = cut.points.dropna(subset="search_value")
+    if len(points) > count and len(searched):
+        best = int((study.metric.sign * searched["search_value"]).argmax())
+        if not searched["confirmed"].iloc[best]:
+            return replace(cut, trials=cut.trials[cut.trials["stage"] != "confirm"].reset_index(drop=True))
+    return cut
 
 
 def _shares(group: Sequence[Study], budget: int) -> list[tuple[Study, int]]:
@@ -173,14 +186,3 @@ def _best(group: Sequence[Study]) -> tuple[Study, Verdict]:
         names = ", ".join(study.name for study in group)
         raise AnalysisError(f"{names}: none of the configurations up to the common budget was completed")
     return max(judged, key=lambda sv: (sv[1].confirmed, sv[0].metric.sign * sv[1].expected))
-
-
-def _holm(duels: Sequence[Duel]) -> list[Duel]:
-    """Step-down adjustment of the p-values for the number of duels (Holm 1979)."""
-    adjusted: dict[int, float] = {}
-    largest = 0.0
-    order = sorted(range(len(duels)), key=lambda i: duels[i].p_value)
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, duels[i].p_value * (len(duels) - place)))
-        adjusted[i] = largest
-    return [replace(d, p_value=adjusted[i], significant=adjusted[i] < 1 - LEVEL) for i, d in enumerate(duels)]

@@ -86,9 +86,14 @@ class Picked:
         scores = -ndtri((places - 0.375) / (self.tried + 0.25))
         return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
 
-    def interval(self, values: Sequence[float]) -> tuple[float, float]:
-        """How far the true value may lie below and above the mean of these values."""
-        common = max(self.own - self.between / 2, 0.0)
+    @property
+    def common(self) -> float:
+        """Variance over dev pairs that the point has in common with others scored on them."""
+        return max(self.own - self.between / 2, 0.0)
+
+    def interval(self, values: Sequence[float], common: float) -> tuple[float, float]:
+        """How far the true value may lie below and above the mean of these values; `common`, or 0 for a comparison with
+        another point scored on the same pairs."""
         variance, df = moderate(values, self.noise.sd**2)
         above = Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
         if not self.confirmed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from analysis.statistics.evaluated import SeedValues
 from analysis.statistics.seed_noise import Prior, learned
@@ -16,9 +17,11 @@ RELATED = 5  # studies of the store that the prior of the seed noise is learned 
 def study_verdict(study: Study) -> Verdict:
     """The verdict over a study of a store, whose other studies of the method and encoder give the prior of the noise.
 
+    Its interval ends where the metric does.
+
     Raises: AnalysisError if no trial has been completed.
     """
-    return judge(
+    verdict = judge(
         study.trials,
         study.points,
         study.metric,
@@ -26,6 +29,8 @@ def study_verdict(study: Study) -> Verdict:
         looks=study.confirmations,
         prior=study_prior(study),
     )
+    bottom, top = study.limits
+    return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top))
 
 
 def study_prior(study: Study) -> Prior:

@@ -67,7 +67,9 @@ class Verdict:
     expected: corrected for having been picked; low, high: its LEVEL interval over seeds and dev pairs.
     naive: the best mean of the search, as one would report it. tried: points evaluated, candidates: those that could be
     named. p_best: probability of being the best candidate; p_best_of_all: of being the best of all tried. looks: how
-    often the figures were looked at that a claim may rest on. gain: None without a baseline, or if that is the best.
+    often the figures were looked at that a claim may rest on. below, above: how far the true value may lie below and
+    above `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None
+    without a baseline, or if that is the best.
     power: which gain could be seen; None without a gain or without repeated seeds.
     """
 
@@ -86,6 +88,8 @@ class Verdict:
     p_best: float
     p_best_of_all: float
     looks: int
+    below: float
+    above: float
     gain: Gain | None
     baseline_is_best: bool
     noise: SeedNoise
@@ -148,8 +152,9 @@ def judged(
     chosen = Chosen(best, picked.unlike, *picked.luck(float(sds[best])))
     believed = posterior(pool.value, sds, ~pool.completed, chosen)
     expected = min(float(believed.mean[best]), observed)
-    below, above = picked.interval(list(values.values()))
+    below, above = picked.interval(list(values.values()), picked.common)
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
+    below, above = picked.interval(list(values.values()), 0.0)
     looked = _looks(looks, picked, seeds)
     gain, strength = None, None
     if baseline is not None and baseline != best:
@@ -170,6 +175,8 @@ def judged(
         p_best=float(believed.probability_best(among)[best]),
         p_best_of_all=float(believed.probability_best(np.ones(len(among), dtype=bool))[best]),
         looks=looked,
+        below=max(expected - observed + below, 0.0),
+        above=observed - expected + above,
         gain=gain,
         baseline_is_best=baseline == best,
         noise=noise,

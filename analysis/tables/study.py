@@ -20,6 +20,7 @@ from analysis.tables.points import points_table
 from analysis.tables.trials import PARAM, add_values, parameter, trials_table, values_at_best
 from search import schema
 from search.schema import BEST_AT_EXAMPLES, best_key
+from trainables.contract.metric_names import retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -59,6 +60,16 @@ class Study:
         content = self.store.artifact(self.stored, schema.SPACE_FILE)
         space = yaml.safe_load(content) if content else {}
         return space if isinstance(space, dict) else {}
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which values the metric lies: [0, 1] for retrieval, [-1, 1] for correlations, endless for others."""
+        data = self.space.get("data") or {}
+        if all(retrieval_measure(part) for part in self.metric.parts):
+            return 0.0, 1.0
+        own = data.get("evaluations") or self.space.get("method") == "script"
+        correlations = data and not own and all(part.endswith(schema.DEV_SUFFIX) for part in self.metric.parts)
+        return (-1.0, 1.0) if correlations else (-np.inf, np.inf)
 
     @property
     def baseline_name(self) -> str:

@@ -18,7 +18,7 @@ from analysis.statistics.correlation import (
     paired_bootstrap,
     spearman_influence,
 )
-from analysis.statistics.league import duel
+from analysis.statistics.duels import expected_duel
 from trainables.evaluation.metrics import spearman
 
 
@@ -124,5 +124,7 @@ def test_what_more_trials_buy_by_hand() -> None:
 def test_a_method_seldom_beats_itself_with_fewer_trials() -> None:
     """At 100 against 10 trials with an exponential upper tail, the hardest that the error allows for."""
     draws = np.random.default_rng(5)
-    found = [duel("a", draws.exponential(size=100), "b", draws.exponential(size=10), 10).p_value for _ in range(600)]
+    found = [
+        expected_duel("a", draws.exponential(size=100), "b", draws.exponential(size=10), 10).p_value for _ in range(600)
+    ]
     assert np.mean(np.array(found) < 0.05) <= 0.05 + 0.018  # two standard errors
