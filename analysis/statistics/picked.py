@@ -86,20 +86,23 @@ class Picked:
         scores = -ndtri((places - 0.375) / (self.tried + 0.25))
         return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
 
-    @property
-    def common(self) -> float:
-        """Variance over dev pairs that the point has in common with others scored on them."""
-        return max(self.own - self.between / 2, 0.0)
-
-    def interval(self, values: Sequence[float], common: float) -> tuple[float, float]:
-        """How far the true value may lie below and above the mean of these values; `common`, or 0 for a comparison with
-        another point scored on the same pairs."""
-        variance, df = moderate(values, self.noise.sd**2)
-        above = Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
+    def interval(self, values: Sequence[float]) -> tuple[float, float]:
+        """How far the true value may lie below and above the mean of these values."""
+        common = max(self.own - self.between / 2, 0.0)
+        above = self.arms(values, common)[1]
         if not self.confirmed:
             return self.below(NORMAL * float(np.sqrt(common))), above
+        return self.arms(values, common, self.candidates)[0], above
+
+    def arms(self, values: Sequence[float], common: float = 0.0, candidates: int = 1) -> tuple[float, float]:
+        """The same for a comparison with another point scored on the same pairs: without what those do to both alike.
+
+        common: variance over dev pairs besides; candidates: of which the largest mean is taken as it is.
+        """
+        variance, df = moderate(values, self.noise.sd**2)
         kept, rest = self._kept()
-        return Error(variance / self.n, df, rest + common, kept, self.tried, self.candidates).bound(TAIL), above
+        below = Error(variance / self.n, df, rest + common, kept, self.tried, candidates).bound(TAIL)
+        return below, Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
 
     def below(self, reach: float) -> float:
         """Bound of the error of a mean that was picked as the largest in the search, along with an error independent of

@@ -152,9 +152,9 @@ def judged(
     chosen = Chosen(best, picked.unlike, *picked.luck(float(sds[best])))
     believed = posterior(pool.value, sds, ~pool.completed, chosen)
     expected = min(float(believed.mean[best]), observed)
-    below, above = picked.interval(list(values.values()), picked.common)
+    below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
-    below, above = picked.interval(list(values.values()), 0.0)
+    below, above = picked.arms(list(values.values()))
     looked = _looks(looks, picked, seeds)
     gain, strength = None, None
     if baseline is not None and baseline != best:

@@ -19,7 +19,7 @@ from trainables.data.retrieval import dev_metrics
 TRIALS = 8
 CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value worth a smoke trial
     "batch_size": (16, 64), "sample_size": (100, 2000), "max_length": (16, 64), "filters": (8, 16), "epochs": (1, 4),
-    "warmup_epochs": (1, 2),
+    "warmup_epochs": (1, 2), "dimensions": (8, 64),  # of these the builtin encoder has no more
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
 

@@ -288,7 +288,7 @@ def test_picked_by_hand() -> None:
     fresh = Picked(NOISE, n=4, confirmed=True, tried=30, candidates=3, rivals=2, in_search=1.0, own=1.0, between=0.4)
     variance, df = moderate([1.0, 2.0, 2.0, 3.0], 0.25)
     kept, rest = split(0.2, 0.25)
-    below, above = fresh.interval([1.0, 2.0, 2.0, 3.0], fresh.common)
+    below, above = fresh.interval([1.0, 2.0, 2.0, 3.0])
     assert below == pytest.approx(Error(variance / 4, df, rest + 0.8, kept, 30, 3).bound(0.025))
     assert above == pytest.approx(Error(variance / 4, df, 0.2 + 0.8).bound(0.025))
     assert fresh.sds(np.array([1.0, 4.0]), np.array([False, True])) == pytest.approx(
@@ -314,7 +314,7 @@ def test_picked_by_hand() -> None:
     middle = plain.sd * 2.04276  # expected maximum of 30 normals
     assert found.below(0.0) == pytest.approx(largest)
     assert found.below(0.7) == pytest.approx(middle + np.hypot(largest - middle, 0.7), rel=1e-3)
-    assert found.interval([2.0], found.common)[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
+    assert found.interval([2.0])[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
     assert found.luck(0.6) == (0.0, 0.6)
     assert found.unlike == pytest.approx(1 / 30)
     assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
@@ -347,7 +347,7 @@ def study(trials: pd.DataFrame, name: str, tags: dict[str, str], store: Any) -> 
 
 
 def test_looks_are_the_confirmations_that_the_study_counts() -> None:
-    store = SimpleNamespace(studies=list)
+    store = SimpleNamespace(studies=list, artifact=lambda _run, _path: None)
     tags = {f"{CONFIRMATION}{time}": "top 3, seeds 5" for time in (100, 200)}
     assert study_verdict(_deaf(study(winner(), "s", tags, store))).looks == 2
     assert study_verdict(_deaf(study(winner(), "s", {}, store))).looks == 4

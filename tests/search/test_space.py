@@ -262,6 +262,11 @@ def test_smoke_keeps_the_axis_of_a_grid(tmp_path: Path) -> None:
     assert smoke(space).params["sample_size"].values == (2000, 1000, 500)
 
 
+def test_smoke_keeps_no_more_directions_than_the_builtin_encoder_has() -> None:
+    assert smoke(load_space("whitening")).params["dimensions"].values == (None, 64, 43, 21)
+    assert smoke(load_space("whitening", ["params.dimensions=256"])).base["dimensions"] == 64
+
+
 @pytest.mark.usefixtures("real_data")
 def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
