@@ -74,6 +74,23 @@ def test_english_negation(tokens: object, negated: str) -> None:
     assert texts(fixed_english.negate, tokens) == {negated: Fraction(1)}
 
 
+@pytest.mark.parametrize(
+    ("sentence", "negated"),
+    [
+        (
+            "It|PRON|PRP|nsubj|4 is|AUX|VBZ|auxpass|4|be no|DET|DT|neg|3 longer|ADV|RBR|advmod|4 used|VERB|VBN|ROOT|4",
+            "It is used",  # not "is longer used"
+        ),
+        (
+            "He|PRON|PRP|nsubj|3 not|PART|RB|preconj|3 only|ADV|RB|advmod|3 sang|VERB|VBD|ROOT|3|sing",
+            "He not only did not sing",  # "not only" denies nothing
+        ),
+    ],
+)
+def test_no_longer_goes_whole_and_not_only_stays(sentence: str, negated: str) -> None:
+    assert texts(fixed_english.negate, annotated(sentence)) == {negated: Fraction(1)}
+
+
 def test_english_negation_without_a_root_takes_an_opener() -> None:
     loose = annotated("Roses|NOUN|NNS|dep|0")
     assert set(texts(fixed_english.negate, loose)) == {f"{o} roses" for o in NEGATION_OPENERS_EN}
@@ -152,6 +169,12 @@ def test_one_adverb_and_its_article() -> None:
     assert set(texts(fixed_english.add_modal, house)) == {
         f"{'An' if adverb[0] in 'ea' else 'A'} {adverb} old house on a big hill" for adverb in ADVERBS_EN
     }
+
+
+@pytest.mark.parametrize("adjective", ["due", "previous", "national", "fourth", "western"])
+def test_no_adverb_before_an_adjective_without_degrees(adjective: str) -> None:
+    tokens = annotated(f"The|DET|DT|det|2 {adjective}|ADJ|JJ|amod|2 day|NOUN|NN|ROOT|2")
+    assert texts(fixed_english.add_modal, tokens) == {f"The {adjective} day": Fraction(1)}
 
 
 def test_adjectives_without_degrees_take_no_adverb() -> None:
@@ -238,6 +261,21 @@ def test_chinese_words_that_take_no_further_negation_take_an_opener(sentence: st
     assert set(texts(fixed_chinese.double_negation, tokens)) == {
         one + two + text for one in NEGATING_OPENERS_ZH for two in NEGATING_OPENERS_ZH if one != two
     }
+
+
+@pytest.mark.parametrize("aspect", ["在", "正在"])
+def test_nothing_comes_between_a_verb_and_its_progressive(aspect: str) -> None:
+    tokens = annotated(f"她|PRON|PN|nsubj|2 {aspect}|ADV|AD|advmod|2 睡觉|VERB|VV|ROOT|2")
+    assert texts(fixed_chinese.negate, tokens) == {f"她没有{aspect}睡觉": Fraction(1)}
+    found = {text for text in texts(fixed_chinese.add_modal, tokens) if text.startswith("她")}
+    assert found == {f"她{modal}{aspect}睡觉" for modal in MODALS_ZH}
+
+
+@pytest.mark.parametrize("mark", ["", "？|PUNCT|PU|punct|1"])
+def test_a_final_negation_asks(mark: str) -> None:
+    tokens = annotated(f"可以|VERB|VV|aux:modal|1 借|VERB|VV|ROOT|1 不|ADV|AD|neg|1 {mark}".rstrip())
+    text = "".join(t.text for t in tokens)
+    assert set(texts(fixed_chinese.negate, tokens)) == {o + text for o in NEGATING_OPENERS_ZH}
 
 
 def test_chinese_modals_do_not_double_a_negation() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainables.data.parses import Token
 from trainables.methods.sda.dice import Dice, half, pick
 from trainables.methods.sda.fixed import joined, words_of
-from trainables.methods.sda.trees import main_clause
+from trainables.methods.sda.trees import is_mark, main_clause
 from trainables.methods.sda.words import (
     ADVERBS_ZH,
     AUXILIARIES,
@@ -24,6 +24,7 @@ NEGATED_VERBS = (
     "是", "能", "会", "要", "想", "可以", "可能", "应该", "应当", "必须", "需要", "知道", "敢", "肯", "愿", "愿意",
     "喜欢", "用", "让", "准", "许", "同意", "觉得", "认为", "相信", "希望", "允许", "支持", "存在", "属于", "适合",
 )  # fmt: skip  # 不 + one of these in one word is its negation (不能); 不如, 不断, 不同 are words of their own
+PROGRESSIVE = ("在", "正在", "正")  # right before a verb: "is doing", of which nothing is to be parted
 DEGREES = ("很", "非常", "最", "更", "太", "比较", "十分", "极", "极其", "挺", "好", "真", "特别", "尤其", "多么")
 
 
@@ -38,6 +39,8 @@ def add_modal(tokens: Sequence[Token], rng: Dice) -> str:
         phrases: Sequence[str] = MODALS_ZH
         if places and (_negative(tokens[places[0]].text) or (places[0] and _negating(tokens[places[0] - 1].text))):
             phrases = tuple(p for p in MODALS_ZH if not p.endswith("不"))
+        if places and places[0] and tokens[places[0] - 1].text in PROGRESSIVE:
+            places = [places[0] - 1]
     else:
         places = [i for i, t in enumerate(tokens) if t.pos == "ADJ" and not (i and tokens[i - 1].text in DEGREES)]
         phrases = ADVERBS_ZH
@@ -55,8 +58,9 @@ def double_negation(tokens: Sequence[Token], rng: Dice) -> str:
 def negate(tokens: Sequence[Token], rng: Dice) -> str:
     """NEG: the first negation word of the main clause goes (不是 becomes 是), else 不, at 有 没, comes in.
 
-    It comes in before the first auxiliary (aux, aux:modal, auxpass, cop) or verbal root of the main clause. Where there
-    is none, or the word already carries a 不 or 没 that cannot be taken off, an opener that negates goes in front.
+    It comes in before the first auxiliary (aux, aux:modal, auxpass, cop) or verbal root of the main clause, 没有 before
+    a progressive (在, 正在). Where there is none, or the word already carries a 不 or 没 that cannot be taken off, an
+    opener that negates goes in front.
     """
     return joined(_negated(tokens, rng, NEGATING_OPENERS_ZH), "zh")
 
@@ -71,7 +75,8 @@ def _inside_negated(tokens: Sequence[Token], words: Sequence[str]) -> list[str] 
     for i in main:
         text = tokens[i].text
         if text in NEGATIONS_ZH:
-            if 0 < i < len(tokens) - 1 and tokens[i - 1].text == tokens[i + 1].text:  # 能 不 能 asks, it does not deny
+            rest = [t.text for t in tokens[i + 1 :] if not is_mark(t)]
+            if not rest or (i and tokens[i - 1].text == rest[0]):  # 能 不 能, 能 借 不 ask, they do not deny
                 return None
             owning = text in OWNING and (tokens[i].pos.startswith("V") or tokens[i].dep == "ROOT")
             left = "有" if owning else "是" if text == "不是" else ""
@@ -80,6 +85,8 @@ def _inside_negated(tokens: Sequence[Token], words: Sequence[str]) -> list[str] 
     for i in main:
         text = tokens[i].text
         root = tokens[i].dep == "ROOT" and (text in NEGATED_AT_ROOT_ZH or tokens[i].pos.startswith("V"))
+        if root and i and text != "有" and tokens[i - 1].text in PROGRESSIVE:
+            return [*words[: i - 1], "没有", *words[i - 1 :]]
         if root or tokens[i].dep in AUXILIARIES_ZH:
             negated = None if i and _negating(tokens[i - 1].text) else _word_negated(text)
             return None if negated is None else [*words[:i], negated + words[i][len(text) :], *words[i + 1 :]]

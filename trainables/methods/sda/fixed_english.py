@@ -23,9 +23,14 @@ INFLECTED = {"have": {"VBZ": "has", "VBD": "had"}, "need": {"VBZ": "needs", "VBD
 BE_TAGS = {"am": "VBP", "'m": "VBP", "are": "VBP", "'re": "VBP", "is": "VBZ", "was": "VBD", "were": "VBD"}
 FINITE = ("VBP", "VBZ", "VBD")
 UNGRADED = (
-    "first", "second", "third", "next", "last", "other", "same", "such", "own", "only", "former", "latter", "several",
-    "few", "more", "most", "less", "least",
-)  # fmt: skip  # adjectives that take none of the adverbs
+    "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "next", "last",
+    "other", "same", "such", "own", "only", "former", "latter", "previous", "current", "present", "final",
+    "initial", "original", "due", "several", "few", "many", "multiple", "numerous", "various", "single", "sole",
+    "total", "maximum", "minimum", "average", "further", "more", "most", "less", "least", "individual", "main",
+    "major", "principal", "fellow", "official", "daily", "weekly", "monthly", "annual", "northern", "southern",
+    "eastern", "western", "national", "international", "regional", "provincial", "local", "urban", "rural",
+    "residential", "domestic", "coastal", "left", "right", "upper", "junior", "senior", "titular",
+)  # fmt: skip  # adjectives that take none of the adverbs, or not each of them ("many")
 NOT_TRUE = "it is not true that"
 
 
@@ -127,7 +132,12 @@ def _negated(tokens: Sequence[Token]) -> list[str] | None:
     main = list(_outside(tokens))
     for i in main:
         # A negation word as root is an interjection ("No ."): nothing would be left.
-        if words[i].lower() in NEGATIONS_EN and tokens[i].dep != "ROOT":
+        after = words[i + 1].lower() if i + 1 < len(words) else ""
+        if (
+            words[i].lower() in NEGATIONS_EN and tokens[i].dep != "ROOT" and after != "only"
+        ):  # "not only" denies nothing
+            if after == "longer":  # what is used no longer is used, not longer used
+                return [*words[:i], *words[i + 2 :]]
             if i and words[i].lower() == "n't":
                 stem = words[i - 1]
                 full = FULL_FORM.get(stem.lower(), stem)
