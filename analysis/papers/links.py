@@ -164,6 +164,14 @@ def _links() -> dict[str, Link]:
     link("gclsr_table09", "gclsr", "table_9", _regions, "region_sizes")
     link("gclsr_table10", "gclsr", "table_10", by_value, "augmentation", columns=FOUR)
     link("gclsr_table11", "gclsr", "table_11", by_value, "group_size", columns=FOUR, values={"no grouping": 4096})
+    for name, source, table, space, row, pooling in (  # encoders before training: `analysis test --untrained`
+        ("gclsr_table02_bert", "gclsr", "table_2", "selfccl_bert", "BERT-base (first-last avg.)", {}),
+        ("gclsr_table03_bert", "gclsr", "table_3", "selfccl_bert", "BERT-base (first-last avg.)", {}),
+        ("selfccl_table05_cls", "selfccl", "table_5", "simcse_table06_pooling_unsup", "BERT-[CLS] embedding",
+         {"pooling": "cls_before_pooler"}),
+    ):  # fmt: skip
+        columns = STS if table == "table_2" else TRANSFER
+        link(name, source, table, by_name, space=space, columns=columns, rows={}, untrained={row: pooling})
     paper = "simcse_paper_reference"
     link("simcse_headline_bert", "sda", "table_4", by_name, space="simcse_unsup_bert",
          columns=STS, rows={"SimCSE-BERT-base": {}})  # fmt: skip
@@ -196,6 +204,10 @@ def _links() -> dict[str, Link]:
         name = space if "table04" in space else "simcse_table04_unsup"
         link(name, paper, "table_4_supervised_data", by_name, space=space, columns=DEV, rows={row: {}})
     for name, source, table, space, row in (
+        ("selfccl_table04_simcse", "selfccl", "table_4", "simcse_unsup_bert", "SimCSEunsup-BERTbase"),
+        ("selfccl_table05_simcse", "selfccl", "table_5", "simcse_unsup_bert", "SimCSEunsup-BERTbase"),
+        ("selfccl_table05_simcse_sup", "selfccl", "table_5", "simcse_sup_bert", "SimCSEsup-BERTbase"),
+        ("sda_table05_simcse", "sda", "table_5", "simcse_unsup_roberta", "SimCSE-RoBERTa-base"),
         ("selfccl_table04_whitening", "selfccl", "table_4", "whitening_nli_bert", "BERTbase-whitening-NLI"),
         ("gclsr_table02_whitening", "gclsr", "table_2", "whitening_nli_bert", "BERT-base-whitening"),
         ("selfccl_table04_mirror_bert", "selfccl", "table_4", "mirror_bert_bert", "Mirror-BERTbase"),

@@ -162,6 +162,14 @@ def test_rows_that_another_space_runs_say_which() -> None:
         ("sda_table05_arccse", "ArcCSE-BERT-base", "transfer_avg_test", 86.12),
         ("selfccl_table04_diffcse", "DiffCSE-BERTbase", "avg_test", 78.49),
         ("gclsr_table02", "GCLSR-base+EDA+self-att+GP", "avg_test", 65.19),
+        ("gclsr_table02", "word2vec avg", "avg_test", 44.16),
+        ("gclsr_table02_bert", "BERT-base (first-last avg.)", "avg_test", 56.70),
+        ("gclsr_table03_bert", "BERT-base (first-last avg.)", "transfer_avg_test", 84.94),
+        ("selfccl_table05_cls", "BERT-[CLS] embedding", "transfer_avg_test", 84.66),
+        ("selfccl_table04_simcse", "SimCSEunsup-BERTbase", "avg_test", 76.25),
+        ("selfccl_table05_simcse", "SimCSEunsup-BERTbase", "transfer_avg_test", 85.51),
+        ("selfccl_table05_simcse_sup", "SimCSEsup-BERTbase", "transfer_avg_test", 86.51),
+        ("sda_table05_simcse", "SimCSE-RoBERTa-base", "transfer_avg_test", 85.81),
     ],
 )
 def test_transfer_and_headline_rows_are_linked(name: str, row: str, metric: str, published_value: float) -> None:
