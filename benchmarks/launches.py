@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
@@ -43,6 +44,30 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         views = bool(returned) and all(r.alias_info is not None and not r.alias_info.is_write for r in returned)
         if not views and name not in LAUNCHES_NOTHING:
             self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+WAITS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero", "unique")
+
+
+class HostWaits(TorchFunctionMode):
+    """Counts, by name, the calls that would have the host wait for a device, while it is active.
+
+    They hand a tensor's values to Python or make a shape of them. `Tensor.to` is not among them: on a CPU it cannot be
+    seen which way it copies.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        indexed = args[1] if name in ("__getitem__", "__setitem__") else None
+        if name in WAITS:
+            self.counts[name] += 1
+        elif isinstance(indexed, torch.Tensor) and indexed.dtype == torch.bool:
+            self.counts["mask"] += 1
         return func(*args, **(kwargs or {}))
 
 

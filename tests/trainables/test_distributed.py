@@ -37,7 +37,9 @@ def gradients(world: World, micro_batch: int = len(BATCH)) -> dict[str, torch.Te
     mine = world.share(len(BATCH))
     share = {role: rows[mine] for role, rows in whole.items()}
     pooled, carry = encode_in_pieces(network.encode, share, micro_batch, world.device)
-    loss(network.project({role: world.gather(v) for role, v in pooled.items()}), CONFIG).backward()
+    loss(
+        network.project({role: world.gather(v, world.shares(len(BATCH))) for role, v in pooled.items()}), CONFIG
+    ).backward()
     carry()
     world.reduce_gradients(network)
     return {name: p.grad for name, p in network.named_parameters()}
@@ -95,7 +97,7 @@ def two_steps(method_name: str, world: World, case: str = "") -> dict[str, torch
             pooled, carry = network.encode(share), lambda: None
             if config.micro_batch:
                 pooled, carry = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
-            z = network.project({role: world.gather(v) for role, v in pooled.items()})
+            z = network.project({role: world.gather(v, world.shares(len(BATCH))) for role, v in pooled.items()})
             if method.loss is not None:
                 total, own = method.loss(z, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()

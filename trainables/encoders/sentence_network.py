@@ -147,14 +147,10 @@ class SentenceNetwork(Network):
         packed = self._pack([tokens for rows in views.values() for tokens in rows])
         words = self.encoder.get_input_embeddings()
         body = special_free(packed, len(self.prefix), len(self.suffix))
-        ids, chosen = mask_tokens(
-            packed.ids.numpy(force=True), body, self.mlm_probability, self.mask_token, words.num_embeddings, rng
-        )
-        masked = replace(packed, ids=torch.from_numpy(ids).to(self.device))
-        (last,) = self._states(masked, (self.encoder.config.num_hidden_layers,)).values()
-        places = torch.from_numpy(chosen).to(self.device)
-        logits = self.mlm_head(last.index_select(0, places), words.weight).float()
-        return F.cross_entropy(logits, packed.ids.index_select(0, places), reduction="sum") / max(len(chosen), 1)
+        ids, chosen = mask_tokens(packed.ids, body, self.mlm_probability, self.mask_token, words.num_embeddings, rng)
+        (last,) = self._states(replace(packed, ids=ids), (self.encoder.config.num_hidden_layers,)).values()
+        logits = self.mlm_head(last.index_select(0, chosen), words.weight).float()
+        return F.cross_entropy(logits, packed.ids.index_select(0, chosen), reduction="sum") / max(len(chosen), 1)
 
     def weights(self) -> dict[str, Tensor]:
         """A CPU copy of all weights and batch-norm statistics, for `load_weights`."""
@@ -228,24 +224,30 @@ def special_free(packed: Packed, before: int, after: int) -> NDArray[np.int64]:
 
 
 def mask_tokens(
-    ids: NDArray[np.int64],
+    ids: Tensor,
     candidates: NDArray[np.int64],
     probability: float,
     mask_token: int,
     words: int,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Tensor, Tensor]:
     """BERT's masking: of the chosen tokens 80 % become the mask token, 10 % a random one, 10 % stay (methods 1.6).
+
+    Drawn on the host without reading the ids, so that it need not wait for the device.
 
     Args:
         ids: (T,) token ids, left untouched; candidates: numbers of the tokens that may be chosen.
         probability: of a candidate to be chosen; mask_token: its id; words: size of the vocabulary.
-    Returns: (T,) new ids; (M,) numbers of the chosen tokens, rising.
+    Returns: (T,) new ids; (M,) numbers of the chosen tokens, rising; both on the ids' device.
     """
     chosen = candidates[rng.random(len(candidates)) < probability]
     fate = rng.random(len(chosen))
-    masked = ids.copy()
-    masked[chosen[fate < 0.8]] = mask_token
-    random = chosen[(fate >= 0.8) & (fate < 0.9)]
-    masked[random] = rng.integers(0, words, len(random))
-    return masked, chosen
+    new = np.full(len(chosen), mask_token, np.int64)
+    random = (fate >= 0.8) & (fate < 0.9)
+    new[random] = rng.integers(0, words, int(random.sum()))
+
+    def there(values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values).to(ids.device, non_blocking=True)
+
+    changed = fate < 0.9
+    return ids.index_copy(0, there(chosen[changed]), there(new[changed])), there(chosen)

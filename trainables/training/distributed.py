@@ -37,18 +37,25 @@ class World:
         """This worker's part of n things; the parts are contiguous, in rank order, and differ by at most one."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
-    def gather(self, local: Tensor) -> Tensor:
-        """(n, D) rows of all workers in rank order; gradient flows through the local rows only. Shares may differ."""
+    def shares(self, n: int) -> list[int]:
+        """(size,) how many of n things each worker's `share` holds."""
+        return [n * (rank + 1) // self.size - n * rank // self.size for rank in range(self.size)]
+
+    def gather(self, local: Tensor, sizes: Sequence[int]) -> Tensor:
+        """(sum of sizes, D) rows of all workers in rank order; gradient flows through the local rows only.
+
+        Args:
+            local: (sizes[rank], D). sizes: (size,) rows of every worker, which all know: asking for them would have
+                every step wait for the device.
+        """
         if self.size == 1:
             return local
-        counts = [torch.zeros((), dtype=torch.long, device=self.device) for _ in range(self.size)]
-        dist.all_gather(counts, torch.tensor(len(local), device=self.device))
-        longest = max(int(c) for c in counts)
-        padded = torch.zeros(longest, *local.shape[1:], dtype=local.dtype, device=self.device)
+        assert len(local) == sizes[self.rank], (len(local), sizes)
+        padded = local.new_zeros(max(sizes), *local.shape[1:])
         padded[: len(local)] = local.detach()
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
-        rows = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+        rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]
         rows[self.rank] = local
         return torch.cat(rows)
 
@@ -80,7 +87,8 @@ class World:
             return embed
 
         def divided(sequences: Sequence[Tokens]) -> Tensor:
-            rows = self.gather(embed(sequences[self.rank :: self.size]))
+            sizes = [len(range(rank, len(sequences), self.size)) for rank in range(self.size)]
+            rows = self.gather(embed(sequences[self.rank :: self.size]), sizes)
             order = torch.cat([torch.arange(rank, len(sequences), self.size) for rank in range(self.size)])
             return rows[torch.argsort(order).to(rows.device)]
 

@@ -138,7 +138,7 @@ class Training:
         with torch.set_grad_enabled(self.method.loss is not None):
             pooled, carry = self._vectors(share)
         with self._autocast(), torch.set_grad_enabled(self.method.loss is not None):
-            gathered = {role: world.gather(v.float()) for role, v in pooled.items()}
+            gathered = {role: world.gather(v.float(), world.shares(len(batch))) for role, v in pooled.items()}
             z = self.network.project(gathered)
         if self.method.loss is not None:
             loss = self.method.loss({role: v.float() for role, v in z.items()}, config)

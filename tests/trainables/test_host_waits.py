@@ -1,0 +1,56 @@
+"""A training step hands its kernels to the device and does not wait for them (counted on the CPU)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.launches import HostWaits, accelerator
+from benchmarks.packing import training
+
+pytestmark = pytest.mark.costly
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(f"sentence number {i} of a corpus" for i in range(600)))
+    return file
+
+
+def test_the_hook_sees_what_hands_values_to_python() -> None:
+    x = torch.arange(4.0)
+    with HostWaits() as seen:
+        float(x.sum())
+        x[x > 1].tolist()
+        if bool(x.any()):
+            x.cpu().numpy()
+        x.nonzero()
+        x[:2].add(1).to(torch.bfloat16)
+    assert seen.counts == {"__float__": 1, "mask": 1, "tolist": 1, "__bool__": 1, "cpu": 1, "numpy": 1, "nonzero": 1}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("simcse", {}), ("simcse", {"mlm_weight": 0.1}), ("simcse", {"micro_batch": 8}), ("diffcse", {})],
+)
+def test_a_step_waits_for_nothing(
+    method: str,
+    params: dict[str, Any],
+    texts: Path,
+    real_data: Path,  # noqa: ARG001  # skips without data
+) -> None:
+    one = training(method, "bf16", Path("builtin:tiny"), texts, False, torch.device("cpu"), **params, batch_size=16)
+    with accelerator():
+        one._step(one.batches[0])
+        with HostWaits() as seen:
+            one._step(one.batches[1])
+            one._step(one.batches[2])
+        assert not seen.counts
+        with HostWaits() as seen:
+            one._mean_loss()  # which is looked at every LOSS_CHECK_STEPS
+    assert seen.counts == {"__float__": 1}
