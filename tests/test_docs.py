@@ -12,14 +12,14 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import pytest
+from browser import CHROMEDRIVER, CHROMIUM, browser
 from click.testing import CliRunner
+from documented import BLOCKS, COMMANDS, PAGES, ROOT, SPACES, Block, at_hand
 from jsonschema import Draft202012Validator
 
 from analysis.commands.main import main as analysis
@@ -29,73 +29,10 @@ from search.space import load_space
 from search.space.json_schema import json_schema
 from search.space.nodes import read_file
 from search.space.problems import Problems
-from search.space.ready import ready_spaces
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = {"search": search, "analysis": analysis}
-COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/|sbatch (?:--\S+ )*docs/cluster/slurm\.sbatch )?(search|analysis) (?=\S)")
-BATCH = re.compile(r"^sbatch (?:--\S+ )*docs/cluster/slurm\.sbatch ")
 OURS = ("analysis", "benchmarks", "search", "trainables")
 NO_OPTIONS = ("-h", "--help", "--version")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block, or an indented one (`kind` is then "indented")."""
-
-    page: Path
-    line: int
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks_of(page: Path) -> list[Block]:
-    """All code blocks of a page. Indented ones are what stands four blanks in after an empty line, outside lists."""
-    found, fence, began = [], "", 0
-    inside: list[str] = []
-    lines = [*page.read_text(encoding="utf-8").splitlines(), ""]
-    for number, line in enumerate(lines, start=1):
-        if fence:
-            if line.strip() == "```":
-                found.append(Block(page, began, fence, textwrap.dedent("\n".join(inside))))
-                fence, inside = "", []
-            else:
-                inside.append(line)
-        elif opened := re.match(r"\s*```(\S+)", line):
-            fence, began = opened[1], number + 1
-        elif line.startswith("    ") and (inside or not lines[number - 2].strip()):
-            began = began if inside else number
-            inside.append(line[4:])
-        elif inside:
-            found.append(Block(page, began, "indented", "\n".join(inside)))
-            inside = []
-    return found
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page) if "--8<--" not in block.text]  # files, tested as such
-SAID = sorted((ROOT / "docs" / "pictures" / "said").glob("*.txt"))  # what commands said: the first line is the command
-
-
-def commands_of(block: Block) -> list[str]:
-    """Every call of ours in a block of shell lines, continued lines joined, from the program's name on."""
-    found = []
-    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
-        for part in re.split(r"\s&&\s|;\s", line):
-            text = re.sub(r"\s+#.*$", "", part.strip()).removeprefix("$ ").removeprefix(".venv/bin/")
-            text = BATCH.sub("search ", text)
-            text = re.split(r"\s[|>]\s", text)[0]
-            if re.match(r"(search|analysis) \S", text):
-                found.append(text)
-    return found
-
-
-SHELL = [block for block in BLOCKS if block.kind in ("bash", "indented", "console")]
-SHELL += [Block(path, 1, "console", path.read_text(encoding="utf-8").splitlines()[0]) for path in SAID]
-COMMANDS = sorted({(command, str(block)) for block in SHELL for command in commands_of(block)})
+PROGRAMS = {"search": search, "analysis": analysis}
 
 
 def parse(text: str) -> str:
@@ -135,9 +72,6 @@ def test_commands_are_found_and_wrong_ones_refused() -> None:
     for wrong in ("search rum x", "search run", "search run x --sett a=b", "analysis best --formt json"):
         with pytest.raises(click.UsageError):
             parse(wrong)
-
-
-SPACES = [block for block in BLOCKS if block.kind == "yaml"]
 
 
 @pytest.mark.parametrize("block", SPACES, ids=str)
@@ -232,23 +166,24 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
     commands = (tmp_path / "reference" / "search.html").read_text(encoding="utf-8")
     assert "--retry-failed" in commands
     assert "Sentinel" not in commands  # click's word for "no default"
+    assert "<code>()</code>" not in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "&lt;set&gt;_dev" in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "how it ended" in (tmp_path / "reference" / "python.html").read_text(encoding="utf-8")
+    if CHROMEDRIVER and CHROMIUM:
+        look_at(tmp_path)
 
 
-def at_hand() -> list[tuple[str, Path]]:
-    """Documented commands that look at nothing but files of the repository, and the folder where they are typed."""
-    found = []
-    for text in sorted({text for text, _ in COMMANDS}):
-        words = shlex.split(text)
-        if words[:2] in (["search", "schema"], ["search", "config"]) or words[:3] == ["search", "list", "--spaces"]:
-            found.append((text, ROOT))
-        elif words[:2] == ["search", "check"] and "--forecast" not in words:
-            for folder in (ROOT, ROOT / "docs" / "examples"):
-                if all(list(folder.glob(word)) or word in ready_spaces() for word in words[2:]):
-                    found.append((text, folder))
-                    break
-    return found
+def look_at(site: Path) -> None:
+    """No page is wider than a telephone, nor a name of the tables in two pieces."""
+    codes = "[...document.querySelectorAll('td:first-child code')]"
+    broken = f"return {codes}.filter(e => e.getClientRects().length > 1).length"
+    with browser() as window:
+        window.width(400)
+        for name in ("index", "reference/hyperparameters", "encoders"):
+            window.open((site / f"{name}.html").as_uri())
+            assert window.run("return document.documentElement.scrollWidth") <= 400, name
+            assert window.run(broken) == 0, name
+        assert [line for line in window.console() if line.startswith("SEVERE")] == []
 
 
 @pytest.mark.parametrize(("text", "folder"), at_hand(), ids=[text for text, _ in at_hand()])

@@ -125,12 +125,12 @@ def _curves(data: collect_search.Curves, label: str) -> go.Figure | None:
     for i, line in enumerate(data.curves):
         first = i < len(colours) and line.stop == "completed"
         colour, width = (colours[i], 2.5) if first else (GREY, 1)
-        name = f"{line.trial} {line.stop}"
+        name, dash = f"{line.trial} {line.stop}", "solid"
         if line.baseline:
-            colour, width, name = ORANGE, 2.5, f"{line.trial}, {data.baseline_name}"
+            colour, width, name, dash = ORANGE, 2.5, f"{line.trial}, {data.baseline_name}", "dot"
         figure.add_scatter(
             x=line.steps, y=line.values, name=name, mode="lines+markers", showlegend=first or line.baseline,
-            line={"color": colour, "width": width}, marker={"size": 3},
+            line={"color": colour, "width": width, "dash": dash}, marker={"size": 3},
         )  # fmt: skip
     for rung in data.rungs:
         figure.add_vline(rung, line_color="#CCCCCC", line_dash="dot", line_width=1)
@@ -184,11 +184,12 @@ def _slices(data: collect_params.Params, label: str) -> go.Figure | None:
     )
     for k, axis in enumerate(data.axes):
         place = {"row": k // 2 + 1, "col": k % 2 + 1}
-        for hit, colour, symbol in ((data.pruned, GREY, "x"), (~data.pruned, BLUE, "circle")):
+        kinds = (("pruned", data.pruned, GREY, "x"), ("completed", ~data.pruned, BLUE, "circle"))
+        for kind, hit, colour, symbol in kinds:
             names = [t for t, kept in zip(data.trials, hit, strict=True) if kept]
             figure.add_scatter(
-                x=data.positions[hit, k], y=data.values[hit], text=names, mode="markers", showlegend=False,
-                marker={"color": colour, "symbol": symbol, "size": 6}, **place,
+                x=data.positions[hit, k], y=data.values[hit], text=names, mode="markers", name=kind,
+                showlegend=not k and bool(names), marker={"color": colour, "symbol": symbol, "size": 6}, **place,
             )  # fmt: skip
         ticks = _ticks(axis)
         figure.update_xaxes(
@@ -200,10 +201,17 @@ def _slices(data: collect_params.Params, label: str) -> go.Figure | None:
 def _pareto(data: collect_search.Pareto, label: str) -> go.Figure | None:
     if len(data.values) < 2:
         return None
-    colours = np.where(data.front, BLUE, GREY)
-    figure = go.Figure(
-        go.Scatter(x=data.seconds, y=data.values, text=data.trials, mode="markers", marker_color=colours)
-    )
+    figure = go.Figure()
+    along = np.argsort(data.seconds)
+    for name, kept, marker, line in (
+        ("completed", ~data.front, GREY, None),
+        ("front", data.front, BLUE, {"shape": "hv"}),
+    ):
+        order = [i for i in along if kept[i]]
+        figure.add_scatter(
+            x=data.seconds[order], y=data.values[order], text=[data.trials[i] for i in order], name=name, line=line,
+            mode="lines+markers" if line else "markers", marker_color=marker,
+        )  # fmt: skip
     return figure.update_layout(xaxis_title="training seconds", yaxis_title=label)
 
 

@@ -50,6 +50,8 @@ def word(value: Any) -> str:
     """A value as YAML has it."""
     if value == "":
         return ""
+    if isinstance(value, tuple):
+        value = list(value)
     return f"`{'null' if value is None else str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -119,8 +119,31 @@ def test_every_interactive_figure_is_drawn(pages: dict[str, Path], tmp_path: Pat
             assert window.run("return document.querySelectorAll('.figure').length") == 6
             assert window.run("return document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
             window.picture(pictures / f"interactive-{width}.png")
+        alike = window.run(ALIKE)
+        assert alike == [], "told apart by colour alone"
         assert window.hosts() == set()
         assert [line for line in window.console() if line.startswith("SEVERE")] == []
+
+
+ALIKE = """
+    const kind = t => [t.mode, t.line && t.line.dash, t.line && t.line.shape, t.marker && t.marker.symbol].join();
+    const alike = [];
+    for (const figure of document.querySelectorAll('.figure')) {
+      const of = end => (figure.data || []).find(t => t.showlegend !== false && (t.name || '').endsWith(end));
+      for (const other of ['pruned', 'front', 'defaults'])
+        if (of(other) && kind(of('completed')) === kind(of(other))) alike.push(other);
+    }
+    return alike"""
+
+
+@pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="no Chromium with chromedriver here")
+def test_no_figure_of_the_report_is_cut_where_there_is_room(pages: dict[str, Path]) -> None:
+    with browser() as window:
+        window.width(1400)
+        window.open(pages["report"].as_uri())
+        places = "[...document.querySelectorAll('figure .wide')]"
+        assert window.run(f"return {places}.length") > 5
+        assert window.run(f"return {places}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
