@@ -153,9 +153,13 @@ def _phases(quiet: bool) -> Phases:
     # In a notebook without ipywidgets tqdm and Ray ask for it, with which nothing here would be drawn.
     warnings.filterwarnings("ignore", "IProgress not found")
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    from rich.console import Console
+
     from search.console.output import Output
     from search.console.phases import Phases
 
+    if Console().is_jupyter:  # lines of text in a cell: rich would give each a box of its own
+        return Phases(Output(quiet=quiet, force_jupyter=False, force_terminal=False))
     return Phases(Output(quiet=quiet))
 
 

@@ -34,6 +34,9 @@ def check(notebook: Any) -> None:
     for line in ("looking for data and encoder", "study quickstart-1: simcse", "starting Ray", "t0009 completed"):
         assert line in said, "what a terminal gets, from its first line"
     assert "ipywidgets" not in said
+    assert {o.output_type for o in the(notebook, "search.run(").outputs} == {"stream"}, (
+        "lines without gaps between them"
+    )
     assert "'finished'" in given(the(notebook, "result.status"))
     assert "<table" in the(notebook, "results.trials").outputs[0].data["text/html"]
     measured, expected = re.search(r"measured (0\.\d+), expected (0\.\d+)", given(the(notebook, "verdict"))).groups()  # type: ignore[union-attr]
