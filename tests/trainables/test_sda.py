@@ -89,6 +89,9 @@ def test_columns_are_outputs_of_the_rules() -> None:
     assert examples.facts["coverage_dn"] == changed / len(SENTENCES)
     assert examples.facts["published_coverage_dn"] == 0.8789
     assert 0 < examples.facts["coverage_neg"] <= 1
+    texts = {role: [tools.text(column[i]) for i in range(len(SENTENCES))] for role, column in examples.columns.items()}
+    for edit, role in (("dn", "positive"), ("neg", "negative")):
+        assert examples.facts[f"jaccard_{edit}"] == pytest.approx(sda.mean_jaccard(texts["anchor"], texts[role], "en"))
 
 
 def test_a_second_study_finds_everything_made() -> None:
