@@ -121,10 +121,10 @@ def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -
 
 def _between(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float | None:
     """`PairNoise.between` of two studies' bests; None if they were not scored on the same pairs."""
-    sides = [(study, _run_ids(study, verdict)) for study, verdict in ((first, ours), (second, theirs))]
-    stored = {run_id: study.similarities(run_id) for study, runs in sides for run_id in runs}
     if first.space.get("data", {}).get("dev") != second.space.get("data", {}).get("dev"):
         return None
+    sides = [(study, _run_ids(study, verdict)) for study, verdict in ((first, ours), (second, theirs))]
+    stored = {run_id: study.similarities(run_id) for study, runs in sides for run_id in runs}
     for part in first.metric.parts:
         gold = part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX
         one, other = ((stored[runs[0]] or {}).get(gold) for _, runs in sides)

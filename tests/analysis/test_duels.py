@@ -105,6 +105,8 @@ def test_common_pairs_cancel_and_others_add() -> None:
     apart = further_pairs(first, verdicts[0], other, verdicts[2])
     assert apart == pytest.approx(arms[0][0] + arms[2][0] - arms[0][1] - arms[2][1])
     assert further_pairs(first, verdicts[0], same, verdicts[1]) < apart / 3
+    elsewhere = replace(same, store=Scored({"data": {"dev": ["sickr"]}}, GOLD))
+    assert further_pairs(first, verdicts[0], elsewhere, verdicts[1]) > apart / 3
 
 
 def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> None:

@@ -251,3 +251,13 @@ def test_post() -> None:
     sup = [row[1:4] for row in rows("simcse_reproduction_post", "readme_sup") if row[0] == "sup"]
     space = paper("post_sup")
     assert [[space.values(point)[key] for key in keys] for point in space.points()] == sup
+
+
+def test_the_starting_spaces_cover_what_their_papers_tried() -> None:
+    edacse, gclsr = load_space("edacse").params, load_space("gclsr").params
+    assert (edacse["dropout"].low, edacse["dropout"].high) == (0.1, 0.8)
+    assert {8000, 25000} <= set(edacse["sample_size"].values or ())
+    printed = [row[0] for row in PUBLISHED["gclsr"]["table_9"]["rows"]]
+    assert sorted(",".join(map(str, sizes)) for sizes in gclsr["region_sizes"].values or ()) == sorted(printed)
+    assert None in (gclsr["predictor_lr"].values or ())  # decayed with the rest
+    assert (gclsr["weight_decay"].low, gclsr["weight_decay"].high) == (1e-4, 1e-1)
