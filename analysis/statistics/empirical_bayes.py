@@ -70,7 +70,7 @@ class Chosen:
 
 
 def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Posterior:
-    """Posterior of every point's true value; larger is better.
+    """Posterior of every point's true value, for what the chosen one is worth; larger is better.
 
     The free prior follows the data, so that some of a chosen point's luck would survive in it: the prior of that one is
     learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
@@ -84,15 +84,32 @@ def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Pos
     own = bins.count(values[None, at], bins.groups(sds)[None, at], pruned[None, at])[0]
     counts[1] -= own
     everyone, others = bins.fit(counts)
-    below = _below(_limit(values, pruned), sds, bins.grid)
-    likelihood = _likelihood(values, sds, bins.grid)
-    weights = np.where(pruned[:, None], below, likelihood) * everyone
+    likelihood = _likelihoods(values, sds, pruned, bins.grid)
+    weights = likelihood * everyone
     # Both densities up to one constant: the narrower one is the higher.
     like = _likelihood(values[at] - chosen.luck, np.array([chosen.sd]), bins.grid)[0] * sds[chosen.point] / chosen.sd
     even = chosen.unlike / len(others)
     weights[chosen.point] = (1 - chosen.unlike) * others * like + even * likelihood[chosen.point]
-    weights += TINY
-    return Posterior(bins.grid, weights / weights.sum(axis=1, keepdims=True))
+    return _normalised(bins.grid, weights)
+
+
+def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
+    """Posterior of every point's true value with all treated alike, for which of them is the best: one prior learned
+    from all, in which one point in n is better than the rest by any amount.
+
+    Args: as of `posterior`.
+    """
+    bins = _Bins.of(values, sds)
+    values = np.maximum(values, bins.grid[0])
+    everyone = bins.fit(bins.count(values[None], bins.groups(sds)[None], pruned[None]))[0]
+    better = (bins.grid >= everyone @ bins.grid).astype(np.float64)
+    prior = everyone + (better / better.sum() - everyone) / len(values)
+    return _normalised(bins.grid, _likelihoods(values, sds, pruned, bins.grid) * prior)
+
+
+def _normalised(grid: Floats, weights: Floats) -> Posterior:
+    weights = weights + TINY
+    return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -152,6 +169,12 @@ def _limit(values: Floats, pruned: Flags) -> Floats:
 def _below(limit: Floats, sds: Floats, grid: Floats) -> Floats:
     """(n, m) probability of a value below the limit."""
     return np.asarray(ndtr((np.broadcast_to(limit, sds.shape)[:, None] - grid) / sds[:, None]))
+
+
+def _likelihoods(values: Floats, sds: Floats, pruned: Flags, grid: Floats) -> Floats:
+    """(n, m) of every point: of its value, or of having been stopped."""
+    below = _below(_limit(values, pruned), sds, grid)
+    return np.where(pruned[:, None], below, _likelihood(values, sds, grid))
 
 
 def _likelihood(values: Floats, sds: Floats, grid: Floats) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from analysis.statistics.empirical_bayes import Chosen
 from analysis.statistics.evaluated import Evaluated, Flags, Floats
 from analysis.statistics.pair_noise import PairNoise
 from analysis.statistics.seed_noise import SeedNoise, moderate
@@ -56,16 +57,25 @@ class Picked:
             between=pairs.between if pairs else 0.0,
         )
 
-    def sds(self, seeds: Floats, confirmed: Flags) -> Floats:
-        """Standard deviations of the points' means over so many seeds, (n,), for the prior over points.
+    def sds(self, seeds: Floats) -> Floats:
+        """Standard deviations of the points' means over so many seeds, (n,).
 
         Repeats tell the pairs' share from the seeds'. Without them the seed noise is a guess, and a value is corrected
-        as for the largest that is plausible; half of the pairs' share is in it already. What the search alone measured
-        is taken for noisier than it is: a prior learned from noisy values keeps some of their noise.
+        as for the largest that is plausible; half of the pairs' share is in it already.
         """
         repeats = self.noise.repeats > 0
         sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
-        return np.asarray(np.sqrt(sd**2 / seeds + pairs) * np.where(confirmed, 1.0, CAUTION))
+        return np.asarray(np.sqrt(sd**2 / seeds + pairs))
+
+    @staticmethod
+    def cautious(sds: Floats, confirmed: Flags) -> Floats:
+        """What the search alone measured is taken for noisier than it is, for what the named point is worth: a prior
+        learned from noisy values keeps some of their noise."""
+        return np.asarray(sds * np.where(confirmed, 1.0, CAUTION))
+
+    def chosen(self, best: int, sds: Floats) -> Chosen:
+        """The named point as one that was picked, where the points' means have these standard deviations."""
+        return Chosen(best, self.unlike, *self.luck(float(sds[best])))
 
     @property
     def unlike(self) -> float:

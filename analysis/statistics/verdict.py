@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.statistics.empirical_bayes import Chosen, posterior
+from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
 from analysis.statistics.picked import LEVEL, TAIL, Picked
@@ -148,10 +148,12 @@ def judged(
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
-    sds = picked.sds(pool.n, pool.confirmed)
-    chosen = Chosen(best, picked.unlike, *picked.luck(float(sds[best])))
-    believed = posterior(pool.value, sds, ~pool.completed, chosen)
-    expected = min(float(believed.mean[best]), observed)
+    sds, pruned = picked.sds(pool.n), ~pool.completed
+    cautious = picked.cautious(sds, pool.confirmed)
+    worth = posterior(pool.value, cautious, pruned, picked.chosen(best, cautious))
+    expected = min(float(worth.mean[best]), observed)
+    everyone = alike(pool.value, sds, pruned)
+    named = posterior(pool.value, sds, pruned, picked.chosen(best, sds)) if picked.confirmed else everyone
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     below, above = picked.arms(list(values.values()))
@@ -172,8 +174,8 @@ def judged(
         naive=sign * pool.best_of_search(),
         tried=picked.tried,
         candidates=picked.candidates,
-        p_best=float(believed.probability_best(among)[best]),
-        p_best_of_all=float(believed.probability_best(np.ones(len(among), dtype=bool))[best]),
+        p_best=float(named.probability_best(among)[best]),
+        p_best_of_all=float(everyone.probability_best(np.ones(len(among), dtype=bool))[best]),
         looks=looked,
         below=max(expected - observed + below, 0.0),
         above=observed - expected + above,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from analysis.statistics.empirical_bayes import Chosen, Posterior, posterior
+from analysis.statistics.empirical_bayes import Chosen, Posterior, alike, posterior
 
 
 def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
@@ -89,3 +90,28 @@ def test_a_chosen_point_by_hand() -> None:
         expected = (1 - alike) * float(even @ grid / even.sum())
         assert found.mean[40] == pytest.approx(expected, abs=0.05)
         assert found.weights.sum(axis=1) == pytest.approx(np.ones(41))
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_points_treated_alike_by_plain_loops(stopped: int) -> None:
+    values, sds = np.array([0.0, 0.3, -0.2, 0.1, 2.4, -0.4]), np.array([0.5, 0.5, 0.5, 0.5, 0.25, 0.25])
+    pruned = np.array([i >= 6 - stopped for i in range(6)])  # with two: the best value and the lowest count no more
+    found = alike(values, sds, pruned)
+    middle = float(np.median(values[~pruned]))
+
+    def density(i: int, g: float) -> float:
+        if pruned[i]:
+            return float(norm.cdf((middle - g) / sds[i]))
+        return float(np.exp(-0.5 * ((values[i] - g) / sds[i]) ** 2))
+
+    likelihood = [[density(i, g) for g in found.grid] for i in range(6)]
+    prior = [1 / len(found.grid)] * len(found.grid)
+    for _ in range(100):
+        shares = [[p * q / np.dot(prior, row) for p, q in zip(prior, row, strict=True)] for row in likelihood]
+        prior = list(np.mean(shares, axis=0))
+    above = [float(g >= np.dot(prior, found.grid)) for g in found.grid]
+    mixed = [5 / 6 * p + a / sum(above) / 6 for p, a in zip(prior, above, strict=True)]
+    for i in range(6):
+        weights = np.multiply(mixed, likelihood[i])
+        assert found.mean[i] == pytest.approx(weights @ found.grid / weights.sum(), abs=0.03)  # values are binned
+        assert found.weights[i].sum() == pytest.approx(1)

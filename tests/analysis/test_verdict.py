@@ -17,7 +17,7 @@ from simulate import METRIC, SimulatedStudy, World
 from analysis.errors import AnalysisError
 from analysis.statistics.correlation import spearman_influence
 from analysis.statistics.evaluated import Evaluated, SeedValues
-from analysis.statistics.pair_noise import pair_noise
+from analysis.statistics.pair_noise import PairNoise, pair_noise
 from analysis.statistics.picked import CAUTION, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, moderate, seed_noise
 from analysis.statistics.selection import Error, bound_of_largest, split
@@ -291,9 +291,8 @@ def test_picked_by_hand() -> None:
     below, above = fresh.interval([1.0, 2.0, 2.0, 3.0])
     assert below == pytest.approx(Error(variance / 4, df, rest + 0.8, kept, 30, 3).bound(0.025))
     assert above == pytest.approx(Error(variance / 4, df, 0.2 + 0.8).bound(0.025))
-    assert fresh.sds(np.array([1.0, 4.0]), np.array([False, True])) == pytest.approx(
-        [CAUTION * np.sqrt(0.25 + 0.2), np.sqrt(0.25 / 4 + 0.2)]
-    )
+    assert fresh.sds(np.array([1.0, 4.0])) == pytest.approx([np.sqrt(0.25 + 0.2), np.sqrt(0.25 / 4 + 0.2)])
+    assert fresh.cautious(np.ones(2), np.array([False, True])).tolist() == [CAUTION, 1.0]
     assert fresh.unlike == pytest.approx(3 / 30)
     assert replace(fresh, tried=8).unlike == 0.25
     z = norm.isf([0.625 / 30.25, 1.625 / 30.25])  # Blom's scores of the two largest of 30
@@ -319,7 +318,19 @@ def test_picked_by_hand() -> None:
     assert found.unlike == pytest.approx(1 / 30)
     assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
     assumed = replace(found, noise=replace(NOISE, repeats=0))
-    assert assumed.sds(np.array([4.0]), np.array([True])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
+    assert assumed.sds(np.array([4.0])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
+
+
+def test_what_is_taken_off_a_confirmed_best_makes_no_other_point_the_best() -> None:
+    """The quick start's values on its small dev set: two points below the best have a chance, the baseline none."""
+    seeds = [[26.29], [46.89], [44.99], [41.93], [39.89], [39.68], [38.93], [36.52], [32.98], [50.63]]
+    values = {f"p{i}": [v / 100 for v in vs] for i, vs in enumerate(seeds)}
+    trials = table(values, {"p0": [0.261, 0.263, 0.266, 0.263], "p9": [0.484, 0.494, 0.503, 0.493]})
+    pool, by_seed = Evaluated.of(points_table(trials), 1.0), SeedValues.of(trials, 1.0)
+    found = judged(pool, by_seed, METRIC, lambda *_: PairNoise(own=0.00117, between=0.00091, pairs=500))
+    assert found.best == "p9"
+    assert found.expected < 0.48  # with luck with the dev pairs taken off
+    assert 0.4 < found.p_best_of_all < found.p_best  # 46.89 was not shown to be as good
 
 
 def test_what_the_best_was_picked_from() -> None:
