@@ -20,7 +20,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.encoders import measure
 from trainables.encoders import probe as probing
 from trainables.encoders.dropout import Watch, set_dropout
-from trainables.encoders.facts import facts_key, restored, unfit
+from trainables.encoders.facts import facts_at_hand, facts_key, restored, unfit
 from trainables.encoders.load import load_encoder, make_model
 from trainables.encoders.probe import probe
 from trainables.encoders.sentence_network import SentenceNetwork
@@ -32,6 +32,11 @@ SENTENCES = [np.arange(5, 5 + n, dtype=np.int32) for n in (3, 7, 5, 4)]
 
 def network(model_type: str, **params: Any) -> SentenceNetwork:
     return SentenceNetwork(SimcseConfig(**{"max_length": 16, "head": "none", **params}), tiny(model_type), seed=0)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_is_known_of_the_builtin_encoder_is_what_is_measured(language: str) -> None:
+    assert facts_at_hand("builtin:tiny") == load_encoder("builtin:tiny", language).facts
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "eurobert", "jina_embeddings_v3", "llama", "qwen3"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
-from trainables.encoders.locate import folder_at_hand
+from trainables.encoders.locate import BUILTIN_ENCODER, folder_at_hand
 
 VERSION = 4  # of what is measured and how; raise it when the probe changes
 PROBE_SECONDS = 600.0
@@ -70,6 +70,25 @@ class EncoderFacts:
         if not self.first_sees:
             lines.append(f"{self.family} is a decoder: its pooling is {self.pooling} (avg is possible)")
         return lines
+
+
+_ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+BUILTIN_FACTS = EncoderFacts(  # as measured: its folder may not be written yet when a space is checked
+    family="bert",
+    longest=128,
+    first_sees=True,
+    last_sees=True,
+    drops=("attention", "hidden"),
+    dropout_problem="",
+    pooler=True,
+    mask_token=True,
+    bidirectional=False,
+    packing_note="",
+    end_token="",
+    linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
+    blocks=2,
+    checkpointing=True,
+)
 
 
 def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
@@ -173,12 +192,14 @@ def restored(found: Mapping[str, Any]) -> EncoderFacts:
 
 
 def facts_at_hand(source: str) -> EncoderFacts | None:
-    """The facts of an encoder whose files are on this machine, None for others and for the builtin one.
+    """The facts of the builtin encoder and of one whose files are on this machine, None for others.
 
     They are measured once, in a process of their own (this one may be without torch), and kept under the fingerprint.
 
     Raises: EncoderError if the encoder is of no use here.
     """
+    if source == BUILTIN_ENCODER:
+        return BUILTIN_FACTS
     folder = folder_at_hand(source)
     if folder is None:
         return None
