@@ -36,6 +36,7 @@ def plot(
             raise unknown("figure", name, (*NAMES, "html"), shown=len(NAMES) + 1)
     found = study_of(storage, tracking_uri, study, metric)
     folder = out or Path("plots") / found.name
+    folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is said before the work
     measured = None
     if not names or {"importance", "contour"} & set(names):
         try:
@@ -58,7 +59,6 @@ def plot(
                 raise AnalysisError(f"interactive.html {lacks}") from None
             click.echo(f"interactive.html: not drawn, it {lacks}", err=True)
         else:
-            folder.mkdir(parents=True, exist_ok=True)
             path = folder / "interactive.html"
             path.write_text(page(found), encoding="utf-8")
             click.echo(str(path))

@@ -22,7 +22,6 @@ def report(study: str | None, metric: str | None, out: Path | None, storage: str
 
     found = study_of(storage, tracking_uri, study, metric)
     path = out or Path(f"{found.name}.html")
-    text = make(found, np.random.default_rng(0))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is said before the work
+    path.write_text(make(found, np.random.default_rng(0)), encoding="utf-8")
     click.echo(str(path))

@@ -229,7 +229,7 @@ def test_a_narrow_terminal_takes_no_number_apart() -> None:
     assert paragraphs(["as it is " * 20], None) == "as it is " * 20
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 def test_importance_fits_a_terminal(small: SmallStore, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.writing.output.terminal_width", lambda: width)
     shown = call(small, "importance", "--study", "small-1").output.splitlines()

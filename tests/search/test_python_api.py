@@ -83,7 +83,7 @@ def test_the_wheel_has_no_top_level_spaces(tmp_path: Path) -> None:
     assert {f"{package}/py.typed" for package in ("search", "trainables", "analysis")} <= set(files)
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.DOTALL)

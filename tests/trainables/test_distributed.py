@@ -117,6 +117,7 @@ def baseline_worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_workers_with_a_queue_with_sums_and_with_a_discriminator(tmp_path):
     """ESimCSE's momentum queue and whitening's sums are those of one device; DiffCSE's own term is over what a worker
     has drawn, so there the workers agree with each other."""
@@ -140,6 +141,7 @@ def partly_worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_workers_with_adapters_and_with_words_in_use(tmp_path):
     multiprocessing.spawn(partly_worker, args=(str(tmp_path),), nprocs=2)
     results = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]

@@ -41,6 +41,7 @@ print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.star
 @pytest.mark.skipif(
     not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this system has no transparent huge pages"
 )
+@pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages_unless_told_otherwise() -> None:
     def huge_mb(**changes: str) -> float:
         environment = {k: v for k, v in os.environ.items() if k != "THP_MEM_ALLOC_ENABLE"} | changes
