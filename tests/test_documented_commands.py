@@ -109,7 +109,7 @@ STORY = [
     Step("search confirm simcse_unsup-1 --top 3 --seeds 5", "--top 1 --seeds 2", "is finished"),
     Step("analysis best --metric stsb_dev", "--metric builtin_dev", "Study simcse_unsup-1"),
     Step("analysis best", "", "Study simcse_unsup-1"),
-    Step("analysis table --points", "", "t0000"),
+    Step("analysis table --points", "", "baseline"),
     Step("analysis plot", "", "curves.png"),
     Step("analysis report", "", "simcse_unsup-1.html"),
     Step("analysis export", "", "simcse_unsup-1"),
