@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from torch import library
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -89,12 +90,12 @@ def _attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float =
     return _Attention.apply(q, k, v, attn_mask, dropout_p)  # type: ignore[no-untyped-call]
 
 
-@torch.library.custom_op("counted::attention", mutates_args=())
+@library.custom_op("counted::attention", mutates_args=())
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, p: float) -> torch.Tensor:
     return _PLAIN(q, k, v, attn_mask=mask, dropout_p=p).clone()
 
 
-@torch.library.custom_op("counted::attention_backward", mutates_args=())
+@library.custom_op("counted::attention_backward", mutates_args=())
 def _backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -114,7 +115,7 @@ def _gradients(
     return found[0].to(q.dtype), found[1].to(q.dtype), found[2].to(q.dtype)
 
 
-@torch.library.custom_op("counted::flash", mutates_args=())
+@library.custom_op("counted::flash", mutates_args=())
 def _flash_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: list[int], b: list[int], c: list[int], d: list[int], p: float
 ) -> torch.Tensor:
@@ -127,7 +128,7 @@ def _flash_forward(
     return out
 
 
-@torch.library.custom_op("counted::flash_backward", mutates_args=())
+@library.custom_op("counted::flash_backward", mutates_args=())
 def _flash_backward(
     grad: torch.Tensor,
     q: torch.Tensor,
