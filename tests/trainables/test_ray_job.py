@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from trainables.contract.trial_files import PAUSE_FILE, study_folder
 from trainables.on_ray.host import PHASE, pausing
 from trainables.on_ray.in_process import InProcess
 from trainables.on_ray.trainable import TrialJob, placement
+from trainables.on_ray.usage import CPU, MEMORY
 from trainables.training.checkpoint import TrialFiles
 
 pytestmark = pytest.mark.ray
@@ -84,6 +86,9 @@ def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: 
     assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
     assert before["place"].startswith(f"{socket.gethostname()}, CPU ")
     assert [bool(r["place"]) for r in after[:-1]] == [True, *[False] * (len(after) - 2)]  # once in a life
+    assert all(
+        0 < r["metrics"][CPU] < 100 * (os.cpu_count() or 1) + 50 and r["metrics"][MEMORY] > 50 for r in after[:-1]
+    )
     assert [r["value"] for r in [before, *after[:-1]]] == [r["value"] for r in straight[:-1]]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
 
-from trainables.contract.spec import Outcome, TrialSpec, Verdict
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import PAUSE_FILE, study_folder
 
 Message = dict[str, Any]
@@ -39,6 +39,12 @@ class Host(Protocol):
     def answer(self, verdict: Verdict) -> None: ...
 
     def close(self) -> None: ...
+
+
+def evaluation_message(evaluation: Evaluation, place: str, usage: Mapping[str, float]) -> Message:
+    """usage: of the machine since the last evaluation, logged as metrics of this one."""
+    metrics = {**evaluation.metrics, **usage}
+    return {**vars(evaluation), "metrics": metrics, "place": place, "done": False}
 
 
 def outcome_message(outcome: Outcome) -> Message:

@@ -13,8 +13,9 @@ import ray.train
 
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.on_ray.host import Message, outcome_message, pausing, phase_message
+from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
 from trainables.on_ray.place import place_of
+from trainables.on_ray.usage import Usage
 from trainables.training.memory import use_large_pages
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -66,11 +67,11 @@ class InProcess:
     def _fit(self, spec: TrialSpec) -> None:
         from ray.train.torch import TorchTrainer  # with torch, which the driver has no need of
 
-        where = place_of(device(spec))
+        where, usage = place_of(device(spec)), Usage(device(spec))
 
         def report(evaluation: Evaluation) -> Verdict:
             nonlocal where
-            self._messages.put({**vars(evaluation), "place": where, "done": False})
+            self._messages.put(evaluation_message(evaluation, where, usage.read()))
             where = ""
             return self._verdicts.get()
 
@@ -80,7 +81,8 @@ class InProcess:
             from trainables.training.trial_log import kept_log
 
             world = World(device=device(spec))
-            with kept_log(spec.folder), heard(lambda what, done, of: self._messages.put(phase_message(what, done, of))):
+            tell = heard(lambda what, done, of: self._messages.put(phase_message(what, done, of)))
+            with kept_log(spec.folder), tell, usage:
                 outcome = run_trial(spec, report, world, self._kept, partial(pausing, spec))
             self._messages.put(outcome_message(outcome))
 

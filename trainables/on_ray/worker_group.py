@@ -28,9 +28,10 @@ from trainables.contract.errors import last_line
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
-from trainables.on_ray.host import Message, elsewhere, outcome_message, pausing, phase_message
+from trainables.on_ray.host import Message, elsewhere, evaluation_message, outcome_message, pausing, phase_message
 from trainables.on_ray.mailbox import Mailbox
 from trainables.on_ray.place import place_of
+from trainables.on_ray.usage import Usage
 from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
@@ -197,7 +198,7 @@ def serve(config: dict[str, Any]) -> None:
 
     def report(evaluation: Evaluation) -> Verdict:
         nonlocal where
-        ray.get(mailbox.send.remote({**vars(evaluation), "place": where, "done": False}))
+        ray.get(mailbox.send.remote(evaluation_message(evaluation, where, usage.read())))
         where = ""
         verdict: Verdict = ray.get(mailbox.verdict.remote())
         return verdict
@@ -215,6 +216,7 @@ def serve(config: dict[str, Any]) -> None:
         try:
             with contextlib.ExitStack() as stack:
                 if rank == 0:
+                    stack.enter_context(usage := Usage(device))
                     stack.enter_context(kept_log(spec.folder))
                     stack.enter_context(heard(tell))
                 outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
