@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from search.schema import SEED_SD
 from search.space import Space
@@ -122,13 +122,17 @@ class Seeds:
         return gap > HOPELESS_Z * error
 
     def _seed_sd(self) -> float:
-        squares, freedom = 0.0, 0
-        for (stage, _), records in self._ledger.by_point.items():
-            values = seed_values(records)
-            if stage == "search" and len(values) > 1:
-                squares += statistics.variance(values) * (len(values) - 1)
-                freedom += len(values) - 1
-        return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
+        return pooled_sd(
+            seed_values(records) for (stage, _), records in self._ledger.by_point.items() if stage == "search"
+        )
 
     def _records(self, number: int) -> list[TrialRecord]:
         return self._ledger.by_point.get(("search", number), [])
+
+
+def pooled_sd(points: Iterable[Sequence[float]]) -> float:
+    """The standard deviation over seeds, pooled over points; `SEED_SD` below 4 degrees of freedom."""
+    repeated = [values for values in points if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
+    return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD

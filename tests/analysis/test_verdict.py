@@ -346,6 +346,8 @@ def test_what_the_best_was_picked_from() -> None:
     unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
     points = Evaluated.of(points_table(unsearched), 1.0)
     assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried
+    named = Evaluated.of(points_table(trials[trials["stage"] == "confirm"]), 1.0)
+    assert Picked.of(named, named.nameable(), 1, NOISE, None).in_search == 1.0  # of none: as if each had one seed
     alone = Evaluated.of(points_table(search[search["point"] == "p1"]), 1.0)
     assert Picked.of(alone, alone.nameable(), 0, NOISE, None).rivals == 1
 

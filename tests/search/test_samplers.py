@@ -10,13 +10,13 @@ import numpy as np
 import optuna
 import pytest
 from harness import World, curve, make_space
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space.params import Param
 from search.store.ledger import Trial
-from search.study.samplers import MOST_SHOWN, _draw, distribution, fewer, guessed, value_of
+from search.study.samplers import MOST_SHOWN, _draw, distribution, fewer, guessed, make_sampler, value_of
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -59,17 +59,40 @@ def test_without_a_completed_point_nothing_is_guessed() -> None:
     assert shown.state == TrialState.PRUNED
 
 
-def test_a_gaussian_process_sees_the_best_and_the_latest() -> None:
-    rng = np.random.default_rng(0)
-    trials = [frozen(TrialState.COMPLETE, [v], v) for v in rng.random(2 * MOST_SHOWN)]
+@pytest.mark.parametrize(("direction", "sign"), [(MAX, 1), (MIN, -1)])
+def test_a_gaussian_process_sees_the_best_and_the_latest(direction: StudyDirection, sign: int) -> None:
+    """Of values that get worse in the middle: the latest half, and before those the first."""
+    half = MOST_SHOWN // 2
+    values = [sign * (0.9 if number < half else 0.1) for number in range(4 * half)]
+    trials = [frozen(TrialState.COMPLETE, [v], v) for v in values]
     for number, trial in enumerate(trials):
         trial.number = number
-    shown = fewer(trials, MAX)
-    assert len(shown) == MOST_SHOWN
-    assert set(range(int(1.5 * MOST_SHOWN), 2 * MOST_SHOWN)) <= {t.number for t in shown}
-    best = max(trials, key=lambda t: t.value or 0.0)
-    assert best.number in {t.number for t in shown}
-    assert fewer(trials[:MOST_SHOWN], MAX) == trials[:MOST_SHOWN]
+    shown = fewer(trials, direction)
+    assert [t.number for t in shown] == [*range(half), *range(3 * half, 4 * half)]
+    assert fewer(trials[:MOST_SHOWN], direction) == trials[:MOST_SHOWN]
+
+
+def test_a_point_in_training_keeps_others_away() -> None:
+    """Side by side, TPE does not propose the same neighbourhood twice."""
+    space = make_space({"sampler": "tpe"}, params={"dropout": {"float": [0.0, 0.9]}})
+    distributions: dict[str, BaseDistribution] = {"dropout": FloatDistribution(0, 0.9)}
+
+    def proposed(running: int) -> float:
+        study = optuna.create_study(direction="maximize")
+        for x in np.linspace(0, 0.9, 19):
+            value = -((x - 0.5) ** 2)
+            study.add_trial(create_trial(value=value, params={"dropout": x}, distributions=distributions))
+        for _ in range(running):
+            open_one = create_trial(state=TrialState.RUNNING, params={"dropout": 0.5}, distributions=distributions)
+            study.add_trial(open_one)
+        drawn = []
+        for seed in range(20):
+            sampler, trial = make_sampler(space, seed), study.ask()
+            together = sampler.infer_relative_search_space(study, trial)
+            drawn.append(sampler.sample_relative(study, trial, together)["dropout"])
+        return float(np.mean(np.abs(np.array(drawn) - 0.5)))
+
+    assert proposed(running=10) > proposed(running=0) + 0.02
 
 
 @pytest.mark.slow

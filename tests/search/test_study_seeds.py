@@ -9,7 +9,9 @@ import pytest
 from harness import World, agree, curve, make_space, optuna_study
 from optuna.trial import TrialState
 
+from search.schema import SEED_SD
 from search.store.journal import read
+from search.study.seeds import pooled_sd
 
 
 def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
@@ -136,3 +138,12 @@ def test_wilcoxon_prunes_over_repeats(tmp_path: Path) -> None:
     assert pruned
     assert all(trials[n].state == TrialState.PRUNED for n in pruned)
     assert all(2 <= ledger.points[n]["seeds"] < 8 for n in pruned)
+
+
+def test_the_seed_noise_pooled_by_hand() -> None:
+    """Squares about the means: 2 of two values, 8 of three, 2 of two; 4 degrees of freedom."""
+    points = [[1.0, 3.0], [7.0], [0.0, 2.0, 4.0], [5.0, 7.0], []]
+    assert pooled_sd(points) == pytest.approx(3**0.5)
+    assert pooled_sd([*points, [1.0, 1.0, 1.0]]) == pytest.approx(2**0.5)
+    assert pooled_sd(points[:4:2]) == SEED_SD  # 3 degrees of freedom say too little
+    assert pooled_sd([[1.0] * 5]) == SEED_SD  # so does a metric that does not move
