@@ -61,8 +61,11 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def places(tree: ast.AST) -> list[ast.AST]:
-    """Nodes that can be mutated: no annotations and no text."""
+    """Nodes that can be mutated: no annotations, decorators (frozen or not) and no text."""
     annotations = {id(n) for node in ast.walk(tree) for name in ("annotation", "returns") for n in _within(node, name)}
+    annotations |= {
+        id(n) for node in ast.walk(tree) for one in getattr(node, "decorator_list", ()) for n in ast.walk(one)
+    }
     found: list[ast.AST] = []
     for node in ast.walk(tree):
         if id(node) in annotations:

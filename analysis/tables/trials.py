@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -35,7 +36,8 @@ def trials_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
     names = dict.fromkeys(name for run in runs for name in run.params)
     table = pd.DataFrame.from_records(rows, columns=columns)
     table["started"] = pd.to_datetime(table["started"], unit="ms", utc=True)
-    parameters = {PARAM + name: [parameter(run.params.get(name)) for run in runs] for name in names}
+    known = cache(parameter)  # most values of a study occur in many trials
+    parameters = {PARAM + name: [known(run.params.get(name)) for run in runs] for name in names}
     return pd.concat([table, pd.DataFrame(parameters, index=table.index)], axis=1)
 
 

@@ -13,6 +13,7 @@ from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.belief import Belief
 from search.study.confirm_plan import confirming_trial, confirming_values
 from search.study.plan import point_means, seed_values
+from search.study.seeds import about_means
 from trainables.contract.spec import Evaluation, Verdict
 
 PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
@@ -91,13 +92,8 @@ class AdaptiveConfirm:
 
     def _seed_sd(self) -> float:
         """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`)."""
-        squares, freedom = PRIOR_DF * SEED_SD**2, PRIOR_DF
-        for records in self._ledger.by_point.values():
-            values = seed_values(records)
-            if len(values) > 1:
-                squares += float(np.var(values)) * len(values)
-                freedom += len(values) - 1
-        return max(math.sqrt(squares / freedom), 1e-5)
+        squares, freedom = about_means(map(seed_values, self._ledger.by_point.values()))
+        return max(math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom)), 1e-5)
 
     def _all_values(self, number: int) -> list[float]:
         searched = seed_values(self._ledger.by_point["search", number])

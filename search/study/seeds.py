@@ -118,8 +118,7 @@ class Seeds:
             return False
         best = max(rivals, key=lambda event: self._sign * event["value"])
         gap: float = self._sign * (best["value"] - statistics.fmean(values))
-        error: float = self._seed_sd() * math.sqrt(1 / len(values) + 1 / best["seeds"])
-        return gap > HOPELESS_Z * error
+        return beyond_seeds(gap, self._seed_sd(), len(values), best["seeds"])
 
     def _seed_sd(self) -> float:
         return pooled_sd(
@@ -130,9 +129,19 @@ class Seeds:
         return self._ledger.by_point.get(("search", number), [])
 
 
+def beyond_seeds(gap: float, sd: float, mine: int, theirs: int) -> bool:
+    """Whether two means over so many seeds differ by more than seeds explain, one-sided."""
+    return gap > HOPELESS_Z * sd * math.sqrt(1 / mine + 1 / theirs)
+
+
 def pooled_sd(points: Iterable[Sequence[float]]) -> float:
     """The standard deviation over seeds, pooled over points; `SEED_SD` below 4 degrees of freedom."""
-    repeated = [values for values in points if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in repeated)
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
+    squares, freedom = about_means(points)
     return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
+
+
+def about_means(points: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """The sum of squares about the points' means, and its degrees of freedom."""
+    repeated = [values for values in points if len(values) > 1]
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
+    return squares, sum(len(values) - 1 for values in repeated)

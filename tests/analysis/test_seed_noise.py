@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from analysis.statistics import seed_noise as module
+from analysis.statistics import study_verdict
 from analysis.statistics.evaluated import SeedValues
 from analysis.statistics.seed_noise import Prior, learned, moderate, seed_noise, upper_spread
+from search import schema
 from search.schema import SEED_SD
 from search.study import seeds
 
@@ -113,3 +118,24 @@ def test_the_prior_is_learned_from_studies_with_enough_repeats() -> None:
     prior = learned([few, values(a=[0.1, 0.3, 0.5]), values(a=[0.2])])  # 2 + 2 degrees of freedom, squares 0.04 + 0.08
     assert (prior.studies, prior.df) == (2, 4)
     assert prior.sd == pytest.approx(np.sqrt((3 * SEED_SD**2 + 0.12) / 7))
+
+
+def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(name: str, repeats: str = "1", encoder: str = "a", **tags: str) -> SimpleNamespace:
+        return SimpleNamespace(run_id=name, params={"search.repeats": repeats, "encoder": encoder}, tags=tags)
+
+    confirmed = {f"{schema.CONFIRMATION}1": "", schema.METHOD: "simcse"}
+    runs = [
+        run("own", **confirmed), run("plain", **{schema.METHOD: "simcse"}), run("confirmed", **confirmed),
+        run("repeated", "3", **{schema.METHOD: "simcse"}), run("encoder", "3", "b", **confirmed),
+        run("method", **{**confirmed, schema.METHOD: "sda"}), *(run(f"more{i}", **confirmed) for i in range(5)),
+    ]  # fmt: skip
+    read: list[str] = []
+    store = SimpleNamespace(studies=lambda: runs, trials=lambda run: [run])
+    study: Any = SimpleNamespace(stored=runs[0], store=store, metric=SimpleNamespace(name="stsb_dev", sign=1.0))
+    monkeypatch.setattr(
+        study_verdict, "read_study", lambda store, run, *_: read.append(run.run_id) or SimpleNamespace(trials=None)  # noqa: ARG005
+    )  # fmt: skip
+    monkeypatch.setattr(study_verdict.SeedValues, "of", lambda *_: values(a=[0.1, 0.3]))
+    assert study_verdict.study_prior(study).df == 5
+    assert read == ["confirmed", "repeated", "more0", "more1", "more2"]

@@ -22,7 +22,7 @@ from analysis.statistics.picked import CAUTION, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, moderate, seed_noise
 from analysis.statistics.selection import Error, bound_of_largest, split
 from analysis.statistics.study_verdict import study_verdict
-from analysis.statistics.verdict import Verdict, judge, judged
+from analysis.statistics.verdict import Verdict, _runner_up, judge, judged
 from analysis.tables.points import points_table
 from analysis.tables.study import Study
 from search.schema import CONFIRMATION, SEED_SD
@@ -331,6 +331,13 @@ def test_what_is_taken_off_a_confirmed_best_makes_no_other_point_the_best() -> N
     assert found.best == "p9"
     assert found.expected < 0.48  # with luck with the dev pairs taken off
     assert 0.4 < found.p_best_of_all < found.p_best  # 46.89 was not shown to be as good
+    best = pool.best(pool.nameable())
+    picked = Picked.of(pool, pool.nameable(), best, found.noise, found.pairs)
+    below, above = picked.arms([0.484, 0.494, 0.503, 0.493])
+    assert found.above - above == pytest.approx(found.value - found.expected)  # both about what it is worth
+    assert found.below == pytest.approx(max(below - (found.value - found.expected), 0.0))
+    assert _runner_up(pool, np.ones(len(pool.value), dtype=bool), best) == list(pool.point).index("p1")
+    assert _runner_up(pool, np.arange(len(pool.value)) == best, best) == best
 
 
 def test_what_the_best_was_picked_from() -> None:
@@ -346,6 +353,7 @@ def test_what_the_best_was_picked_from() -> None:
     unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
     points = Evaluated.of(points_table(unsearched), 1.0)
     assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried
+    assert points.best_of_search() == pytest.approx(0.55)
     named = Evaluated.of(points_table(trials[trials["stage"] == "confirm"]), 1.0)
     assert Picked.of(named, named.nameable(), 1, NOISE, None).in_search == 1.0  # of none: as if each had one seed
     alone = Evaluated.of(points_table(search[search["point"] == "p1"]), 1.0)

@@ -157,6 +157,10 @@ def test_a_plain_gain_ends_it_early_and_an_open_one_takes_the_budget(tmp_path: P
 
     assert spent(0.05, 0.001, "plain") == 6  # three seeds of the best and of the baseline
     assert spent(0.004, 0.02, "open") == 14
+    records = World(make_space({"trials": 6}), tmp_path / "open").life().ledger.trials.values()
+    first = next(record.trial.number for record in records if record.trial.stage == "confirm")
+    searched = {r.trial.number: r.best for r in records if r.trial.stage == "search"}
+    assert first == max(searched, key=lambda number: searched[number] or 0.0)  # of the two the leader comes first
 
 
 @pytest.mark.parametrize(("seeds", "rivals"), [(3, 1), (3, 4), (5, 2)])

@@ -192,3 +192,8 @@ def test_a_patient_pruner_ends_what_gets_worse(tmp_path: Path) -> None:
     assert ledger.trials["t0000"].state == "completed"
     assert ledger.trials["t0001"].state == "pruned"
     assert ledger.trials["t0001"].examples < 600
+
+
+def test_nothing_is_judged_in_the_first_fifteenth() -> None:
+    settings = make_space({}, pruner={"kind": "median"}).pruner
+    assert [earliest(settings, 0, planned) for planned in (1500, 1501)] == [100, 101]

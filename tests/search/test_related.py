@@ -143,3 +143,7 @@ def test_a_space_without_memory_resolves_as_before() -> None:
     assert "start" not in make_space().resolved()["search"]
     space = starting("paper", "older")
     assert load_space(json.loads(json.dumps(space.resolved()))).search.start == ("paper", "older")
+
+
+def test_points_of_different_branches_differ() -> None:
+    assert differ(starting("a"), {"learning_rate": 1e-5}, {"learning_rate": 1e-5, "dropout": 0.1})

@@ -318,3 +318,11 @@ def test_nearest_legal_values() -> None:
     assert [rate.nearest(v) for v in (1e-6, 3e-5, 1)] == [1e-5, 3e-5, 1e-3]
     assert rate.count() is None
     assert (rate.legal(3e-5), rate.legal(2e-3), rate.legal("x"), stepped.legal(12)) == (True, False, False, False)
+
+
+def test_a_step_is_written_unless_every_whole_number_is_one() -> None:
+    """As a resumed study reads it back."""
+    kinds = [{"int": [16, 64], "step": 16}, {"int": [16, 64]}, {"float": [0.0, 0.4], "step": 0.1}]
+    for kind, name in zip(kinds, ("batch_size", "batch_size", "dropout"), strict=True):
+        space = load_space("simcse_unsup", [f"params.{name}={yaml.safe_dump(kind, default_flow_style=True).strip()}"])
+        assert space.params[name].written() == kind

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from search.schema import SEED_SD
 from search.store.journal import read
-from search.study.seeds import pooled_sd
+from search.study.seeds import about_means, beyond_seeds, pooled_sd
 
 
 def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
@@ -147,3 +147,7 @@ def test_the_seed_noise_pooled_by_hand() -> None:
     assert pooled_sd([*points, [1.0, 1.0, 1.0]]) == pytest.approx(2**0.5)
     assert pooled_sd(points[:4:2]) == SEED_SD  # 3 degrees of freedom say too little
     assert pooled_sd([[1.0] * 5]) == SEED_SD  # so does a metric that does not move
+    assert about_means(points) == (pytest.approx(12), 4)
+    assert beyond_seeds(1.43, 1.0, 4, 2)  # 1.64 times the root of 1/4 + 1/2 is 1.4203
+    assert not beyond_seeds(1.41, 1.0, 4, 2)
+    assert not beyond_seeds(1.43, 1.1, 4, 2)
