@@ -36,7 +36,11 @@ TESTS = {
     "analysis/statistics/duels.py": ["tests/analysis/test_duels.py", "tests/analysis/test_stats.py"],
     "analysis/statistics/paired_gain.py": ["tests/analysis/test_paired_gain.py"],
     "analysis/statistics/confirm_forecast.py": ["tests/analysis/test_confirm_forecast.py"],
-    "analysis/statistics/study_verdict.py": ["tests/analysis/test_duels.py", "tests/analysis/test_verdict.py"],
+    "analysis/statistics/study_verdict.py": [
+        "tests/analysis/test_duels.py",
+        "tests/analysis/test_seed_noise.py",
+        "tests/analysis/test_verdict.py",
+    ],
     "analysis/statistics/importance.py": ["tests/analysis/test_importance.py", "tests/analysis/test_plots.py"],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
     "search/study/search_plan.py": [f"tests/search/{name}.py" for name in STUDY],
