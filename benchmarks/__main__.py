@@ -32,6 +32,7 @@ NAMES = {
     "confirming": "trials that a confirmation spends and the error it leaves, adaptive against fixed, simulated",
     "proposals": "CPU seconds of a proposal per sampler, at 100, 1,000 and 5,000 points",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
+    "todays": "real searches of a small pre-trained ModernBERT and Qwen3: LoRA, batches of 1,024 in pieces, prompts",
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",
     "large_corpus": "a text of 10 million lines: memory and seconds to the first step, first time and second",
     "scripts": "what a script's trial costs beside its training, states and models included",

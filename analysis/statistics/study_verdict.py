@@ -17,7 +17,7 @@ RELATED = 5  # studies of the store that the prior of the seed noise is learned 
 def study_verdict(study: Study) -> Verdict:
     """The verdict over a study of a store, whose other studies of the method and encoder give the prior of the noise.
 
-    Its interval ends where the metric does.
+    Its intervals end where the metric and differences of it do.
 
     Raises: AnalysisError if no trial has been completed.
     """
@@ -30,7 +30,10 @@ def study_verdict(study: Study) -> Verdict:
         prior=study_prior(study),
     )
     bottom, top = study.limits
-    return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top))
+    gain = verdict.gain
+    if gain is not None:
+        gain = replace(gain, low=max(gain.low, bottom - top), high=min(gain.high, top - bottom))
+    return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top), gain=gain)
 
 
 def study_prior(study: Study) -> Prior:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 
@@ -18,7 +19,7 @@ from analysis.statistics.correlation import (
     paired_bootstrap,
     spearman_influence,
 )
-from analysis.statistics.duels import expected_duel
+from analysis.statistics.duels import Duel, expected_duel, holm
 from trainables.evaluation.metrics import spearman
 
 
@@ -128,3 +129,12 @@ def test_a_method_seldom_beats_itself_with_fewer_trials() -> None:
         expected_duel("a", draws.exponential(size=100), "b", draws.exponential(size=10), 10).p_value for _ in range(600)
     ]
     assert np.mean(np.array(found) < 0.05) <= 0.05 + 0.018  # two standard errors
+
+
+def test_holm_by_hand() -> None:
+    """0.01 of four times four, 0.02 times three, 0.04 times two, and never below the one before, nor above 1."""
+    duels = [Duel("a", "b", "", 0.0, 0.0, 0.0, p) for p in (0.9, 0.01, 0.04, 0.02)]
+    adjusted = holm(duels)
+    assert [d.p_value for d in adjusted] == pytest.approx([0.9, 0.04, 0.08, 0.06])
+    assert [d.significant for d in adjusted] == [False, True, False, False]
+    assert [d.p_value for d in holm([replace(d, p_value=0.6) for d in duels])] == [1.0] * 4

@@ -374,6 +374,18 @@ def test_looks_are_the_confirmations_that_the_study_counts() -> None:
     assert study_verdict(_deaf(study(winner(), "s", {}, store))).looks == 4
 
 
+def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SimpleNamespace(studies=list, artifact=lambda _run, _path: None)
+    found = _deaf(study(winner(), "s", {}, store))
+    plain = study_verdict(found)
+    assert plain.gain is not None
+    room = max(abs(plain.gain.low), abs(plain.gain.high)) / 2
+    monkeypatch.setattr(Study, "limits", (0.0, room))
+    cut = study_verdict(found)
+    assert cut.gain is not None
+    assert (cut.gain.low, cut.gain.high) == (max(plain.gain.low, -room), min(plain.gain.high, room))
+
+
 def _deaf(found: Study) -> Study:
     """The study, its similarities out of reach."""
     object.__setattr__(found, "similarities", lambda _: None)

@@ -49,6 +49,8 @@ def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) 
     assert not ledger.open_trials
     assert ledger.stops["completed"] + ledger.stops["pruned"] == 27
     assert promotions(world)  # some went on later than they paused
+    judged = Counter((e["id"], e["level"]) for e in read(world.folder.journal) if e["e"] == "rung")
+    assert max(judged.values()) == 1 < EVALUATIONS  # between rungs nobody is judged
     assert world.evaluations < 0.5 * 27 * EVALUATIONS
     full = max(max(curve(r.trial, k) for k in range(1, EVALUATIONS + 1)) for r in ledger.trials.values())
     assert ledger.best is not None
@@ -217,3 +219,11 @@ def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
     )
     assert "pruned" in _row(run)  # type: ignore[arg-type]
     assert "paused" not in _row(run)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("completed", "leads"), [(None, True), (0.5, True), (0.6, False), (0.7, False)])
+def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
+    paused: Any = SimpleNamespace(state="paused", waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
+    best = None if completed is None else SimpleNamespace(best=completed)
+    ledger: Any = SimpleNamespace(maximise=True, waiting=lambda: [paused], best=best)
+    assert Promotion(ledger, 3, 100).leader() is (paused if leads else None)

@@ -72,6 +72,16 @@ def test_a_gaussian_process_sees_the_best_and_the_latest(direction: StudyDirecti
     assert fewer(trials[:MOST_SHOWN], direction) == trials[:MOST_SHOWN]
 
 
+@pytest.mark.parametrize(("sampler", "bounded"), [("tpe", False), ("gp", True)])
+def test_only_a_gaussian_process_is_spared_points(
+    sampler: str, bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+    monkeypatch.setattr("search.study.samplers.fewer", lambda trials, _: calls.append(len(trials)) or trials)
+    World(make_space({"sampler": sampler, "trials": 3}), tmp_path).life()
+    assert bool(calls) == bounded
+
+
 def test_a_point_in_training_keeps_others_away() -> None:
     """Side by side, TPE does not propose the same neighbourhood twice."""
     space = make_space({"sampler": "tpe"}, params={"dropout": {"float": [0.0, 0.9]}})

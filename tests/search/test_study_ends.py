@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import EVALUATIONS, RUNG, Death, World, make_space
+from harness import EVALUATIONS, RUNG, Death, World, make_space, optuna_study
 
 from search.store.ledger import Trial
 
@@ -79,3 +79,16 @@ def test_device_hours_end_the_study(tmp_path: Path) -> None:
     driver = World(make_space({"trials": 500, "device_hours": 5 / 3600}), tmp_path).life()
     assert driver.status == "out_of_budget"
     assert 5 <= driver.ledger.trial_seconds() < 6
+
+
+def test_a_study_whose_sampler_s_memory_is_lost_knows_every_evaluation_again(tmp_path: Path) -> None:
+    """The journal has them: what is made again is what an undisturbed search has."""
+    seen = []
+    for lost in (False, True):
+        world = World(make_space({"trials": 8}, pruner={"kind": "median"}), tmp_path / str(lost))
+        world.life(interrupt_at=20, concurrency=1)
+        if lost:
+            world.folder.optuna.write_bytes(b"nothing that can be read\n")
+        world.life(concurrency=1)
+        seen.append([(t.state, t.value, t.intermediate_values) for t in optuna_study(world).trials])
+    assert seen[0] == seen[1]
