@@ -16,6 +16,7 @@ from trainables.methods.simcse.config import SimcseConfig
 
 BATCH, RATE = 128, 1e-3
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # BERT's; the pre-training here has none
+STEPS = {"modernbert": 1200, "qwen3": 350}  # of 64 sentences: some ten minutes of a core each
 DONE = "pretrained"
 KEPT = Path(__file__).parent / "results" / "encoders"  # made once: minutes
 
@@ -62,12 +63,13 @@ def pretrain(folder: Path, shape: str, language: str = "en", epochs: int = 3) ->
     return folder
 
 
-def pretrain_family(folder: Path, family: str, steps: int = 1200, share: float = 0.15) -> Path:
-    """A small ModernBERT (masked words) or decoder (next words) that has read Wikipedia for a few minutes.
+def pretrain_family(folder: Path, family: str, share: float = 0.15) -> Path:
+    """A small ModernBERT (masked words) or decoder (next words) that has read Wikipedia for some ten minutes of a core.
 
     Its words start from the principal directions of MiniLM's. share: of the positions that are predicted.
     """
     make_encoder(folder, family)
+    steps = STEPS[family]
     masked = family == "modernbert"
     model = (AutoModelForMaskedLM if masked else AutoModelForCausalLM).from_pretrained(folder)
     words = model.get_input_embeddings().weight
