@@ -41,7 +41,7 @@ def run(runs: int) -> dict[str, Any]:
     return {"rows": [row(family) for _ in range(runs) for family in families]}
 
 
-def row(family: str, batch: int = 1024, trials: int = 5, examples: int = 8192) -> dict[str, Any]:
+def row(family: str, batch: int = 1024, trials: int = 4, examples: int = 6144) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         space = folder / f"{family}.yaml"
