@@ -54,7 +54,7 @@ def row(family: str, batch: int = 1024, trials: int = 4, examples: int = 6144) -
             "value"
         ]
         command("analysis", "export", f"{family}-1", "--storage", name, "--out", str(folder / "model"))
-        journal = (folder / f"{family}-1" / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+        journal = (folder / f"{family}-1" / "tracking.jsonl").read_text(encoding="utf-8").splitlines()
         events = [event for line in journal if (event := json.loads(line))["e"] == "eval"]
         untrained = next(e["metrics"]["untrained_stsb_dev"] for e in events if "untrained_stsb_dev" in e["metrics"])
         return {
