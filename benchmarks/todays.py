@@ -19,6 +19,7 @@ from benchmarks.inputs import data_folder
 from benchmarks.pretraining import pretrained
 
 QUERY = "query: "
+POOLING = {"modernbert": "avg", "qwen3": "last"}
 SPACE = """\
 method: simcse
 encoder: {encoder}
@@ -28,6 +29,7 @@ params:
   learning_rate: {{float: [1.0e-4, 1.0e-2], log: true}}
   temperature: {{choice: [0.05, 0.1]}}
   batch_size: {batch}
+  pooling: {pooling}
   lora: {{rank: {{choice: [4, 16, 64]}}, alpha: 32, targets: all-linear}}
 search: {{sampler: tpe, trials: {trials}, baseline: none}}
 pruner: {{kind: none}}
@@ -46,7 +48,11 @@ def row(family: str, batch: int = 1024, trials: int = 4, examples: int = 6144) -
         folder = Path(name)
         space = folder / f"{family}.yaml"
         encoder = pretrained(family).resolve()
-        space.write_text(SPACE.format(encoder=encoder, query=QUERY, batch=batch, trials=trials, examples=examples))
+        space.write_text(
+            SPACE.format(
+                encoder=encoder, pooling=POOLING[family], query=QUERY, batch=batch, trials=trials, examples=examples
+            )
+        )
         began = time.monotonic()
         command("search", "run", str(space), "--storage", name)
         seconds = time.monotonic() - began
