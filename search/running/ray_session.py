@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+
+import yaml
 
 from search.running.private_ray import LOOPBACK, private_ray
 from search.running.signals import kept
@@ -19,6 +22,7 @@ from trainables.contract.errors import first_line
 
 HEAD_S = 5.0  # how long a cluster's head may take to answer
 CAPACITY_S = 5.0  # seconds between two looks at a cluster's size
+BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # the cluster file as `ray up` leaves it on the head
 # Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -45,8 +49,8 @@ def ray_session(
     ENVIRONMENT is set inside the `with` block: ray.tune is first imported there.
 
     Yields: a function that says how many trials can run at once now, and the resources with `gpus` decided. An
-        autoscaling cluster grows only while a trial waits, so there it is one more than fit, or `concurrent` where
-        given.
+        autoscaling cluster grows by the trials that wait, so there it is what fits into it at its largest (one more
+        than fit where its file is not at hand), or `concurrent` where given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
     """
     address = address or os.environ.get("RAY_ADDRESS")
@@ -140,6 +144,32 @@ def gpus_now() -> float:
     return float(ray.cluster_resources().get("GPU", 0.0))
 
 
+def at_largest(resources: Resources, file: Path = BOOTSTRAP) -> int | None:
+    """How many trials fit into the connected cluster with all the nodes that its file allows.
+
+    Nodes take minutes to start: one asked for after another, eight of them take eight times as long as all at once.
+
+    Returns: None where this machine is not the head of a `ray up`, or the file does not say what a node has.
+    """
+    try:
+        config = yaml.safe_load(file.expanduser().read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    share, head, left = replace(resources, workers=1), config["head_node_type"], int(config["max_workers"])
+    found = []
+    for name, kind in config["available_node_types"].items():
+        count = 1 if name == head else int(kind.get("max_workers", left))
+        if count and not kind.get("resources"):
+            return None
+        found.append((fitting(share, kind["resources"]) if count else 0, count, name == head))
+    processes = 0
+    for fit, count, is_head in sorted(found, reverse=True):
+        started = count if is_head else min(count, left)
+        left -= 0 if is_head else started
+        processes += fit * started
+    return processes // resources.workers
+
+
 class _Capacity:
     """How many trials can run at once, looked at every few seconds."""
 
@@ -161,7 +191,7 @@ class _Capacity:
 
             fit = fitting(self._resources, ray.cluster_resources())
             if self._grows:
-                self._value = self._concurrent or fit + 1
+                self._value = self._concurrent or max(fit, at_largest(self._resources) or fit + 1)
             else:
                 self._value = min(fit, self._concurrent or fit)
             self._looked = time.monotonic()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+import ray
 import ray.exceptions
+import yaml
 from ray._private.dict import flatten_dict
 
-from search.running.ray_session import fitting
+from search.running.ray_session import _Capacity, at_largest, fitting
 from search.running.tuner import describe, evaluation_from
 from search.space import Resources
 from trainables.contract.spec import Evaluation
@@ -62,3 +65,47 @@ def test_errors_have_a_kind_and_one_line(error: BaseException | None, kind: str,
 )
 def test_how_many_trials_fit(resources: dict[str, float], there: dict[str, float], expected: int) -> None:
     assert fitting(Resources(**resources), there) == expected  # type: ignore[arg-type]
+
+
+def head_file(folder: Path, **nodes: dict[str, float]) -> Path:
+    """What `ray up` leaves on the head: a head without CPUs, up to 5 of each type of node, 8 in all."""
+    head = {"head": {"resources": {"CPU": 0}, "max_workers": 0}}
+    kinds = {name: {"resources": resources, "max_workers": 5} for name, resources in nodes.items()}
+    file = folder / "ray_bootstrap_config.yaml"
+    config = {"head_node_type": "head", "max_workers": 8, "available_node_types": {**head, **kinds}}
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+CARD, TWO = {"CPU": 4, "GPU": 1, "memory": 16e9}, {"CPU": 8, "GPU": 2}
+
+
+@pytest.mark.parametrize(
+    ("resources", "nodes", "trials"),
+    [
+        ({"gpus": 1}, {"card": CARD}, 5),
+        ({"gpus": 1}, {"card": CARD, "two": TWO}, 5 * 2 + 3),  # the larger ones first
+        ({"gpus": 0.5}, {"card": CARD}, 10),
+        ({"gpus": 1, "workers": 2}, {"card": CARD}, 2),
+        ({"gpus": 0}, {"card": CARD}, 20),
+        ({"gpus": 1}, {"card": {}}, None),  # its file does not say what it has
+    ],
+)
+def test_how_many_trials_fit_into_a_cluster_at_its_largest(
+    resources: dict[str, float], nodes: dict[str, dict[str, float]], trials: int | None, tmp_path: Path
+) -> None:
+    assert at_largest(Resources(**resources), head_file(tmp_path, **nodes)) == trials  # type: ignore[arg-type]
+    assert at_largest(Resources(**resources), tmp_path / "none.yaml") is None  # type: ignore[arg-type]
+
+
+def test_a_growing_cluster_is_asked_for_all_its_nodes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts as many nodes as trials wait: one after another, each after minutes, where one more than fits waits."""
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 0.0})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one = Resources(gpus=1)
+    assert _Capacity(one, None, grows=True)() == 1, "not on a head: nothing is known"
+    head_file(tmp_path, card=CARD)
+    assert _Capacity(one, None, grows=True)() == 5
+    assert _Capacity(one, 3, grows=True)() == 3
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 20.0, "GPU": 5.0})
+    assert _Capacity(one, None, grows=True)() == 5, "none waits for a node that may not come"
