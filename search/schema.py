@@ -32,6 +32,7 @@ FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of
 SEARCHED: Final = "searched"  # study run: comma-separated names of the searched parameters
 CONFIRMATION: Final = "confirmation."  # confirmation.<ms since 1970> on the study run: one per start of a confirmation
 OPENING: Final = "test_opening."  # test_opening.1, ...: one per opening of the test sets; study run and tested trials
+OPENINGS: Final = "openings"  # in a study's folder: <number>.txt for each opening, its text as in the tag
 TRIALS_TAG: Final = "trials_file"  # study run on a server: path of the artifact TRIALS_FILE, once there is one
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"

@@ -18,7 +18,7 @@ import pandas as pd
 from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.export import export, without_bars
 from analysis.checkpoints.mteb_tasks import find_tasks, known_data, load_tasks, quiet
-from analysis.checkpoints.testing import check_reason, record_opening
+from analysis.checkpoints.openings import check_reason, record_opening
 from analysis.checkpoints.trained import Trained, load_trained
 from analysis.errors import AnalysisError
 from analysis.tables.study import Study

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,15 +18,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.checkpoints.choice import trial_path
+from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.overlap import Overlap, overlaps
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.correlation import spearman_influence
 from analysis.statistics.paired_gain import PairedGain, paired_gains
 from analysis.tables.study import Arrays, Study
-from analysis.tables.test_scores import openings
 from search import schema
-from search.schema import OPENING
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import metric_parts
 from trainables.data.retrieval import is_retrieval
@@ -158,46 +157,6 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
         except DataError:  # a corpus without pairs, or without scores
             continue
     return seen
-
-
-def check_reason(reason: str) -> None:
-    """Raises: InputError for an empty reason."""
-    if not reason.strip():
-        raise InputError("expected a reason for opening the test sets, got an empty one")
-
-
-@dataclass(frozen=True)
-class Opening:
-    """A recorded opening. number: 1 = the study's first; when: ISO time; earlier: the openings before it."""
-
-    client: Any
-    number: int
-    when: str
-    earlier: tuple[str, ...]
-
-    @property
-    def milliseconds(self) -> int:
-        """Since 1970, as MLflow counts."""
-        return int(datetime.fromisoformat(self.when).timestamp() * 1000)
-
-    def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Write finite metrics to a trial's run, which is tagged with the opening."""
-        from mlflow.entities import Metric, RunTag
-
-        kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
-        self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
-
-
-def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
-    """Write to the study's run that its test sets are opened, before anything is scored."""
-    from mlflow import MlflowClient
-
-    earlier = tuple(openings(study.stored))
-    when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-    opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
-    tag = f"{OPENING}{opening.number}"
-    opening.client.set_tag(study.stored.run_id, tag, f"{when}: {what}: {reason.strip()}")
-    return opening
 
 
 @dataclass(frozen=True)

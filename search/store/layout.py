@@ -6,6 +6,7 @@
 <storage>/<study>/optuna.log        the Optuna study (JournalStorage; optuna-dashboard opens it)
 <storage>/<study>/trials/<id>/      a trial's checkpoints
 <storage>/<study>/trials/<id>/PAUSE while the trial is to pause at its rung, or waits there
+<storage>/<study>/openings/<n>.txt  an opening of its test sets (`analysis test` writes it before it scores anything)
 <storage>/<study>/PAUSE             while the study is being interrupted
 <storage>/<study>/STOP              somebody wants its driver to pause it (in the driver's working copy)
 <storage>/<study>/trials/<id>/STOP  somebody wants this trial to end at its next evaluation

@@ -233,6 +233,7 @@ class Tracker:
             if self._study_run is None:
                 self._study_run = self._make_study_run()
                 self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is told again
+            self._bring_openings()
             if self._file:
                 self._file.open(str(self._study_run), ends)
             for event, end in read_with_ends(self.folder.journal):
@@ -244,6 +245,17 @@ class Tracker:
         except BaseException:
             self._client = None  # half connected is not connected
             raise
+
+    def _bring_openings(self) -> None:
+        """The openings of the test sets that only the study's folder knows: MLflow's database was lost or is a copy."""
+        filesystem, root = fsspec.core.url_to_fs(f"{self.folder.uri}/{schema.OPENINGS}")
+        if not filesystem.exists(root):
+            return
+        known = self._client.get_run(self._study_run).data.tags
+        for path in filesystem.ls(root, detail=False):
+            tag = f"{schema.OPENING}{Path(path).stem}"
+            if tag not in known:
+                self._client.set_tag(self._study_run, tag, filesystem.cat_file(path).decode())
 
     def _make_study_run(self) -> str:
         from mlflow.entities import Param

@@ -14,6 +14,7 @@ from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
 from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, kept, with_checkpoint
+from analysis.checkpoints.openings import record_opening
 from analysis.checkpoints.testing import (
     TestResult,
     averages,
@@ -121,6 +122,13 @@ def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) 
     second = open_tests(s, there.iloc[:1], "curious", now=NOW)
     assert second.earlier == tuple(openings(s.stored))
     assert len(openings(study(store).stored)) == 2
+
+    # The study's folder has them, too; a run that lost them (another machine's older copy) does not count from 1 again.
+    record = sorted((store.folder / "small-1" / "openings").iterdir())
+    assert [file.name for file in record] == ["1.txt", "2.txt"]
+    assert [file.read_text() for file in record] == openings(study(store).stored)
+    third = record_opening(s, "t0001 on builtin", "again", NOW.replace(hour=13))  # `s` is as before the second
+    assert (third.number, len(third.earlier)) == (3, 2)
 
     table = summary(first.results).set_index("metric")
     values = [r.metrics["builtin_test"] for r in first.results]

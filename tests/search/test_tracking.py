@@ -194,9 +194,13 @@ def test_a_tracker_that_is_behind_tells_all_of_a_trial_in_one_call(
 def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
     world.life()
     tracker(world).catch_up(final=True)
+    text = "2026-03-01T12:00:00+00:00: t0000 on builtin: for the paper"
+    (world.folder.local / schema.OPENINGS).mkdir()
+    (world.folder.local / schema.OPENINGS / "1.txt").write_text(text)  # as `analysis test` leaves it
     shutil.copy(empty_store, world.root / "mlflow.db")
     tracker(world).catch_up(final=True)
     assert len(runs(world)) == 7
+    assert runs(world)["study"].data.tags[f"{schema.OPENING}1"] == text
 
 
 def test_a_locked_store_is_waited_for(world: World) -> None:

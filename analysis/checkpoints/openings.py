@@ -1,0 +1,84 @@
+"""The record of a study's opened test sets: in its run, and in its folder, which outlives a machine's MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import fsspec
+import numpy as np
+
+from analysis.errors import InputError
+from analysis.tables.study import Study
+from analysis.tables.test_scores import openings
+from search.schema import FOLDER, OPENING, OPENINGS
+
+
+def check_reason(reason: str) -> None:
+    """Raises: InputError for an empty reason."""
+    if not reason.strip():
+        raise InputError("expected a reason for opening the test sets, got an empty one")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A recorded opening. number: 1 = the study's first; when: ISO time; earlier: the openings before it."""
+
+    client: Any
+    number: int
+    when: str
+    earlier: tuple[str, ...]
+
+    @property
+    def milliseconds(self) -> int:
+        """Since 1970, as MLflow counts."""
+        return int(datetime.fromisoformat(self.when).timestamp() * 1000)
+
+    def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Write finite metrics to a trial's run, which is tagged with the opening."""
+        from mlflow.entities import Metric, RunTag
+
+        kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
+        self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
+
+
+def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
+    """Write to the study's folder and run that its test sets are opened, before anything is scored.
+
+    The folder has them, too, because MLflow's database may be lost with its machine; the search's tracker brings what
+    is missing in the run from there.
+    """
+    from mlflow import MlflowClient
+
+    folder = f"{study.stored.tags.get(FOLDER, '')}/{OPENINGS}"
+    earlier = tuple(_union(openings(study.stored), _written(folder)))
+    when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+    opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
+    text = f"{when}: {what}: {reason.strip()}"
+    with suppress(OSError):  # who may only read the folder has MLflow's record
+        _write(f"{folder}/{opening.number}.txt", text)
+    opening.client.set_tag(study.stored.run_id, f"{OPENING}{opening.number}", text)
+    return opening
+
+
+def _union(*records: Sequence[str]) -> list[str]:
+    """Each opening once, oldest first: their texts begin with the time."""
+    return sorted(dict.fromkeys(text for record in records for text in record))
+
+
+def _written(folder: str) -> list[str]:
+    """The texts of the openings that a study's folder has."""
+    filesystem, root = fsspec.core.url_to_fs(folder)
+    try:
+        return [filesystem.cat_file(path).decode() for path in filesystem.ls(root, detail=False)]
+    except OSError:
+        return []
+
+
+def _write(file: str, text: str) -> None:
+    filesystem, path = fsspec.core.url_to_fs(file)
+    filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+    filesystem.pipe_file(path, text.encode())
