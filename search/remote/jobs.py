@@ -141,13 +141,14 @@ def follow(way: Tunnel, name: str, say: Say) -> int:
     Returns: the driver's exit code; 130 when the job was stopped or following was interrupted.
     Raises: UserError when there is no such job, or the head is out of reach for PATIENCE_S.
     """
-    cluster, said, lost = way.head.config, 0, 0.0
+    cluster, said, lost, study = way.head.config, 0, 0.0, ""
     try:
         while True:
             try:
                 way.ensure()
                 client = _client(way)
                 info = client.get_job_info(name)  # before the log, which then is the whole one
+                study = (info.metadata or {}).get("study", "")
                 log = own_output(client.get_job_logs(name))
                 lost = 0.0
             except (OSError, RuntimeError, UserError) as error:  # the HTTP library's errors are OSErrors
@@ -169,7 +170,7 @@ def follow(way: Tunnel, name: str, say: Say) -> int:
                 return exit_code(info, say)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        say(farewell(name, str(cluster), _study_of(way, name)))
+        say(farewell(name, str(cluster), study))
         return 130
 
 
@@ -233,7 +234,7 @@ def check_versions(head: Head, allow: bool, say: Say) -> None:
         return
     text = f"cluster {head.name} differs from this machine: {'; '.join(differing)}"
     if not allow:
-        raise UserError(f"{text}. Run `ray up {head.config}` to update it, or pass --allow-mismatch")
+        raise UserError(f"{text}. Run `ray up {head.config}` to update it when no study runs, or pass --allow-mismatch")
     say(text)
 
 
@@ -261,13 +262,6 @@ def _client(way: Tunnel) -> Any:
     for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
         logging.getLogger(chatty).setLevel(logging.WARNING)  # they tell of every upload
     return JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
-
-
-def _study_of(way: Tunnel, name: str) -> str:
-    try:
-        return str((_client(way).get_job_info(name).metadata or {}).get("study", ""))
-    except (OSError, RuntimeError):
-        return ""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from search.remote.backup import ARTIFACTS, is_loopback, restore, store_path
 from search.remote.tunnel import free_port
 from search.schema import SQLITE, tracking_uri
 from search.store.errors import UserError
-from search.store.layout import StudyFolder
+from search.store.layout import StudyFolder, is_remote
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import view_address
 
@@ -53,13 +53,15 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     """MLflow over the runs of a storage; a server that MLFLOW_TRACKING_URI names is used if it answers.
 
     On a machine without database the last backup is fetched first. `port` is what is wanted, not a promise; a loopback
-    address in MLFLOW_TRACKING_URI decides it.
+    address in MLFLOW_TRACKING_URI decides it. detach: leave it running, as on a head, with a process beside it that
+    keeps the backup of a storage in a bucket (`backup.keep`).
 
     Raises: UserError when the server does not come up, or a server elsewhere does not answer.
     """
     uri = tracking_uri(storage=storage)
     if uri.startswith("http"):
         if healthy(uri):
+            _keep_backup(storage, detach and is_loopback(uri))
             return Server(uri.rstrip("/"), None)
         if not is_loopback(uri):
             raise UserError(f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there")
@@ -71,7 +73,24 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     make_store(f"{SQLITE}{store}")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"{SQLITE}{store}", "--artifacts-destination", str(store.parent / ARTIFACTS)]
-    return _start(command, f"http://127.0.0.1:{port}", "/health", store.parent / "mlflow.log", detach)
+    server = _start(command, f"http://127.0.0.1:{port}", "/health", store.parent / "mlflow.log", detach)
+    _keep_backup(storage, detach)
+    return server
+
+
+def _keep_backup(storage: str, wanted: bool) -> None:
+    """Leave a process behind that keeps the backup; where there is one it goes at once."""
+    if not wanted or not is_remote(storage):
+        return
+    code = "import sys; from search.remote.backup import keep; keep(sys.argv[1])"
+    with (store_path(storage).parent / "backup.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", code, storage],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def serve_optuna(folder: StudyFolder, port: int) -> Server | None:
