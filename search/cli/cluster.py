@@ -123,6 +123,23 @@ def check(file: str) -> None:
     sys.exit(2 if faults else 0)
 
 
+@cluster.command()
+@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="FOLDER|URI")
+@user_errors
+def idle(storage: str) -> None:
+    """On the head, before Ray is restarted: exit code 1 and a line that names them while studies run here."""
+    from search.store.layout import absolute
+    from search.store.lock import running_here
+
+    if running := running_here(absolute(storage)):
+        names = ", ".join(running)
+        click.echo(
+            f"Ray is not restarted: studies run here ({names}). `search stop` pauses them; then `ray up` again",
+            err=True,
+        )
+        sys.exit(1)
+
+
 @click.command()
 @click.argument("job", required=False)
 @NEEDED
@@ -158,7 +175,8 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
 @click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="URI")
 @user_errors
 def backup(cluster: str | None, storage: str) -> None:
-    """Copy the head's MLflow database to the storage; do it before `ray down`. A new head fetches it by itself."""
+    """Copy the head's MLflow database to the storage, so that nothing of the last minute is missing after `ray down`.
+    The head does it by itself twice a minute, and a new head fetches it."""
     if cluster:
         from search.remote.jobs import remote_command
 

@@ -40,8 +40,19 @@ def running_beside(folder: StudyFolder) -> list[str]:
     """The other studies of a storage on disk that are being run now."""
     if is_remote(folder.storage):
         return []
-    others = [other for other in studies(folder.storage) if other.study != folder.study]
-    return [other.study for other in others if other.lock.exists() and alive(other)]
+    return [study for study in running_here(folder.storage) if study != folder.study]
+
+
+def running_here(storage: str) -> list[str]:
+    """Studies of a storage that are being run now: on this machine, or on another one that shares the disk."""
+    there = _working_copies(storage) if is_remote(storage) else studies(storage)
+    return [folder.study for folder in there if folder.lock.exists() and alive(folder)]
+
+
+def _working_copies(storage: str) -> list[StudyFolder]:
+    """Of a bucket's studies on this machine; the bucket is not asked."""
+    copies = StudyFolder(storage, "any").local.parent
+    return [StudyFolder(storage, path.name) for path in sorted(copies.glob("[!.]*"))]
 
 
 def alive(folder: StudyFolder) -> bool:

@@ -18,6 +18,7 @@ AWS, GCP, ONPREM = (
     ROOT / "docs" / "cluster" / "gcp.yaml",
     ROOT / "docs" / "cluster" / "onprem.yaml",
 )
+DOCKER = ROOT / "docs" / "cluster" / "aws-docker.yaml"
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -38,7 +39,13 @@ def finished(source: Path = AWS) -> str:
     text = source.read_text(encoding="utf-8").replace("python3.12 -m venv", f"python{PYTHON} -m venv")
     values = {"SET-ami": "ami-0a1b2c3d4e5f60718", "SET-your-bucket": "my-bucket", "SET-shared-folder": "mnt"}
     values |= {"SET-your-public-key": "ssh-ed25519 AAAA", "SET-your-project": "mine", "SET-your-image": "image"}
-    values |= {"SET-head": "10.0.0.1", "SET-worker-1": "10.0.0.2", "SET-worker-2": "10.0.0.3", "SET-user": "me"}
+    values |= {
+        "SET-registry": "registry.example.com",
+        "SET-head": "10.0.0.1",
+        "SET-worker-1": "10.0.0.2",
+        "SET-worker-2": "10.0.0.3",
+        "SET-user": "me",
+    }
     for name, value in values.items():
         text = text.replace(name, value)
     return text
@@ -48,7 +55,7 @@ def line_of(text: str, part: str) -> int:
     return next(n for n, line in enumerate(text.splitlines(), 1) if part in line)
 
 
-@pytest.mark.parametrize("path", [AWS, GCP, ONPREM], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [AWS, GCP, ONPREM, DOCKER], ids=lambda p: p.stem)
 def test_shipped_files_name_what_is_to_be_set_and_nothing_else(path: Path, folder: Path) -> None:
     text = path.read_text(encoding="utf-8")
     faults = cluster_faults(path)
@@ -88,7 +95,7 @@ VENV, NODE = f"python{PYTHON} -m venv", "node_config: &node"
         (AWS, "search.pem", "other.pem", "other", "auth.ssh_private_key: ~/.ssh/other.pem: no such file here"),
         (AWS, "  ssh_user: ubuntu\n", "", "auth:", "auth.ssh_user: missing"),
         (AWS, VENV, "python3.9 -m venv", "python3.9", f"python 3.9 on the nodes, {PYTHON} here: make them the same"),
-        (AWS, " -q -e", " 'ray[default]==2.1.0' -e", "2.1.0", "ray 2.1.0 on the nodes, "),
+        (AWS, " -q -c", " 'ray[default]==2.1.0' -c", "2.1.0", "ray 2.1.0 on the nodes, "),
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "ray 2.1.0 on the nodes,"),
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "python 3.9 on the"),
     ],

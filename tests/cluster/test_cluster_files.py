@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ import jsonschema
 import pytest
 import yaml
 from kubernetes_models import faults
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from ray.autoscaler._private import util
 
 ROOT = Path(__file__).parents[2]
 AWS = ROOT / "cluster.yaml"
 ONPREM, GCP, KUBERAY = (ROOT / "docs" / "cluster" / f"{name}.yaml" for name in ("onprem", "gcp", "kuberay-rayjob"))
-RAY_FILES = [AWS, ONPREM, GCP]
+DOCKER = ROOT / "docs" / "cluster" / "aws-docker.yaml"
+RAY_FILES = [AWS, ONPREM, GCP, DOCKER]
 GCP_INSTANCE = {  # fields of Compute Engine's instances.insert that we use
     "machineType", "disks", "metadata", "serviceAccounts", "scheduling",
 }  # fmt: skip
@@ -89,8 +93,9 @@ def test_ray_takes_the_file(path: Path) -> None:
     check_ray(load(path))
 
 
-def test_aws_takes_the_nodes() -> None:
-    check_aws_nodes(load(AWS))
+@pytest.mark.parametrize("path", [AWS, DOCKER], ids=lambda p: p.stem)
+def test_aws_takes_the_nodes(path: Path) -> None:
+    check_aws_nodes(load(path))
 
 
 def test_gcp_nodes_have_known_fields_and_resources() -> None:
@@ -158,18 +163,80 @@ def test_rays_version_and_limits_agree(path: Path) -> None:
     assert config["max_workers"] >= max((t.get("max_workers", 0) for t in types.values()), default=0)
 
 
-def test_kuberay_names_the_ray_we_depend_on() -> None:
-    version = load(KUBERAY)["spec"]["rayClusterSpec"]["rayVersion"]
-    wanted = re.search(r'"ray\[[^"]*>=([\d.]+)', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert wanted
-    assert version.startswith(wanted[1])
+def locked() -> dict[str, set[str]]:
+    """Package -> its versions in the lock (several where they depend on Python or platform)."""
+    pins: dict[str, set[str]] = {}
+    for line in (ROOT / "cluster.lock").read_text(encoding="utf-8").splitlines():
+        if line and not line.lstrip().startswith("#"):
+            name, version = line.partition(";")[0].strip().split("==")
+            pins.setdefault(name, set()).add(version)
+    return pins
+
+
+def test_the_lock_is_of_what_the_project_asks_for() -> None:
+    """Every dependency of what cluster files and image install, within its bounds: else make it again as it says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(line for name in ("cluster", "sda", "lora", "gpu") for line in extras[name])]
+    pins = locked()
+    for requirement in map(Requirement, wanted):
+        versions = pins[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_one_ray_and_one_python_everywhere() -> None:
+    """Ray compares its version exactly between nodes, and Python's to the patch."""
+    (ray,) = locked()["ray"]
+    assert load(KUBERAY)["spec"]["rayClusterSpec"]["rayVersion"] == ray
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in (AWS, GCP)] + [image]
+    pythons = {version for text in texts for version in re.findall(r"python(3\.\d+)", text)}
+    assert len(pythons) == 1
+    for path in (AWS, GCP, ONPREM):
+        installs = [line for line in load(path)["setup_commands"] if "pip install" in line]
+        assert all('-c "$HOME/project/cluster.lock"' in line for line in installs if "project[" in line), path
+        assert any("project[" in line for line in installs), path
+    assert "pip install --no-cache-dir -r project/cluster.lock" in image
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    images = re.findall(
+        r"\S+/search:([\w.]+)", KUBERAY.read_text(encoding="utf-8") + DOCKER.read_text(encoding="utf-8")
+    )
+    assert set(images) == {version}
+
+
+def test_kuberay_lets_the_study_use_all_its_workers() -> None:
+    """The driver there does not see how far the cluster can grow."""
+    manifest = load(KUBERAY)["spec"]
+    (workers,) = manifest["rayClusterSpec"]["workerGroupSpecs"]
+    assert f"search.concurrent={workers['maxReplicas']}" in manifest["entrypoint"]
+
+
+def test_the_docker_file_is_cluster_yaml_with_an_image() -> None:
+    plain, docker = load(AWS), load(DOCKER)
+    assert docker.pop("docker")["container_name"] == "search"
+    assert docker.pop("setup_commands") == plain.pop("setup_commands")[2:], "no environment is made on a node"
+    for config in (plain, docker):
+        for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+            config[key] = [line.replace(" ulimit -n 65536;", "") for line in config[key]]
+    assert docker == plain
+
+
+def test_the_image_runs_as_no_root_and_carries_no_keys() -> None:
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    user = image.index("\nUSER ubuntu\n")
+    assert all("--chown=ubuntu:ubuntu" in line for line in image.splitlines() if line.startswith("COPY"))
+    assert "USER" not in image[user + 6 :]
+    assert "pip install" not in image[:user]
+    ignored = {line.strip("*/") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()}
+    keys = (ROOT / ".gitignore").read_text(encoding="utf-8").partition("# keys")[2].splitlines()[1:]
+    assert {line.strip("*/") for line in keys} <= ignored
 
 
 @pytest.mark.parametrize(
     ("there", "called"),
     [
-        ("", "run /space/space.yaml --name simcse_unsup"),
-        ("other,1", "run /space/space.yaml --name simcse_unsup"),
+        ("", "run /space/space.yaml --name simcse_unsup --set search.concurrent=8"),
+        ("other,1", "run /space/space.yaml --name simcse_unsup --set search.concurrent=8"),
         ("other,1\nsimcse_unsup,2", "resume simcse_unsup"),
     ],
 )

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from click.testing import CliRunner
 from harness import Death, World, make_space
 
+from search.cli.main import main
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study, new_study, studies
-from search.store.lock import alive, exclusive
+from search.store.lock import alive, exclusive, running_beside, running_here
 from search.store.mirror import Mirror
 
 
@@ -47,6 +49,27 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="study a-1 is being run by another process"), exclusive(folder):
             pass
     assert not alive(folder)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_who_runs_here_keeps_ray_from_being_restarted(
+    remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ray up` again asks it on the head (`search cluster idle` in cluster.yaml); a bucket is not asked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    storage = "memory://idle/search" if remote else str(tmp_path / "runs")
+    first, second = new_study(storage, "a"), new_study(storage, "a")
+    for folder in (first, second):
+        folder.space.write_text("name: a")
+    monkeypatch.setenv("SEARCH_STORAGE", storage)
+    assert CliRunner().invoke(main, ["cluster", "idle"]).exit_code == 0
+    with exclusive(second):
+        assert running_here(storage) == ["a-2"]
+        assert running_beside(first) == ([] if remote else ["a-2"])
+        result = CliRunner().invoke(main, ["cluster", "idle"])
+    said = "Ray is not restarted: studies run here (a-2). `search stop` pauses them; then `ray up` again\n"
+    assert (result.exit_code, result.output) == (1, said)
+    assert running_here(storage) == []
 
 
 def test_a_disk_without_locks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
