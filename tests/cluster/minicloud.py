@@ -48,7 +48,7 @@ class Cloud:
         with self._lock:
             node = self.nodes[name]
             if node["state"] == "running":
-                node["state"] = "terminated"
+                node |= {"state": "terminated", "gone": time.time()}
                 self._processes[name].kill()
                 self._processes[name].wait()
                 say(f"{why} {name}")

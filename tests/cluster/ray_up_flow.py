@@ -26,7 +26,7 @@ import yaml
 from minicloud import LAPTOP, call
 
 from search.remote.servers import experiments_of
-from search.remote.tunnel import DASHBOARD, find_head, tunnel
+from search.remote.tunnel import DASHBOARD, MLFLOW, find_head, tunnel
 from search.store.parts import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
@@ -45,8 +45,8 @@ plugins: [dcl.py]  # a method that no package on the cluster has: it travels wit
 method: dcl
 pruner: {kind: none}
 smoke:
-  search: {trials: 3, concurrent: 2}
-  train: {epochs: 18, max_examples: 36000, eval_examples: 2000, checkpoint_seconds: 0.5}
+  search: {trials: 3, concurrent: null}
+  train: {epochs: 9, max_examples: 36000, eval_examples: 2000, checkpoint_seconds: 0.5}
 """
 
 
@@ -125,6 +125,12 @@ def holding() -> list[str]:
     evaluated = dict.fromkeys(e["id"] for e in events if e["e"] == "eval")
     filesystem = fsspec.filesystem("s3", use_listings_cache=False)
     return [t for t in evaluated if t not in ended and filesystem.exists(f"{BUCKET}/{STUDY}/trials/{t}/last/state.pt")]
+
+
+def confirming() -> list[str]:
+    """Confirming trials among them."""
+    confirmed = {e["id"] for e in journal() if e["e"] == "start" and e["stage"] == "confirm"}
+    return [trial for trial in holding() if trial in confirmed]
 
 
 def resumed() -> list[str]:
@@ -211,6 +217,7 @@ def main(repository: Path) -> None:
     assert flow.seen["up"] == 0, "see up.log"
     following = user.start("run", f"search run mine.yaml --smoke --name {STUDY} --cluster {CLUSTER}")
     head = find_head(CLUSTER)
+    first = head.address
     flow.note(workers_before=len(workers()), open_ports=open_ports(head.address))
     with tunnel(head, DASHBOARD) as way:
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
@@ -219,21 +226,42 @@ def main(repository: Path) -> None:
     flow.wait("two workers", lambda: len(workers()) == 2 or running() is not None, 150)
     flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or running() is not None, 150)
     assert running() is None, "the search ended early, see run.log"
-    flow.note(holding=holding(), workers=sorted(workers()))
+    flow.note(holding=holding(), workers=sorted(workers()), made=[node["made"] for node in workers().values()])
     victim = min(workers())
     call("preempt", name=victim)
     flow.note(preempted=victim)
 
     following.send_signal(signal.SIGINT)  # the user closes the laptop; the job goes on
     flow.note(left=following.wait(timeout=30))
+    again = user.start("again", f"ray up -y {CLUSTER}")  # somebody else wants another version there
     following = user.start("follow", f"search follow --cluster {CLUSTER}")
     running = following.poll
     flow.wait("a trial resumed on another worker", lambda: resumed() or running() is not None, 150)
+    flow.note(again=again.wait(timeout=60))
     flow.note(stop=user.run("stop", f"search stop --cluster {CLUSTER}"))
     flow.note(followed=following.wait(timeout=150))
     flow.note(status=user.run("status", f"search status --cluster {CLUSTER}"))
     flow.note(resumed=user.run("resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
-    flow.note(confirmed=user.run("confirm", f"search confirm {STUDY} --top 1 --seeds 1 --cluster {CLUSTER}", 240))
+    following = user.start("confirm", f"search confirm {STUDY} --top 1 --seeds 1 --cluster {CLUSTER}")
+    running = following.poll
+    flow.wait("two confirming trials", lambda: len(confirming()) == 2 or running() is not None, 150)
+    assert running() is None, "the confirmation ended early, see confirm.log"
+    flow.wait("a copy of MLflow's database", lambda: bucket_file("mlflow-backup/mlflow.db"), 60)
+    lost = next(name for name, node in call("ls").items() if node["ip"] == first)
+    flow.note(before_loss=journal(), orphans=sorted(workers()))
+    call("terminate", name=lost)  # its disk goes with it: a new instance has an empty one
+    flow.note(lost=lost)
+    following.send_signal(signal.SIGINT)
+    flow.note(left_lost=following.wait(timeout=90))
+    config = yaml.safe_load(Path(CLUSTER).read_text())
+    config["idle_timeout_minutes"] = 0.2  # nothing follows that would want these workers again
+    Path(CLUSTER).write_text(yaml.safe_dump(config))
+    flow.note(second_up=user.run("second-up", f"ray up -y {CLUSTER}"))
+    assert flow.seen["second_up"] == 0, "see second-up.log"
+    head = find_head(CLUSTER)
+    with tunnel(head, MLFLOW) as way:
+        flow.note(heads=[first, head.address], restored=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
+    flow.note(confirmed=user.run("second-resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
 
     pages = user.start("ui", f"search ui --cluster {CLUSTER}")
     flow.wait("the pages' addresses", lambda: "Ctrl-C ends this." in printed("ui") or pages.poll() is not None, 60)
@@ -247,7 +275,9 @@ def main(repository: Path) -> None:
     flow.wait("no workers", lambda: not workers(), 120)
     flow.note(workers_after=len(workers()))
     flow.note(down=user.run("down", f"ray down -y {CLUSTER}"))
-    flow.note(nodes={name: node["state"] for name, node in call("ls").items()}, typed=user.typed)
+    nodes = call("ls").items()
+    lived = {name: [round(node[key] - flow.seen["made"][0]) for key in ("made", "gone")] for name, node in nodes}
+    flow.note(nodes={name: node["state"] for name, node in nodes}, lived=lived, typed=user.typed)
     (SHARED / "tracking.jsonl").write_bytes(journal_text())
     (SHARED / "backup.db").write_bytes(bucket_file("mlflow-backup/mlflow.db"))
     bucket.terminate()

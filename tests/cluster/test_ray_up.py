@@ -1,6 +1,7 @@
-"""A real `ray up` in a cloud of namespaces: search from the laptop, preemption, resume, scale down, `ray down`.
+"""A real `ray up` in a cloud of namespaces: search from the laptop, preemption, resume, the head's
+loss, scale down, `ray down`.
 
-pytest -m slow tests/cluster/test_ray_up.py      # as root; at most 4 minutes on two idle cores
+pytest -m slow tests/cluster/test_ray_up.py      # as root; at most 6 minutes on two idle cores
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def test_workers_come_when_trials_wait_and_go_when_none_does(seen: dict[str, Any
     assert len(seen["workers"]) == 2
     assert seen["workers_after"] == 0
     assert len(seen["nodes"]) >= 4, "head, two workers, one in place of the preempted one"
+    first, second = seen["made"]
+    assert abs(first - second) < 8, "both were asked for at once, not the second when the first was up"
 
 
 def test_a_preempted_trial_goes_on_elsewhere_from_its_checkpoint(seen: dict[str, Any]) -> None:
@@ -121,7 +124,34 @@ def test_stop_pauses_the_study_and_resume_goes_on_from_its_checkpoints(seen: dic
     paused = {e["id"] for e in seen["journal"] if e["e"] == "pause"}
     assert paused
     assert paused <= {e["id"] for e in seen["journal"] if e["e"] == "again"}
-    assert [e["status"] for e in seen["journal"] if e["e"] == "close"] == ["interrupted", "finished", "finished"]
+    assert [e["status"] for e in seen["journal"] if e["e"] == "close"] == [
+        "interrupted",
+        "finished",
+        "finished",
+    ]  # the killed life has none
+
+
+def test_ray_up_again_leaves_ray_as_it_is_under_a_study(seen: dict[str, Any]) -> None:
+    assert seen["again"] == 0
+    assert "Ray is not restarted: studies run here (preempted)" in seen["said"]["again"]
+    assert "search stop" in seen["said"]["again"]
+
+
+def test_a_lost_head_takes_nothing_with_it(seen: dict[str, Any]) -> None:
+    """Driver, Ray, MLflow and their disk end at once; a new head goes on from what the bucket has."""
+    assert (seen["left_lost"], seen["second_up"], seen["confirmed"]) == (130, 0, 0)
+    old, new = seen["heads"]
+    assert old != new
+    before, after = seen["before_loss"], seen["journal"]
+    assert after[: len(before)] == before, "the journal goes on where it was"
+    running = {e["id"] for e in before if e["e"] == "start"} - {e["id"] for e in before if e["e"] == "end"}
+    assert len(running) == 2
+    for trial in running:  # they go on from their checkpoints, not from their seeds
+        later = [e for e in after[len(before) :] if e["e"] == "eval" and e["id"] == trial and e["resumed_from"] > 0]
+        assert later, trial
+    # MLflow is there before the study goes on, from a copy that nobody asked for.
+    trials = {run["trial_id"] for run in seen["restored"] if run["role"] == "trial"}
+    assert {e["id"] for e in before if e["e"] == "end"} <= trials
 
 
 def test_confirm_runs_fresh_seeds(seen: dict[str, Any]) -> None:
