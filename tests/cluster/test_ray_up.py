@@ -1,7 +1,7 @@
 """A real `ray up` in a cloud of namespaces: search from the laptop, preemption, resume, the head's
 loss, scale down, `ray down`.
 
-pytest -m slow tests/cluster/test_ray_up.py      # as root; at most 6 minutes on two idle cores
+pytest -m slow tests/cluster/test_ray_up.py      # as root; six minutes on two cores
 """
 
 from __future__ import annotations
