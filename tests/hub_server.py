@@ -38,7 +38,7 @@ class HubServer(ThreadingHTTPServer):
 @contextmanager
 def hub_server() -> Iterator[HubServer]:
     server = HubServer()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
     thread.start()
     yield server
     server.shutdown()

@@ -232,7 +232,7 @@ def test_a_narrow_terminal_takes_no_number_apart() -> None:
 @pytest.mark.parametrize("width", [60, 120])
 def test_importance_fits_a_terminal(small: SmallStore, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.writing.output.terminal_width", lambda: width)
-    shown = call(small, "importance", "--study", "small-1").output.splitlines()
+    shown = call(small, "importance", "--study", "small-1", "--draws", "2").output.splitlines()
     assert max(map(len, shown)) <= width
     assert "variance (fANOVA)" in shown[0]
     assert ("PED-ANOVA" in shown[0]) == (width >= 80)

@@ -55,16 +55,26 @@ def write_pairs(folder: Path, first: list[str], second: list[str], gold: list[fl
     (folder / "pairs.tsv").write_text("\n".join(rows) + "\n")
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
+def make_storage(folder: Path) -> Path:
     """A study whose confirmed best has weights of one seed, and a file of two tasks on the builtin test pairs."""
-    made = SmallStore(tmp_path / "runs")
+    made = SmallStore(folder / "runs")
     fill(made)
     trial_folder(made.folder / "small-1" / "trials" / "c0000.0", "edacse", "zh", seed=3)
     pairs = load_pairs("builtin", "test", "zh")
-    write_pairs(tmp_path, pairs.first, pairs.second, pairs.gold.tolist())
-    (tmp_path / "tasks.py").write_text(EXAMPLE.read_text() + SEARCH)
+    write_pairs(folder, pairs.first, pairs.second, pairs.gold.tolist())
+    (folder / "tasks.py").write_text(EXAMPLE.read_text() + SEARCH)
     return made.folder
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return make_storage(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One storage for the tests that must leave it as it is."""
+    return make_storage(tmp_path_factory.mktemp("untouched"))
 
 
 @pytest.fixture
@@ -153,30 +163,30 @@ def test_data_that_the_study_knows_are_named_and_counted(storage: Path) -> None:
     ],
 )
 def test_faults_are_one_line_and_nothing_is_opened(
-    storage: Path, tmp_path: Path, arguments: list[str], code: int, message: str
+    untouched: Path, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "empty.py").write_text("import json\n")
     (tmp_path / "broken.py").write_text("nosuch\n")
     named = {"EMPTY": str(tmp_path / "empty.py"), "BROKEN": str(tmp_path / "broken.py")}
-    got, output = said(storage, *(named.get(a, a) for a in arguments))
+    got, output = said(untouched, *(named.get(a, a) for a in arguments))
     assert (got, message in output, output.count("\n")) == (code, True, 1), output
-    assert openings(study(storage).stored) == []
+    assert openings(study(untouched).stored) == []
 
 
 @pytest.mark.usefixtures("with_mteb")
-def test_a_hub_that_does_not_answer_is_one_line(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_is_one_line(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_HOME", str(storage.parent / "empty"))
-        code, output = said(storage, "--mteb", "STSBenchmark")
+        monkeypatch.setenv("HF_HOME", str(untouched.parent / "empty"))
+        code, output = said(untouched, "--mteb", "STSBenchmark")
     assert (code, output.count("\n")) == (1, 1), output
     assert output.startswith("analysis: STSBenchmark: its data, mteb/stsbenchmark-sts of the hub: ")
     assert output.endswith("check the network\n")
-    assert openings(study(storage).stored) == []
+    assert openings(study(untouched).stored) == []
 
 
 @pytest.mark.usefixtures("with_mteb")
@@ -189,9 +199,9 @@ def test_a_network_of_its_own_is_evaluated_by_its_vectors(storage: Path) -> None
     assert json.loads(output)["scores"][0]["value"] == pytest.approx(ours, abs=1e-4)
 
 
-def test_without_the_extra_it_says_what_to_install(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
-    code, output = said(storage, "--mteb", "STSBenchmark")
+    code, output = said(untouched, "--mteb", "STSBenchmark")
     assert (code, output.count("\n")) == (2, 1)
     assert output.endswith("install it: pip install 'contrastive-search[mteb]'\n")
-    assert openings(study(storage).stored) == []
+    assert openings(study(untouched).stored) == []

@@ -12,28 +12,34 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """boto3's client of an S3 server with an empty bucket; what it does, another machine has done."""
-    import boto3  # of half a second each: for those that want a bucket
-    import s3fs
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
-
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of every request
     host, port = server.get_host_and_port()
-    given = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """boto3's client of an S3 server with an empty bucket; what it does, another machine has done."""
+    import boto3  # of half a second each: for those that want a bucket
+    import s3fs
+
+    given = {"ENDPOINT_URL": s3_server, "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
     for name, value in {**given, "DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "first" / name))
     s3fs.S3FileSystem.clear_instance_cache()  # file systems of another test's server
-    urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", b"").close()
+    urllib.request.urlopen(f"{s3_server}/moto-api/reset", b"").close()
     client = boto3.client("s3")
     client.create_bucket(Bucket="bucket")
     yield client
-    server.stop()
     s3fs.S3FileSystem.clear_instance_cache()
 
 

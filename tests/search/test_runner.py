@@ -182,6 +182,7 @@ def test_a_killed_driver_is_resumed_without_loss(tmp_path: Path) -> None:
     check_agreement(result)
 
 
+@pytest.mark.slow
 def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.1)}
     process = child("run", make_space({"trials": 6}, data=data), tmp_path)
@@ -208,7 +209,9 @@ def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fault", "kind"), [("nan", "nan"), ("oom", "oom"), ("raise", "error"), ("kill", "process")])
 def test_a_faulty_trial_fails_alone(fault: str, kind: str, tmp_path: Path) -> None:
-    result = run_study(faulty(fault, {"max_retries": 1}), str(tmp_path / "runs"), options=options())
+    result = run_study(
+        faulty(fault, {"max_retries": 1, "trials": 4, "seed": 2}), str(tmp_path / "runs"), options=options()
+    )
     assert result.status == "finished"
     failed = [s for s in result.ledger.trials.values() if s.failed]
     assert failed

@@ -17,7 +17,7 @@ from trainables.training.gradient_cache import encode_in_pieces
 from trainables.training.loop import Training
 from trainables.training.trial import ProcessCache, run_trial
 
-pytestmark = pytest.mark.costly
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
 
 SIZE = 3  # of batches of 8: the last piece is smaller
 OWN = {"diffcse": {"difference_weight": 0.0}, "consert": {"dropout": 0.1}}

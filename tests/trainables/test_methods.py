@@ -18,7 +18,7 @@ from trainables.training.checkpoint import TrialFiles
 from trainables.training.inputs import load_inputs
 from trainables.training.trial import ProcessCache, run_trial
 
-pytestmark = pytest.mark.costly
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
 
 SMALL = {"batch_size": 8, "max_examples": 16, "eval_examples": 8, "precision": "fp32"}
 SIZES = {"gclsr": {"filters": 4, "region_sizes": [1, 2], "max_words": 12}}
