@@ -15,6 +15,7 @@ from trainables.methods.method import load_method
 from trainables.training.distributed import World
 from trainables.training.gradient_cache import encode_in_pieces
 from trainables.training.loop import Training
+from trainables.training.piece import USED, largest_piece
 from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
@@ -105,11 +106,59 @@ def test_only_one_piece_has_a_graph_and_the_draws_go_on_behind_the_last():
     assert torch.equal(after, torch.rand(1))
 
 
+@pytest.mark.parametrize(("examples", "piece"), [(2.5, 2), (100, 8)])
+def test_auto_takes_what_the_memory_holds(examples, piece, warm, tmp_path, monkeypatch):
+    """Of a batch of 8, told in the first evaluation; the gradient is that of the same pieces written as a number."""
+    asked = []
+
+    def room(_, device):
+        asked.append(device)
+        return examples / USED * of_one
+
+    seen = []
+    monkeypatch.setattr("trainables.training.loop.largest_piece", lambda *given: seen.append(given) or 8)
+    first_gradients(monkeypatch, spec_of("simcse", tmp_path / "probe", micro_batch="auto"), warm)
+    encode, views, *_ = seen[0]
+    of_one = 1e9 / largest_piece(encode, views, 1e9 / USED, torch.device("cpu"))
+    monkeypatch.setattr("trainables.training.loop.largest_piece", largest_piece)
+    monkeypatch.setattr("trainables.training.loop.room_for_graphs", room)
+    spec = spec_of("simcse", tmp_path / "auto", micro_batch="auto")
+    ours = first_gradients(monkeypatch, spec, warm)
+    given = {} if piece == 8 else {"micro_batch": piece}
+    assert_equal(ours, first_gradients(monkeypatch, spec_of("simcse", tmp_path / "number", **given), warm), 1e-7)
+    told = []
+    run_trial(
+        dataclasses.replace(spec, folder=str(tmp_path / "whole")), lambda e: told.append(e.metrics) or "go", kept=warm
+    )
+    assert told[0]["micro_batch"] == piece
+    assert "micro_batch" not in told[1]
+    assert len(asked) == 2  # once a trial
+
+
+def test_what_a_piece_keeps_is_counted_without_what_all_share():
+    """Each example keeps its 400 bytes; the weights, kept once, are no example's. Draws go on as if nothing was."""
+    weight = torch.ones(100, requires_grad=True)
+
+    def encode(views):
+        torch.rand(3)
+        rows = torch.stack([torch.full((100,), float(row[0])) for row in views["anchor"]])
+        return {"anchor": (rows.split(1)[0] * 0 + (rows * weight).exp()).sum(1)}
+
+    views = {"anchor": [(1, 2)] * 32}
+    torch.manual_seed(0)
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    sizes = [largest_piece(encode, views, room / USED, torch.device("cpu")) for room in (8_000, 16_000, 1)]
+    assert sizes == [10, 20, 1]
+    assert torch.equal(torch.rand(1), drawn)
+
+
 @pytest.mark.parametrize(
     ("params", "train", "message"),
     [
         ({"mlm_weight": 0.1}, {"micro_batch": 8}, "micro_batch: does not go with mlm_weight"),
-        ({}, {"micro_batch": 0}, "train.micro_batch: expected"),
+        ({}, {"micro_batch": 0}, "train.micro_batch: expected a whole number >= 1 or auto or null, got 0"),
+        ({}, {"micro_batch": "most"}, "train.micro_batch: expected a whole number >= 1 or auto or null, got 'most'"),
     ],
 )
 def test_what_cannot_be_done_in_pieces_is_refused(params, train, message):

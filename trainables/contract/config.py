@@ -15,6 +15,7 @@ from trainables.contract.knobs import Conflicts, knob, knobs
 
 POOLINGS = ("cls", "cls_before_pooler", "last", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
 HEADS = ("linear_tanh", "mlp_bn", "none")
+AUTO = "auto"
 GROUPS = ("lora",)  # `lora: {rank: 8}` is written for `lora.rank: 8`
 
 
@@ -47,11 +48,11 @@ class RunConfig(Settings):
     precision: str = knob(
         "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
     )
-    micro_batch: int | None = knob(
+    micro_batch: int | str | None = knob(
         None,
-        "examples that a worker encodes at a time, null = its whole share; memory is of so many, the gradient "
-        "that of the whole batch (GradCache, arXiv:2101.06983)",
-        kind="int", low=1, optional=True,
+        "examples that a worker encodes at a time, null = its whole share, auto = as many as its memory holds; memory "
+        "is of so many, the gradient that of the whole batch (GradCache, arXiv:2101.06983)",
+        kind="int", low=1, optional=True, word=AUTO,
     )  # fmt: skip
     checkpoint_seconds: float = knob(
         60.0,

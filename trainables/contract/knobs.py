@@ -25,6 +25,7 @@ class Knob:
         low, high: closed bounds; `above`, `below`: open ones. None = unbounded.
         choices: allowed values of a "str" knob (or of a number with few legal values).
         optional: None (YAML `null`) is allowed.
+        word: a text that is allowed beside numbers.
         doc: one line: meaning, unit and source (paper section or D-number).
     """
 
@@ -37,12 +38,15 @@ class Knob:
     below: float | None = None
     choices: tuple[Any, ...] | None = None
     optional: bool = False
+    word: str | None = None
     doc: str = ""
 
     def problem(self, value: Any) -> str | None:
         """One line that says what is wrong with `value` (expected, got, allowed), or None when it is fine."""
         if value is None:
             return None if self.optional else f"expected {self.expected()}, got null"
+        if self.word is not None and value == self.word:
+            return None
         if self.kind == "ints":
             if not isinstance(value, (list, tuple)) or not value or not all(_is_int(v) for v in value):
                 return f"expected {self.expected()}, got {value!r}"
@@ -84,7 +88,8 @@ class Knob:
             for sign, bound in ((">=", self.low), (">", self.above), ("<=", self.high), ("<", self.below))
             if bound is not None
         ]
-        return " ".join([noun, " and ".join(bounds)]).strip() + (" or null" if self.optional else "")
+        others = [word for word in (self.word, "null" if self.optional else None) if word]
+        return " or ".join([" ".join([noun, " and ".join(bounds)]).strip(), *others])
 
     def coerce(self, value: Any) -> Any:
         """The value as the dataclass stores it (ints become floats for float knobs, lists become tuples)."""

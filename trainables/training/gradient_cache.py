@@ -32,14 +32,14 @@ def encode_in_pieces(
     parts: list[dict[str, Tensor]] = []
     with torch.no_grad():
         for piece in pieces:
-            states.append(_random_state(device))
+            states.append(random_state(device))
             parts.append(encode(piece))
     leaves = {role: torch.cat([part[role] for part in parts]).requires_grad_() for role in parts[0]}
 
     def carry() -> None:
-        after, begin = _random_state(device), dict.fromkeys(leaves, 0)
+        after, begin = random_state(device), dict.fromkeys(leaves, 0)
         for piece, state in zip(pieces, states, strict=True):
-            _set_random_state(state, device)
+            set_random_state(state, device)
             outputs: list[Tensor] = []
             gradients: list[Tensor] = []
             for role, vectors in encode(piece).items():
@@ -49,16 +49,18 @@ def encode_in_pieces(
                     outputs.append(vectors)
                     gradients.append(gradient[at : at + len(vectors)])
             torch.autograd.backward(outputs, gradients)
-        _set_random_state(after, device)
+        set_random_state(after, device)
 
     return leaves, carry
 
 
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Where the generators stand that dropout draws from: the CPU's, and the GPU's if the device is one."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
-def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+def set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    """Back to a `random_state`."""
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)

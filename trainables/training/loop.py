@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.contract.metric_names import DEVICE_MEMORY
+from trainables.contract.config import AUTO
+from trainables.contract.metric_names import DEVICE_MEMORY, MICRO_BATCH
 from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
@@ -25,6 +26,7 @@ from trainables.training.broken import Broken
 from trainables.training.checkpoint import BackgroundWriter, snapshot
 from trainables.training.distributed import World
 from trainables.training.gradient_cache import encode_in_pieces
+from trainables.training.piece import largest_piece, room_for_graphs
 from trainables.training.precision import in_bf16
 from trainables.training.setup import TrainingSetup
 
@@ -42,6 +44,7 @@ class Progress:
     best: float | None = None
     best_at: int = 0
     seconds: float = 0.0
+    piece: int | None = None  # what `micro_batch: auto` has found
 
 
 @dataclass
@@ -162,8 +165,14 @@ class Training:
             with self._autocast():  # one for each piece: it keeps what it has cast, also from where there is no graph
                 return self.network.encode(views)
 
-        size = self.config.micro_batch
-        if size is None or size >= max(map(len, share.values())):
+        size, examples = self.config.micro_batch, max(map(len, share.values()))
+        if size == AUTO and examples > 2:
+            if self.progress.piece is None:
+                room = room_for_graphs(self.network, self.world.device)
+                self.progress.piece = min(examples, largest_piece(encode, share, room, self.world.device))
+                self.metrics[MICRO_BATCH] = float(self.progress.piece)
+            size = self.progress.piece
+        if not isinstance(size, int) or size >= examples:
             return encode(share), lambda: None
         return encode_in_pieces(encode, share, size, self.world.device)
 
