@@ -10,6 +10,8 @@ import importlib
 import json
 import os
 import platform
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,7 @@ def main(name: str, runs: int, out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders are cleared away
     started, load = time.time(), os.getloadavg()[0]
     result = importlib.import_module(f"benchmarks.{name}").run(runs)
     result |= {"benchmark": name, "runs": runs, "machine": machine(), "seconds": round(time.time() - started, 1)}

@@ -135,6 +135,16 @@ def test_auto_takes_what_the_memory_holds(examples, piece, warm, tmp_path, monke
     assert len(asked) == 2  # once a trial
 
 
+def test_a_resumed_trial_keeps_the_piece_that_auto_took(warm, tmp_path, monkeypatch):
+    pieces = iter([3, 5])
+    monkeypatch.setattr("trainables.training.loop.largest_piece", lambda *_: next(pieces))
+    spec, told = spec_of("simcse", tmp_path, micro_batch="auto"), []
+    run_trial(spec, lambda e: told.append(e.metrics) or "pause", kept=warm)
+    run_trial(spec, lambda e: told.append(e.metrics) or "go", kept=warm)
+    assert [metrics.get("micro_batch") for metrics in told] == [3, None]
+    assert list(pieces) == [5]
+
+
 def test_what_a_piece_keeps_is_counted_without_what_all_share():
     """Each example keeps its 400 bytes; the weights, kept once, are no example's. Draws go on as if nothing was."""
     weight = torch.ones(100, requires_grad=True)
@@ -157,6 +167,7 @@ def test_what_a_piece_keeps_is_counted_without_what_all_share():
     ("params", "train", "message"),
     [
         ({"mlm_weight": 0.1}, {"micro_batch": 8}, "micro_batch: does not go with mlm_weight"),
+        ({"checkpointing": True}, {"micro_batch": "auto"}, "micro_batch: auto does not count"),
         ({}, {"micro_batch": 0}, "train.micro_batch: expected a whole number >= 1 or auto or null, got 0"),
         ({}, {"micro_batch": "most"}, "train.micro_batch: expected a whole number >= 1 or auto or null, got 'most'"),
     ],

@@ -111,6 +111,8 @@ class EncoderConfig(RunConfig):
             return [("head_at", f"train_and_test needs pooling cls, got {v['pooling']} (a head exists only there)")]
         if v["mlm_weight"] and v["micro_batch"]:
             return [("micro_batch", "does not go with mlm_weight: its term is over the whole batch")]
+        if v["micro_batch"] == AUTO and v["checkpointing"]:
+            return [("micro_batch", "auto does not count what checkpointing makes anew: write a number")]
         return []
 
 

@@ -166,7 +166,7 @@ class Training:
                 return self.network.encode(views)
 
         size, examples = self.config.micro_batch, max(map(len, share.values()))
-        if size == AUTO and examples > 2:
+        if size == AUTO:
             if self.progress.piece is None:
                 room = room_for_graphs(self.network, self.world.device)
                 self.progress.piece = min(examples, largest_piece(encode, share, room, self.world.device))

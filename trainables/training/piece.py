@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from trainables.encoders.views import Views
 from trainables.training.gradient_cache import Encode, random_state, set_random_state
 
-PROBE = 8  # examples, the longest of the batch; and twice as many: what does not grow with them is no example's
-USED = 0.6  # of the room: a backward pass holds gradients beside what was kept
+PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's
+USED = 0.6  # of the room: a backward pass holds gradients beside what was kept, and later batches have longer examples
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # of this container
 
 
@@ -25,15 +25,15 @@ def largest_piece(encode: Encode, views: Views, room: float, device: torch.devic
     """The examples, at least 1, whose graph takes at most `USED` of `room` bytes. It draws nothing that others would.
 
     Args:
-        encode: what gives vectors per role, with a graph; views: of a batch of more than two examples.
+        encode: what gives vectors per role, with a graph; views: of a batch, or a worker's share of it.
     """
     examples = max(map(len, views.values()))
-    few = min(PROBE, examples // 2)
-    longest = sorted(range(examples), key=lambda i: -max(len(rows[i]) for rows in views.values() if i < len(rows)))
+    lengths = [max(len(rows[i]) for rows in views.values() if i < len(rows)) for i in range(examples)]
+    longest = sorted(range(examples), key=lengths.__getitem__, reverse=True)[:PROBE]
     before = random_state(device)
-    small, large = (_kept(encode, views, longest[: few * times]) for times in (1, 2))
+    small, large = (_kept(encode, views, longest * times) for times in (1, 2))
     set_random_state(before, device)
-    return max(1, int(USED * room / max((large - small) / few, 1.0)))
+    return max(1, int(USED * room / max((large - small) / len(longest), 1.0)))
 
 
 def _kept(encode: Callable[[Views], object], views: Views, picked: list[int]) -> int:
