@@ -25,6 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from search.tracking.mlflow_store import make_store
 
 TRIALS, EVERY_S, SECONDS = 400, 10.0, 60.0
@@ -51,7 +53,7 @@ def measure() -> dict[str, float]:
             "search": {"sampler": "random", "trials": TRIALS}, "train": {"eval_examples": 100},
         }
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as root, server(Path(root)) as uri:
+    with tempfile.TemporaryDirectory() as root, server(Path(root)) as (uri, serving):
         study = new_study(root, "bench")
         study.space.write_text(space.to_yaml())
         journal = Journal(study.journal, Ledger(maximise=True))
@@ -75,7 +77,7 @@ def measure() -> dict[str, float]:
 
         writer = threading.Thread(target=evaluate)
         lags: list[float] = []
-        with processor() as used:
+        with processor(serving) as used:
             began = time.perf_counter()
             writer.start()
             told = 0
@@ -97,6 +99,7 @@ def measure() -> dict[str, float]:
         "longest": round(max(lags), 1),
         "not told in time": len(written) - told,
         "tracker's processor s": round(used[0], 1),
+        "server's": round(used[1], 1),
     }
 
 
@@ -129,8 +132,8 @@ def evaluations() -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 @contextmanager
-def server(root: Path) -> Iterator[str]:
-    """`mlflow server` over a new SQLite database; its address."""
+def server(root: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """`mlflow server` over a new SQLite database; its address and process."""
     make_store(f"sqlite:///{root}/mlflow.db")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -145,17 +148,21 @@ def server(root: Path) -> Iterator[str]:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
                 break
             time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", psutil.Process(process.pid)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
 
 
 @contextmanager
-def processor() -> Iterator[list[float]]:
-    """This process's seconds of processor time within, after it."""
+def processor(serving: psutil.Process) -> Iterator[list[float]]:
+    """Seconds of processor time within, after it: this process's, and those of the server with its workers."""
     used: list[float] = []
-    before = os.times()
+    before = seconds_of([psutil.Process()]), seconds_of([serving, *serving.children(recursive=True)])
     yield used
-    after = os.times()
-    used.append(after.user + after.system - before.user - before.system)
+    after = seconds_of([psutil.Process()]), seconds_of([serving, *serving.children(recursive=True)])
+    used += [a - b for a, b in zip(after, before, strict=True)]
+
+
+def seconds_of(processes: list[psutil.Process]) -> float:
+    return float(sum(p.cpu_times().user + p.cpu_times().system for p in processes))

@@ -1,8 +1,8 @@
 """Who may write a study in a bucket: one driver at a time, whatever machine it runs on (a file lock is its own).
 
 `<study>/lease.<n>` names the driver that wrote last. It is made with "only if there is none", one step of S3's, and
-then written again, with a beat, by its holder alone. Who has seen no beat for `LOST_S` seconds takes over by making
-number n + 1, in which one of several is first. No clocks are compared.
+then written again, with a beat, by its holder alone. Who finds no beat in `LOST_S` seconds, the last ones looking
+on, takes over by making number n + 1, in which one of several is first. No two machines' clocks are compared.
 """
 
 from __future__ import annotations
@@ -110,11 +110,26 @@ def _newest(folder: StudyFolder) -> tuple[Held, float] | None:
     return Held(**json.loads(filesystem.cat_file(names[-1]))), filesystem.modified(names[-1]).timestamp()
 
 
+def _silent(folder: StudyFolder) -> float:
+    """Seconds since the last sign of life, both times by the bucket's clock."""
+    filesystem, root = fsspec.core.url_to_fs(folder.uri)
+    if (found := _newest(folder)) is None:
+        return 0.0
+    mark = f"{root}/looked.{secrets.token_hex(4)}"
+    filesystem.pipe_file(mark, b"")
+    try:
+        now: float = filesystem.modified(mark).timestamp()
+        return max(0.0, now - found[1])
+    finally:
+        filesystem.rm_file(mark)
+
+
 def _take(folder: StudyFolder, say: Callable[[str], object]) -> Held:
     before = newest(folder)
     if before is not None and before.held and before.token != folder.writer():
-        say(f"study {folder.study} was last run by {before.holder}: looking {LOST_S:.0f} s whether it still is")
-        until = time.monotonic() + LOST_S
+        look = max(LOST_S - _silent(folder), BEAT_S + LOOK_S)  # however long it was silent, one beat is waited for
+        say(f"study {folder.study} was last run by {before.holder}: looking {look:.0f} s whether it still is")
+        until = time.monotonic() + look
         while time.monotonic() < until and (now := newest(folder)) == before:
             time.sleep(LOOK_S)
         if now != before and now is not None and now.held:

@@ -174,6 +174,30 @@ def test_a_slow_push_is_no_silence(
                 pass
         mirror.stop()
         mirror._beats.join()
+        mirror._thread.join()  # the next test has the same bucket
+
+
+def test_a_long_silence_is_not_waited_for_again(
+    bucket: Any,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bucket's own clock says how long nobody has given a sign of life; only a beat's time is looked for more."""
+    monkeypatch.setattr("search.store.lease.LOST_S", 1.5)
+    monkeypatch.setattr("search.store.lease.LOOK_S", 0.1)
+    monkeypatch.setattr("search.store.lease.BEAT_S", 0.2)
+    folder = new_study(STORAGE, "mine")
+    folder.space.write_text("name: mine\n")
+    said: list[str] = []
+    with lease(folder, str):
+        machine(monkeypatch, tmp_path / "second")
+        time.sleep(3)  # S3 tells whole seconds
+        began = time.monotonic()
+        with lease(folder, said.append):
+            assert time.monotonic() - began < 1
+    assert "looking 0 s" in said[0]
+    filesystem, root = fsspec.core.url_to_fs(folder.uri)
+    assert not filesystem.glob(f"{root}/looked*")
 
 
 def test_others_are_told_who_holds_a_study(
