@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.curves.peers import Optuna, Random, RayAsha
+from benchmarks.curves.peers import Optuna, Random, RayAsha, SyneTune
 from benchmarks.curves.play import Ours, Played, Searcher, play
 from benchmarks.curves.surrogate import OLDER, Surrogate, load_table, summary
 from benchmarks.curves.tables import HERE, TABLES
@@ -79,6 +79,8 @@ SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
     "optuna: gp, median": peer(Optuna, "gp", "median"),
     "optuna: gp, hyperband": peer(Optuna, "gp", "hyperband"),
     "ray: OptunaSearch, ASHA": peer(RayAsha),
+    "syne tune: random, ASHA": peer(SyneTune, "asha"),
+    "syne tune: BOHB": peer(SyneTune, "bohb"),
     "random": peer(Random),
 }
 

@@ -1,10 +1,13 @@
-"""Other searches on the simulated clock, each with its own code: Optuna plain, Ray Tune's OptunaSearch with ASHA."""
+"""Other searches on the simulated clock, each with its own code: Optuna plain, Ray Tune's OptunaSearch with ASHA, Syne
+Tune's ASHA and BOHB (`pip install --no-deps syne-tune dill sortedcontainers statsmodels patsy formulaic interface_meta`:
+with its dependencies it brings a CUDA library)."""
 
 from __future__ import annotations
 
 import types
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -117,7 +120,60 @@ class RayAsha:
         self._search.on_trial_complete(job.id, result)
 
 
-ASHA_GO = "CONTINUE"
+class SyneTune:
+    """Syne Tune's ASHA, its stopping kind, over random points, or over BOHB's kernel densities; its defaults.
+
+    It knows no conditions: what is not active in a point is drawn and left out of it.
+    """
+
+    def __init__(self, surrogate: Surrogate, kind: str, seed: int) -> None:
+        from syne_tune.optimizer.baselines import ASHA, BOHB
+
+        self._space, self._trials = surrogate.space, list[Any]()
+        self._scheduler = {"asha": ASHA, "bohb": BOHB}[kind](
+            {name: domain(param) for name, param in surrogate.space.params.items()}, metric="value",
+            time_attr="evaluations", max_t=surrogate.table.evaluations, do_minimize=False, random_seed=seed,
+        )  # fmt: skip
+
+    def next(self) -> tuple[str, Point, int] | None:
+        from syne_tune.backend.trial_status import Trial
+
+        config = self._scheduler.suggest().config
+        trial = Trial(len(self._trials), config, datetime.now(UTC))
+        self._trials.append(trial)
+        self._scheduler.on_trial_add(trial)
+        return str(trial.trial_id), walk(self._space, lambda p: value_of(p, config[p.name])), SEED_OF_TRIALS
+
+    def evaluated(self, job: Job, value: float) -> Judged:
+        trial = self._trials[int(job.id)]
+        if self._scheduler.on_trial_result(trial, {"value": value, "evaluations": job.done}) == ASHA_GO:
+            return "go"
+        self._scheduler.on_trial_remove(trial)
+        return "stop"
+
+    def ended(self, job: Job) -> None:
+        result = {"value": float(job.curve[-1]), "evaluations": job.done}
+        self._scheduler.on_trial_complete(self._trials[int(job.id)], result)
+
+
+def domain(param: Any) -> Any:
+    """A parameter as Syne Tune's users write it."""
+    from syne_tune import config_space
+
+    match distribution(param):
+        case optuna.distributions.CategoricalDistribution(choices=choices):
+            return config_space.choice(list(choices))
+        case optuna.distributions.IntDistribution(low=low, high=high, log=log):
+            return (config_space.lograndint if log else config_space.randint)(low, high)
+        case optuna.distributions.FloatDistribution(low=low, high=high, log=log, step=None):
+            return (config_space.loguniform if log else config_space.uniform)(low, high)
+        case optuna.distributions.FloatDistribution(low=low, high=high, step=float() as step):
+            return config_space.finrange(low, high, round((high - low) / step) + 1)
+        case other:
+            raise AssertionError(other)
+
+
+ASHA_GO = "CONTINUE"  # of both libraries
 
 
 def suggested(space: Space, trial: Any) -> Point:
