@@ -8,6 +8,7 @@ trial in tables of one seed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -106,6 +107,9 @@ def run(runs: int) -> dict[str, Any]:
     tables = wanted.get("tables", "+".join(recorded())).split("+")
     workers = [int(n) for n in wanted.get("workers", "+".join(map(str, WORKERS))).split("+")]
     names = [name for name in SEARCHES if any(part in name for part in wanted.get("searches", "").split("+"))]
+    if importlib.util.find_spec("syne_tune") is None:
+        print("syne tune is not installed, its rows are left out (benchmarks/curves/peers.py)", file=sys.stderr)
+        names = [name for name in names if not name.startswith("syne tune")]
     rows, sheets = [], {}
     for table in tables:
         surrogate = Surrogate(load_table(table), float(wanted.get("seed_sd", 0)) / 100)

@@ -1,6 +1,6 @@
 """Other searches on the simulated clock, each with its own code: Optuna plain, Ray Tune's OptunaSearch with ASHA, Syne
-Tune's ASHA and BOHB (`pip install --no-deps syne-tune dill sortedcontainers statsmodels patsy formulaic interface_meta`:
-with its dependencies it brings a CUDA library)."""
+Tune's ASHA and BOHB. With its dependencies Syne Tune brings a CUDA library; these do:
+`pip install --no-deps syne-tune dill sortedcontainers statsmodels patsy formulaic interface_meta`."""
 
 from __future__ import annotations
 
