@@ -124,6 +124,8 @@ def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_path: Path) -> None:
+    import ray
+    from ray._private.state import actors
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
@@ -141,11 +143,18 @@ def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_pat
         )
         folder = StudyFolder(str(tmp_path / "runs"), "spread")
         result = run_study(space, folder.storage, name=folder.study, options=options(address=cluster.address))
+        ray.init(cluster.address, log_to_driver=False)
+        homes = [(actor["ActorClassName"], actor["Address"]["NodeID"]) for actor in actors().values()]
+        head = cluster.head_node.node_id
     finally:
+        ray.shutdown()
         cluster.shutdown()
     events = list(read(folder.journal))
     assert (result.status, result.exit_code) == ("finished", 0), events
     assert [e["stop"] for e in events if e["e"] == "end"] == ["completed", "completed"]
+    tunes_name = "with_resources.<locals>.ResourceTrainable"  # of a trial's process
+    assert {tunes_name, "Mailbox", "TrainController"} <= {kind for kind, _ in homes}
+    assert [kind for kind, node in homes if node == head] == [], "a small head's memory is not for trials"
     second_began = [e["t"] for e in events if e["e"] == "start"][1] / 1000
     for cache in caches:
         tokens = list(cache.glob("tokens-*"))

@@ -13,8 +13,6 @@ import pytest
 import ray
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.on_ray.worker_group import IDLE_S, RESERVED
-
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]  # every group takes ten seconds to start
 WORKER = "RayTrainWorker"  # in the title of the processes of a group
 
@@ -97,14 +95,8 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     assert not list((study / "ray").iterdir())
 
 
-def test_a_group_that_idles_or_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: Path) -> None:
-    """What an idle one reserves is freed, since another trial's group may wait for it: Tune counts only processes."""
-    process = TrialProcess(spec_of(tmp_path, "first", workers=2))
-    assert process.to_the_end()[-1]["stop"] == "completed"
-    assert until(lambda: ray.available_resources().get("CPU") == 4, IDLE_S + 60)
-    assert until(lambda: not workers())  # a process ends a moment after its resources are free
-
-    process.next(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
+def test_a_group_that_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: Path) -> None:
+    process = TrialProcess(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
     result = process.to_the_end()[-1]
     assert result["stop"] == "failed:data", result
     process.next(spec_of(tmp_path, "good", workers=2))
@@ -112,16 +104,16 @@ def test_a_group_that_idles_or_fails_is_gone_and_the_next_trial_gets_a_new_one(t
     process.stop()
 
 
-def test_a_killed_trial_process_leaves_nothing_reserved(tmp_path: Path) -> None:
-    """Four CPUs hold one group of three: the next one starts only when what the dead process reserved is free."""
-    notes = {"earlier": os.urandom(ray.PlacementGroupID.size()).hex(), "cut": "0a"}  # a Ray that is gone; half written
-    for name, text in notes.items():
-        (tmp_path / "ray" / name).mkdir(parents=True)
-        (tmp_path / "ray" / name / RESERVED).write_text(text)
-    spec = spec_of(tmp_path, "killed", workers=3, checkpoint_seconds=0.0)
+def test_a_killed_trial_process_leaves_nothing(tmp_path: Path) -> None:
+    """A group of four on four CPUs: there is nothing to spare, neither for its process nor for a second one."""
+    (tmp_path / "ray" / "earlier").mkdir(parents=True)  # of a Ray that is gone
+    spec = spec_of(tmp_path, "killed", workers=4, checkpoint_seconds=0.0)
     killed = TrialProcess(spec)
     killed.step()
+    assert ray.available_resources().get("CPU", 0.0) == 0.0, "reserved once, not by Tune and by Ray Train"
     os.kill(killed.step()["pid"], signal.SIGKILL)
+    killed.free()
+    assert until(lambda: not workers())
     again = TrialProcess(spec)
     results = again.to_the_end()
     again.stop()

@@ -114,7 +114,14 @@ def test_the_parts_of_ray_that_this_leans_on() -> None:
     assert ray.train.ScalingConfig(num_workers=0, use_gpu=False).num_workers == 0
     assert placement(1, 1.5, 0.0).bundles == [{"CPU": 1.5}]
     assert placement(1, 1.0, 0.5).bundles == [{"CPU": 1.0, "GPU": 0.5}]
-    assert placement(2, 1.0, 1.0).bundles == [{"memory": 2**20}]
+
+
+def test_a_trial_of_several_workers_reserves_them_all_and_its_process_nothing() -> None:
+    """Then Tune asks a growing cluster for all at once, and the process is no longer put on a head without CPUs."""
+    group = placement(2, 1.0, 0.5, ["broken"])
+    assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
+    assert group.head_bundle_is_empty
+    assert group != placement(2, 1.0, 0.5)
 
 
 def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:

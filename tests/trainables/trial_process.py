@@ -12,11 +12,12 @@ from typing import Any
 os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainables.contract.spec import TrialSpec
 from trainables.contract.trial_files import PAUSE_FILE
 from trainables.on_ray.host import PHASE
-from trainables.on_ray.trainable import TrialJob
+from trainables.on_ray.trainable import TrialJob, placement
 
 RUNG, RUNGS = 16, 3
 
@@ -60,7 +61,10 @@ class TrialProcess:
 
     def __init__(self, spec: TrialSpec) -> None:
         self.phases: list[str] = []
-        self.actor = ray.remote(num_cpus=0, max_restarts=0)(TrialJob).remote({"spec": spec.to_dict()})
+        self.places = placement(spec.workers, spec.cpus, spec.gpus).to_placement_group()
+        inside = PlacementGroupSchedulingStrategy(self.places, 0, placement_group_capture_child_tasks=True)
+        job = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=inside)(TrialJob)
+        self.actor = job.remote({"spec": spec.to_dict()})
 
     def step(self) -> dict[str, Any]:
         """The next evaluation or the end; what the trial is busy with before goes into `phases`."""
@@ -84,6 +88,11 @@ class TrialProcess:
     def stop(self) -> None:
         ray.get(self.actor.stop.remote(), timeout=240)
         ray.kill(self.actor)
+        self.free()
+
+    def free(self) -> None:
+        """As Tune does when a trial's process is gone."""
+        ray.util.remove_placement_group(self.places)
 
 
 def ask_for_pause(study: Path) -> Path:

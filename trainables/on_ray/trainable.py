@@ -28,7 +28,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
 
     def setup(self, config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(config["spec"])
-        self._host: Host = _make_host(spec, config.get("avoid", ()))
+        self._host: Host = _make_host(spec)
         self._running = self._unanswered = False
         self._begin(spec, config)
 
@@ -81,19 +81,20 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
 
 
 def placement(workers: int, cpus: float, gpus: float, avoid: Collection[str] = ()) -> tune.PlacementGroupFactory:
-    """What a trial process reserves: the worker's resources, or next to nothing where a worker group reserves its own.
+    """What a trial reserves: its workers' resources, a bundle each.
 
-    A multi-worker trial's process only waits. Tune needs some resource and every node has memory; a sliver of a CPU
-    could wait for ever behind the group's own workers. Args: avoid: ids of nodes where it may not run.
+    A multi-worker trial's process only waits, and takes none of them (Tune's "empty head"). It runs on the first
+    worker's node all the same: never on one that trains nothing, such as a cluster's small head, whose memory it would
+    fill. Args: avoid: ids of nodes where nothing of the trial may run.
     """
-    needs = {"memory": 2**20} if workers > 1 else {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
-    where = {"bundle_label_selector": [elsewhere(avoid)]} if avoid else {}
-    return tune.PlacementGroupFactory([needs], **where)
+    worker = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
+    where = {"bundle_label_selector": [elsewhere(avoid)] * workers} if avoid else {}
+    return tune.PlacementGroupFactory([*([{}] if workers > 1 else []), *[worker] * workers], **where)
 
 
-def _make_host(spec: TrialSpec, avoid: Collection[str]) -> Host:
+def _make_host(spec: TrialSpec) -> Host:
     if spec.workers == 1:
         return InProcess(spec)
     from trainables.on_ray.worker_group import WorkerGroup
 
-    return WorkerGroup(spec, avoid)
+    return WorkerGroup(spec)

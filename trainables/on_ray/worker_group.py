@@ -10,9 +10,7 @@ import contextlib
 import os
 import secrets
 import threading
-import time
 import traceback
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -20,15 +18,18 @@ import fsspec
 import ray
 import ray.exceptions
 import ray.train
-from ray import PlacementGroupID
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainWorkerGroup
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
-from trainables.on_ray.host import Message, elsewhere, evaluation_message, outcome_message, pausing, phase_message
+from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
 from trainables.on_ray.mailbox import Mailbox
 from trainables.on_ray.place import place_of
 from trainables.on_ray.usage import Usage
@@ -36,28 +37,19 @@ from trainables.training.memory import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
 GONE_S = 60.0  # longest wait for a group that ends
-# How long a group without a trial keeps its workers. Tune keeps a trial process for a next trial that may never come,
-# and does not know of the group's resources: another trial's group would wait for them for ever.
-IDLE_S = 10.0
 # How often Ray Train looks after its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-RESERVED = "placement_group"  # file in a group's folder: the id, in hexadecimal, of what Ray reserves for the group
-ORPHANS_S = 5.0  # how often a group that waits for its workers looks for what dead trial processes left reserved
 
 
 class WorkerGroup:
     """Runs trials on `spec.workers` Ray Train workers (a `Host`)."""
 
-    def __init__(self, spec: TrialSpec, avoid: Collection[str] = ()) -> None:
-        self._spec, self._avoid = spec, avoid
+    def __init__(self, spec: TrialSpec) -> None:
+        self._spec = spec
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
-        self._idle: threading.Timer | None = None
-        self._heard, self._look = False, 0.0
-        self._ending = threading.Lock()  # the timer's thread against the trial's
 
     def begin(self, spec: TrialSpec) -> None:
-        self._busy()
         if self._thread is None or not self._thread.is_alive():
             self.close()
             self._start()
@@ -70,20 +62,12 @@ class WorkerGroup:
         """
         assert self._thread is not None
         while True:
-            if not self._heard and time.monotonic() > self._look:
-                self._look = time.monotonic() + ORPHANS_S
-                free_orphans(f"{study_folder(self._spec.folder)}/ray")
             alive = self._thread.is_alive()
             message: Message | None = ray.get(self._mailbox.receive.remote(POLL_S if alive else 0.1))
             if message is not None:
-                self._heard = True
                 if message.pop("group_over", False):
                     self._thread.join(timeout=GONE_S)
                     self._clear()
-                elif message["done"]:
-                    self._idle = threading.Timer(IDLE_S, self.close)
-                    self._idle.daemon = True
-                    self._idle.start()
                 return message
             if not alive:
                 reason = last_line(self._fault or "it ended by itself")
@@ -93,22 +77,13 @@ class WorkerGroup:
         self._mailbox.answer.remote(verdict)
 
     def close(self) -> None:
-        """End the group; its workers and their reserved resources are free afterwards."""
-        with self._ending:
-            if self._thread is None:
-                return
-            with contextlib.suppress(ray.exceptions.RayActorError):
-                ray.get(self._mailbox.post.remote(None))
-            self._thread.join(timeout=GONE_S)
-            self._clear()
-
-    def _busy(self) -> None:
-        """No longer idle; a group that is being ended for that is gone afterwards."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        with self._ending:
-            pass
+        """End the group."""
+        if self._thread is None:
+            return
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            ray.get(self._mailbox.post.remote(None))
+        self._thread.join(timeout=GONE_S)
+        self._clear()
 
     def _clear(self) -> None:
         ray.kill(self._mailbox)
@@ -122,18 +97,17 @@ class WorkerGroup:
         spec = self._spec
         storage, name = f"{study_folder(spec.folder)}/ray", secrets.token_hex(4)
         self._folder = f"{storage}/{name}"
+        clear_orphans(storage)
         self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(name=name).remote()
         self._fault = None
-        self._heard, self._look = False, 0.0
         resources = {"CPU": spec.cpus, **({"GPU": spec.gpus} if spec.gpus else {})}
-        trainer = TorchTrainer(
+        trainer = GroupTrainer(
             serve,
-            train_loop_config={"mailbox": self._mailbox, "folder": self._folder},
+            train_loop_config={"mailbox": self._mailbox},
             scaling_config=ray.train.ScalingConfig(
                 num_workers=spec.workers,
                 use_gpu=spec.gpus > 0,
                 resources_per_worker=resources,
-                label_selector=elsewhere(self._avoid) if self._avoid else None,
             ),
             run_config=ray.train.RunConfig(name=name, storage_path=storage),
         )
@@ -147,22 +121,42 @@ class WorkerGroup:
             self._fault = fault
 
 
-def free_orphans(storage: str) -> None:
-    """Free what the groups of killed trial processes of this study still reserve.
+class TrialsPlaces(DefaultPlacementGroupHandle):  # type: ignore[misc]
+    """What Tune has reserved for the trial. Tune frees it, at the trial's end or its process's death."""
 
-    Ray removes a placement group with its job, not with the process that wanted it; Ray Train's own watcher asks the
-    dashboard, which need not run.
-    """
-    with contextlib.suppress(OSError):  # storage in trouble, or another process was faster: the next look will tell
+    def shutdown(self) -> None:
+        """Nothing: the trial's own process has its place there."""
+
+
+class InTheTrialsPlaces(WorkerGroupCallback):  # type: ignore[misc]
+    """A group's workers take the places that the trial has already. Ray Train would reserve others for them."""
+
+    def __init__(self, places: PlacementGroup) -> None:
+        self._places = places
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:  # noqa: ARG002
+        """Called in the group's controller, a process of its own."""
+        TrainWorkerGroup._create_placement_group = lambda *_: TrialsPlaces(self._places)
+
+
+class GroupTrainer(TorchTrainer):  # type: ignore[misc]
+    """A worker group in the places of the trial whose process this is."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        """Without the process that Ray Train would keep on the head for each group, to free what Tune frees here."""
+        plain = [
+            one for one in super()._create_default_callbacks() if not isinstance(one, PlacementGroupCleanerCallback)
+        ]
+        return [*plain, InTheTrialsPlaces(ray.util.get_current_placement_group())]
+
+
+def clear_orphans(storage: str) -> None:
+    """Remove the folders that the groups of killed trial processes of this study have left."""
+    with contextlib.suppress(OSError):  # storage in trouble, or another process was faster: the next group's start
         filesystem, path = fsspec.core.url_to_fs(storage)
-        for note in filesystem.glob(f"{path}/*/{RESERVED}"):
-            folder = note.rsplit("/", 1)[0]
-            if _lives(mailbox=folder.rsplit("/", 1)[1]):
-                continue
-            with contextlib.suppress(ValueError):  # no id: its writer died while writing
-                left = PlacementGroup(PlacementGroupID(bytes.fromhex(filesystem.cat_file(note).decode())))
-                ray.util.remove_placement_group(left)
-            filesystem.rm(folder, recursive=True)
+        for folder in filesystem.ls(path, detail=False) if filesystem.exists(path) else []:
+            if not _lives(mailbox=folder.rstrip("/").rsplit("/", 1)[1]):
+                filesystem.rm(folder, recursive=True)
 
 
 def _lives(mailbox: str) -> bool:
@@ -191,10 +185,6 @@ def serve(config: dict[str, Any]) -> None:
 
     mailbox, context, kept = config["mailbox"], ray.train.get_context(), ProcessCache()
     rank, number, where = context.get_world_rank(), 0, ""
-    if rank == 0:
-        filesystem, folder = fsspec.core.url_to_fs(config["folder"])
-        filesystem.makedirs(folder, exist_ok=True)
-        filesystem.pipe_file(f"{folder}/{RESERVED}", ray.util.get_current_placement_group().id.hex().encode())
 
     def report(evaluation: Evaluation) -> Verdict:
         nonlocal where
