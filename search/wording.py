@@ -108,7 +108,8 @@ def _by_trials(
         of_settled = sum(point["seeds"] for point in ledger.points.values())
         to_start = (total - len(ledger.points)) * space.search.repeats - (ledger.ended() - of_settled) - len(running)
     to_start = max(0, to_start)
-    rest = [(1 - r.examples / r.planned) * r.seconds / r.examples * r.planned if r.examples else mean for r in running]
+    # a trial that does not say how long it will be has nothing left, for all we know
+    rest = [max(r.planned - r.examples, 0) * r.seconds / r.examples if r.examples else mean for r in running]
     places = max(1, len(running))
     middle = max((to_start * mean + sum(rest)) / places, max(rest, default=0.0))
     sd = statistics.stdev(costs) if len(costs) > 1 else mean / 2

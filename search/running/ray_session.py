@@ -59,7 +59,7 @@ def ray_session(
 
         if ray.is_initialized():
             known = decided(resources, ray.cluster_resources(), grows=False)
-            yield (lambda: min(fitting(known, ray.cluster_resources()), concurrent or 2**31)), known
+            yield _Capacity(known, concurrent, grows=False), known
             return
         with _cluster(address) if address else private_ray():
             growing = bool(address) and may_grow() and autoscaled()

@@ -100,6 +100,15 @@ def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
     assert left[1] >= 0.6 * (18 - ended) * 0.99  # of 0.6 s each, one after the other
 
 
+def test_a_trial_of_unknown_length_has_a_time_left(tmp_path: Path) -> None:
+    """A script that does not say how much it will train."""
+    ledger = World(make_space({"trials": 6}), tmp_path).life(interrupt_at=3).ledger
+    for record in ledger.open_trials.values():
+        record.state, record.planned = "running", 0
+    assert any(record.examples for record in ledger.open_trials.values())
+    assert seconds_left(make_space({"trials": 6}), ledger, 100.0) is not None
+
+
 def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.life()
     status = study_status(world.folder)[0]

@@ -11,7 +11,7 @@ import ray.exceptions
 import yaml
 from ray._private.dict import flatten_dict
 
-from search.running.ray_session import _Capacity, at_largest, fitting
+from search.running.ray_session import _Capacity, at_largest, fitting, ray_session
 from search.running.tuner import describe, evaluation_from
 from search.space import Resources
 from trainables.contract.spec import Evaluation
@@ -109,3 +109,13 @@ def test_a_growing_cluster_is_asked_for_all_its_nodes_at_once(tmp_path: Path, mo
     assert _Capacity(one, 3, grows=True)() == 3
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 20.0, "GPU": 5.0})
     assert _Capacity(one, None, grows=True)() == 5, "none waits for a node that may not come"
+
+
+def test_a_ray_that_runs_already_is_not_counted_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune asks for a next trial in every step; the count takes 3 ms, which all trials would wait for."""
+    asked = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: asked.append(1) or {"CPU": 4.0})
+    with ray_session(None, Resources(), 3) as (capacity, _):
+        assert [capacity() for _ in range(100)] == [3] * 100
+    assert len(asked) < 5
