@@ -27,6 +27,7 @@ NAMES = {
     "startup": "(d) trial start-up of no-op trials, one and two workers",
     "tracking": "evaluations a second that reach a real MLflow server from 400 trials at once, and the lag",
     "driver": "(e) driver cost per trial and memory at 100, 300, 1,000 trials",
+    "loop": "evaluations a second that the driver in Tune's loop takes from 64 to 256 trials at once, and their wait",
     "analysis_speed": "(f) analysis best at 1,000 and 10,000 trials",
     "sda": "(g) SDA parse and augment rate, first and second time",
     "real": "every method through `search run` on real sets, against the untrained encoder",
