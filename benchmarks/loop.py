@@ -56,7 +56,7 @@ class Sleeper:
     def begin(self, spec: TrialSpec) -> None:
         self._spec, self._count, self._waits = spec, 0, list[tuple[float, float]]()
         self._handed: float | None = None
-        self._all, self._random = int(os.environ[AT_ONCE]), random.Random(spec.seed)
+        self._all, self._random = int(os.environ[AT_ONCE]), random.Random(spec.folder)
         here = Path(spec.folder)
         here.mkdir(parents=True, exist_ok=True)
         (here / "ready").touch()
