@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from torch.overrides import TorchFunctionMode
 
+from benchmarks.launches import HostWaits
 from trainables.data.sets import Pairs, load_pairs
 from trainables.data.tokens import TokenColumn
 from trainables.evaluation import sts as ev
@@ -96,6 +98,28 @@ def test_reduced_precision_vectors_are_scored_in_float32(sets):
 
 def test_binary_sets_have_no_alignment(sets):
     assert "alignment" not in ev.evaluate(Encoder(), ev.prepare_sets(sets[:1], tokenise)).metrics
+
+
+class OnCuda(TorchFunctionMode):
+    """Tensors say that they are on a GPU."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return True if func == torch.Tensor.is_cuda.__get__ else func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("n", [40, 900])  # all sentences, and a sample of them
+def test_on_a_gpu_geometry_is_computed_there_and_read_once(n):
+    vectors = torch.randn(2 * n, 12, generator=torch.Generator().manual_seed(1))
+    vectors[3] = 0
+    sides = [[f"{i:04}" for i in range(k, 2 * n, 2)] for k in (0, 1)]
+    prepared = ev.prepare_sets([Pairs("stsb", *sides, np.arange(n) % 6.0, None, "r")], tokenise)
+    with HostWaits() as on_the_host:
+        expected = ev.evaluate(lambda _: vectors, prepared)
+    with HostWaits() as seen, OnCuda(), torch.autocast("cpu", torch.bfloat16):
+        result = ev.evaluate(lambda _: vectors, prepared)
+    assert result.metrics == pytest.approx(expected.metrics, abs=1e-6)
+    assert on_the_host.counts == {"cpu": 2, "numpy": 2}
+    assert seen.counts == {"cpu": 1, "numpy": 1, "tolist": 1}, "the set's cosines, and two numbers"
 
 
 def test_names_must_differ(sets):

@@ -23,6 +23,7 @@ from trainables.evaluation.metrics import (
     selecting_value,
     standardised,
     uniformity,
+    uniformity_sample,
 )
 from trainables.evaluation.retrieval import RankedTexts, measure, number_texts
 
@@ -177,6 +178,23 @@ def _geometry(unit: Tensor, sets: Sequence[TokenPairs]) -> dict[str, float]:
         return {}
     positive = graded.gold > POSITIVE_SCORE
     sentences = np.unique(np.concatenate((graded.first, graded.second)))
+    if unit.is_cuda:
+        return _geometry_there(unit, graded.first[positive], graded.second[positive], uniformity_sample(sentences))
     x = unit[torch.from_numpy(sentences).to(unit.device)].cpu().numpy()
     first, second = (x[np.searchsorted(sentences, side[positive])] for side in (graded.first, graded.second))
     return {"alignment": alignment(first, second), "uniformity": uniformity(x)}
+
+
+def _geometry_there(
+    unit: Tensor, first: NDArray[np.int64], second: NDArray[np.int64], sample: NDArray[np.int64]
+) -> dict[str, float]:
+    """`alignment` and `uniformity` on the vectors' own device: two numbers come back, not the vectors.
+
+    Args: first, second: rows of the positives. sample: rows that uniformity is taken on.
+    """
+    rows = (torch.from_numpy(numbers).to(unit.device) for numbers in (first, second, sample))
+    a, b, x = (unit[numbers].double() for numbers in rows)  # neither autocast nor TF32 rounds float64
+    squares = x.square().sum(1)
+    kernel = torch.exp(-2 * (squares[:, None] + squares - 2 * (x @ x.T)).clamp_min(0)).fill_diagonal_(0)
+    both = torch.stack([(a - b).square().sum(1).mean(), torch.log(kernel.sum() / (len(x) * (len(x) - 1)))])
+    return dict(zip(("alignment", "uniformity"), both.tolist(), strict=True))
