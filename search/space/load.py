@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
+from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct, suited
 from search.space.datasets import check_data_sets
 from search.space.encoder_fit import check_encoder_fit
 from search.space.groups import joined, spread
@@ -190,7 +190,7 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     assert metric is not None
     space = Space(
         name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
-        constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
+        constants=constants, rows=rows, search=suited(search, params), pruner=pruner, resources=resources,
         smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, source=source,
     )  # fmt: skip
     check_size(space, where, problems)

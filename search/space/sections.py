@@ -22,7 +22,7 @@ from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
 
-SAMPLERS = ("grid", "random", "tpe", "gp", "cmaes", "nsga2", "qmc")
+SAMPLERS = ("auto", "grid", "random", "tpe", "gp", "cmaes", "nsga2", "qmc")
 PRUNERS = (
     "none", "median", "percentile", "successive_halving", "asha", "hyperband", "patient", "threshold", "wilcoxon",
 )  # fmt: skip
@@ -70,7 +70,9 @@ class Search:
     """How many trials, proposed how, ended when."""
 
     sampler: str = knob(
-        "tpe", "what proposes points; grid = the exact product (under a pruner, shuffled by the seed)", choices=SAMPLERS
+        "tpe",
+        "what proposes points; auto = gp, or tpe under conditions; grid = the exact product (under a pruner, shuffled)",
+        choices=SAMPLERS,
     )
     trials: int | None = knob(
         None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
