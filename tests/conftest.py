@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 BEGAN = time.monotonic()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+COSTLY = 60.0  # seconds; the tests of a fixture that took longer only look at what it did
+MADE: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    began = time.monotonic()
+    made = yield
+    if time.monotonic() - began > COSTLY:
+        MADE.add(fixturedef.argname)
+    return made
+
+
+def pytest_runtest_setup(item: pytest.Function) -> None:
     """SLOW_SECONDS of `.ci/run`: slow tests begin until then, the others are skipped by name."""
     limit = float(os.environ.get("SLOW_SECONDS", "inf"))
-    if item.get_closest_marker("slow") and time.monotonic() - BEGAN > limit:
+    late = time.monotonic() - BEGAN > limit
+    if item.get_closest_marker("slow") and late and not MADE.intersection(item.fixturenames):
         pytest.skip(f"no time left for {item.name}: slow tests begin within {limit:g} s")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from lives import Study
+from processes import below
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 SOON_S = 15.0
@@ -78,7 +79,7 @@ def test_rays_folders_of_a_killed_driver_are_cleared(tmp_path: Path) -> None:
     study = Study(tmp_path, trials=2)
     process = study.run()
     study.wait_until(lambda events: any(e["e"] == "eval" for e in events), process)
-    raylet = next(p for p in psutil.Process(process.pid).children(recursive=True) if p.name() == "raylet")
+    raylet = below(process.pid, "raylet")[0]
     folder = next(Path(a) for word in raylet.cmdline() for a in [word.partition("=")[2]] if "/session_" in a)
     scratch = next(p for p in folder.parents if p.name == "ray").parent
     os.kill(process.pid, signal.SIGKILL)

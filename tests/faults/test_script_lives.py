@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 from click.testing import CliRunner
 from lives import Study, ended, kill
+from processes import below, sigkill
 
 from analysis.commands.main import main as analysis
 
@@ -68,10 +67,9 @@ def study_of(root: Path, **changes: Any) -> Study:
 def kill_trials(driver: int) -> None:
     """SIGKILL to every process that runs a trial; there is one."""
     names = ("ray::TrialJob", "ray::ResourceTr")  # at first, and once Tune has told it what it reserves
-    running = [p for p in psutil.Process(driver).children(recursive=True) if p.name().startswith(names)]
+    running = below(driver, *names)
     assert running
-    for process in running:
-        process.send_signal(signal.SIGKILL)
+    sigkill(running)
 
 
 @pytest.mark.parametrize("pruner", ["asha", "successive_halving"])

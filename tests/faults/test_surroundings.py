@@ -20,6 +20,7 @@ import s3fs
 import yaml
 from click.testing import CliRunner
 from lives import ROOT, SEARCH, Study
+from processes import below, sigkill
 
 from search.cli.main import main
 from search.remote.bundle import SECRET, make_bundle
@@ -188,8 +189,7 @@ def test_a_head_that_somebody_started(tmp_path: Path) -> None:
             assert "no node has a GPU" not in text
             assert head.poll() is None
         finally:
-            for process in [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]:
-                process.kill()
+            sigkill([*below(head.pid), psutil.Process(head.pid)])
             shutil.rmtree(temp, ignore_errors=True)
     code, text = study.command("resume", study.name, "--set", "search.trials=4")
     assert (code, "cannot be reached" in text) == (2, True), text

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from harness import World, make_space
 from orders import orders
+from processes import below, sigkill
 
 from search import schema
 from search.space import Space
@@ -75,8 +76,7 @@ class Server:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
-            process.kill()
+        sigkill([*below(self.process.pid), psutil.Process(self.process.pid)])
         self.process.wait()
 
 
@@ -100,10 +100,7 @@ def victims(driver: subprocess.Popen[bytes], target: str) -> list[psutil.Process
     """Processes of a study: its driver, its raylet, or one that runs a trial."""
     if target == "driver":
         return [psutil.Process(driver.pid)]
-    children = psutil.Process(driver.pid).children(recursive=True)
-    if target == "raylet":
-        return [p for p in children if p.name() == "raylet"]
-    return [p for p in children if p.name().startswith("ray::FakeTrial")]
+    return below(driver.pid, "raylet" if target == "raylet" else "ray::FakeTrial")
 
 
 def wait_for_start(folder: StudyFolder, driver: subprocess.Popen[bytes], evaluations: int) -> None:
@@ -136,8 +133,7 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
         time.sleep(rng.random())
         server.start()
     else:
-        for process in victims(driver, target)[:1]:
-            process.send_signal(signal.SIGKILL)
+        sigkill(victims(driver, target)[:1])
     code = driver.wait(timeout=300)
     lives = 1
     while code != 0:
@@ -179,8 +175,7 @@ def test_a_later_life_that_is_killed(target: str, stage: str, round_: int, serve
         time.sleep(rng.random())
         server.start()
     else:
-        for process in victims(driver, target)[:1]:
-            process.send_signal(signal.SIGKILL)
+        sigkill(victims(driver, target)[:1])
     code, lives = driver.wait(timeout=300), 2
     while code != 0:
         assert lives < 6

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import ray
+from processes import below
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]  # every group takes ten seconds to start
@@ -36,8 +36,7 @@ def process(study: Path) -> TrialProcess:
 
 def workers() -> set[int]:
     """Process ids of this Ray's Train workers."""
-    mine = psutil.Process().children(recursive=True)
-    return {p.pid for p in mine if p.status() != psutil.STATUS_ZOMBIE and any(WORKER in part for part in p.cmdline())}
+    return {p.pid for p in below(os.getpid(), WORKER)}
 
 
 def until(condition: object, seconds: float = 60) -> bool:
