@@ -70,7 +70,7 @@ class Search:
     """How many trials, proposed how, ended when."""
 
     sampler: str = knob(
-        "tpe",
+        "auto",
         "what proposes points; auto = gp, or tpe under conditions; grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )

@@ -192,10 +192,9 @@ def test_a_long_silence_is_not_waited_for_again(
     with lease(folder, str):
         machine(monkeypatch, tmp_path / "second")
         time.sleep(3)  # S3 tells whole seconds
-        began = time.monotonic()
         with lease(folder, said.append):
-            assert time.monotonic() - began < 1
-    assert "looking 0 s" in said[0]
+            pass
+    assert "looking 0 s" in said[0]  # else 2 s; the wait itself takes longer on a busy machine
     filesystem, root = fsspec.core.url_to_fs(folder.uri)
     assert not filesystem.glob(f"{root}/looked*")
 
