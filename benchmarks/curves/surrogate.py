@@ -80,7 +80,8 @@ class Surrogate:
     """What a trial of any point would have shown.
 
     The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
-    on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed.
+    on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed, of a point
+    about as good: settings that collapse have many times the seed noise of good ones.
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
@@ -93,10 +94,11 @@ class Surrogate:
         groups = list(by_point.values())
         self._points = [table.points[rows[0]] for rows in groups]
         means = np.array([table.curves[rows].mean(0) for rows in groups])
+        repeated = [(i, g) for g, rows in enumerate(groups) if len(rows) > 1 for i in rows]
         self._noise = np.array([
-            (table.curves[i] - means[g]) * np.sqrt(len(rows) / (len(rows) - 1))
-            for g, rows in enumerate(groups) if len(rows) > 1 for i in rows
+            (table.curves[i] - means[g]) * np.sqrt(len(groups[g]) / (len(groups[g]) - 1)) for i, g in repeated
         ])  # fmt: skip
+        self._noise_of = np.array([means[g].max() for _, g in repeated])  # the values of their points
         self._inputs = np.array([self.features(point) for point in self._points])
         self._curves = means
         self._mean = means.mean(0)
@@ -136,8 +138,15 @@ class Surrogate:
         draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
         if not len(self._noise):
             return mean + self._seed_sd * draw.standard_normal()
-        deviation: Floats = self._noise[draw.integers(len(self._noise))]
-        return mean + deviation
+        deviations = self._noise_at(float(mean.max()))
+        moved: Floats = mean + deviations[draw.integers(len(deviations))]
+        return moved
+
+    def _noise_at(self, value: float) -> Floats:
+        """Recorded deviations of the quarter of the points that are nearest to a value."""
+        nearest = np.argsort(np.abs(self._noise_of - value), kind="stable")
+        found: Floats = self._noise[nearest[: max(2, len(nearest) // 4)]]
+        return found
 
     def true_value(self, point: Point) -> float:
         """The best evaluation of the mean curve."""
@@ -156,12 +165,15 @@ class Surrogate:
         guessed, real = (self._mean + scores @ self._axes).max(1), self._curves.max(1)
         errors = guessed - real
         ranks = [np.argsort(np.argsort(v)) for v in (guessed, real)]
+        noise = [self._noise, self._noise_at(float(real.max()))] if len(self._noise) else []
+        sds = [float(100 * deviations.max(1).std()) for deviations in noise] or [0.0, 0.0]
         return {
             "points": float(len(real)),
             "r2": float(1 - (errors**2).sum() / ((real - real.mean()) ** 2).sum()),
             "rank correlation": float(np.corrcoef(ranks[0], ranks[1])[0, 1]),
             "error, points": float(100 * np.sqrt((errors**2).mean())),
-            "seed sd, points": float(100 * self._noise.max(1).std()) if len(self._noise) else 0.0,
+            "seed sd, points": sds[0],
+            "seed sd of the best, points": sds[1],
             "spread, points": float(100 * real.std()),
         }
 

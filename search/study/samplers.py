@@ -291,12 +291,18 @@ class StudyAsSeen(optuna.Study):
 
 def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
     """Pruned points as completed at what they would probably have reached: the best so far plus the median further gain
-    of completed points from that rung on, at most the best completed value."""
+    of completed points from that rung on, at most the best completed value. Until a point is completed, those that were
+    pruned at the furthest rung stand for completed ones: several workers have tens of points before the first is."""
     sign = 1.0 if direction == optuna.study.StudyDirection.MAXIMIZE else -1.0
+    told = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and t.intermediate_values]
+    reached = [t for t in told if t.state == TrialState.COMPLETE]
+    if not reached:
+        furthest = max((max(t.intermediate_values) for t in told), default=0)
+        reached = [t for t in told if max(t.intermediate_values) == furthest]
     completed = [
         (sign * t.value, {step: sign * v for step, v in t.intermediate_values.items()})
-        for t in trials
-        if t.state == TrialState.COMPLETE and t.value is not None and t.intermediate_values
+        for t in reached
+        if t.value is not None
     ]
     if not completed:
         return list(trials)

@@ -88,6 +88,20 @@ def test_a_surrogate_finds_a_smooth_truth_from_points_it_has_not_seen() -> None:
     assert surrogate.optimum == pytest.approx(-1 / EVALUATIONS, abs=0.05)
 
 
+def test_a_good_point_has_the_seed_noise_of_good_points() -> None:
+    """Settings that collapse vary many times as much; their noise on a good one would make the luckiest trial win."""
+    rates = np.linspace(-5, -3, 16)
+    known = [{"learning_rate": float(10**rate), "dropout": 0.1} for rate in rates for _ in range(2)]
+    level = [-0.2 * (rate + 4) ** 2 for rate in rates for _ in range(2)]
+    moved = [sign * (0.001 if abs(rate + 4) < 0.3 else 0.1) for rate in rates for sign in (-1, 1)]
+    curves = np.array([np.full(EVALUATIONS, v + m) for v, m in zip(level, moved, strict=True)])
+    surrogate = Surrogate(Table(space(), known, [0, 1] * 16, curves, curves, np.ones(32), RUNG))
+    best, worst = ({"learning_rate": rate, "dropout": 0.1} for rate in (1e-4, 1e-5))
+    spread = [np.std([surrogate.curve(point, seed)[-1] for seed in range(40)]) for point in (best, worst)]
+    assert spread[0] < 0.002
+    assert spread[1] > 0.05
+
+
 def test_a_recording_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
     file = tmp_path / "simcse.jsonl"
     file.write_text('{"point": {"a": 1}, "seed": 0}\n{"point": {"a": 2}, "se')

@@ -54,9 +54,17 @@ def test_the_same_where_smaller_is_better() -> None:
     assert guessed([*done, frozen(TrialState.PRUNED, [0.95], 0.95)], MIN)[1].value == pytest.approx(0.65)
 
 
-def test_without_a_completed_point_nothing_is_guessed() -> None:
-    (shown,) = guessed([frozen(TrialState.PRUNED, [0.1], 0.1)], MAX)
-    assert shown.state == TrialState.PRUNED
+def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> None:
+    """With four workers thirty points were drawn blindly before the first was completed."""
+    curves = [[0.1], [0.2, 0.3], [0.25, 0.5], [0.6]]  # further gains from the first rung: 0.1, 0.25
+    shown = guessed([frozen(TrialState.PRUNED, curve, curve[-1]) for curve in curves], MAX)
+    assert [t.value for t in shown] == pytest.approx([0.275, 0.3, 0.5, 0.5])
+    assert {t.state for t in shown} == {TrialState.COMPLETE}
+
+
+def test_without_a_value_nothing_is_guessed() -> None:
+    running = frozen(TrialState.RUNNING, [], None)
+    assert guessed([running], MAX) == [running]
 
 
 @pytest.mark.parametrize(("direction", "sign"), [(MAX, 1), (MIN, -1)])
