@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,48 @@ from trainables.contract.trial_files import LAST, SIMILARITIES, STATE, TRIAL, WE
 from trainables.contract.whole_files import whole_file
 
 
-def snapshot(value: Any) -> Any:
-    """A copy on the CPU of nested dicts and lists with tensors in them, which training no longer changes."""
+class Snapshot:
+    """A copy on the CPU of nested dicts and lists with tensors in them, which training no longer changes.
+
+    From a GPU it is on its way while training goes on. It is read from a second copy on the device, made in the stream
+    of the steps, because weights are not all that a step changes (batch-norm's sums change in its forward, a queue
+    after it): so no part of a step has to wait for it. The room for that is free between steps, when no graph is held.
+    """
+
+    def __init__(self, value: Any, device: torch.device) -> None:
+        self._value, self._event = _each_tensor(value, lambda tensor: tensor.detach().clone()), None
+        if device.type == "cuda":
+            beside = _copy_stream(device)
+            beside.wait_stream(torch.cuda.current_stream(device))
+
+            def fetch(tensor: Tensor) -> Tensor:
+                if tensor.is_cuda:
+                    tensor.record_stream(beside)  # its memory is not given away before it has been read
+                return tensor.to("cpu", non_blocking=True)  # page-locked: torch keeps such buffers and reuses them
+
+            with torch.cuda.stream(beside):
+                self._value = _each_tensor(self._value, fetch)
+            self._event = beside.record_event()
+
+    def read(self) -> Any:
+        """The copy, once all of it is there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._value
+
+
+@cache
+def _copy_stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _each_tensor(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return function(value)
     if isinstance(value, Mapping):
-        return {k: snapshot(v) for k, v in value.items()}
+        return {k: _each_tensor(v, function) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(snapshot(v) for v in value)
+        return type(value)(_each_tensor(v, function) for v in value)
     return value
 
 

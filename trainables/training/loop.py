@@ -23,7 +23,7 @@ from trainables.encoders.views import Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch
 from trainables.training.broken import Broken
-from trainables.training.checkpoint import BackgroundWriter, snapshot
+from trainables.training.checkpoint import BackgroundWriter, Snapshot
 from trainables.training.distributed import World
 from trainables.training.gradient_cache import encode_in_pieces
 from trainables.training.piece import largest_piece, room_for_graphs
@@ -51,7 +51,7 @@ class Progress:
 class _Best:
     """Weights and similarities of the best evaluation, until they are written."""
 
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    weights: Snapshot | None = None
     similarities: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     trial: dict[str, Any] = field(default_factory=dict)
 
@@ -223,7 +223,7 @@ class Training:
         if p.best is None or (value > p.best if self.mode == "max" else value < p.best):
             p.best, p.best_at = value, p.examples
             if self.world.rank == 0:
-                weights = {k: v.detach().to("cpu", copy=True) for k, v in self.network.state_dict().items()}
+                weights = Snapshot(self.network.state_dict(), self.world.device)
                 at = {"examples": p.examples, "value": value, "metrics": metrics}
                 kind = "bf16" if self.bf16 else "fp32"
                 self.best = _Best(weights, similarities, {**self.about, "precision": kind, "best": at})
@@ -244,8 +244,8 @@ class Training:
         self.best = _Best()
 
     def _write_best(self, best: _Best) -> None:
-        if best.weights:  # empty: written in an earlier save and not beaten since
-            self.files.save_best(best.weights, best.trial, best.similarities)
+        if best.weights is not None:  # None: written in an earlier save and not beaten since
+            self.files.save_best(best.weights.read(), best.trial, best.similarities)
 
     def _save_due(self) -> bool:
         every = self.config.checkpoint_seconds
@@ -258,7 +258,7 @@ class Training:
         """Copy the state, then write it while training goes on (with checkpoint_seconds 0: before it goes on)."""
         began = time.monotonic()
         cuda = torch.cuda.get_rng_state(self.world.device) if self.world.device.type == "cuda" else None
-        state = snapshot(
+        state = Snapshot(
             {
                 "network": self.network.state_dict(),
                 "optimiser": self.optimiser.state_dict() if self.optimiser else None,
@@ -268,13 +268,14 @@ class Training:
                 "metrics": self.metrics,
                 "rng": torch.get_rng_state(),
                 "cuda_rng": cuda,
-            }
+            },
+            self.world.device,
         )
         best, self.best = self.best, _Best()
 
         def write() -> None:
             self._write_best(best)
-            self.files.save_last(state)
+            self.files.save_last(state.read())
 
         self.save_seconds = time.monotonic() - began
         self.writer.start(write)
