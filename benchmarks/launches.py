@@ -8,6 +8,7 @@ encoder's width: 12 layers and 12 heads as in BERT-base, narrow. Copies from the
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
 from benchmarks.packing import training
+from trainables.encoders.to_device import to_device
 
 SHAPE = "narrow"
 LAUNCHES_NOTHING = (
@@ -48,15 +50,31 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return func(*args, **(kwargs or {}))
 
 
+_FROM_NUMPY = torch.from_numpy
 WAITS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero", "unique")
 
 
 class HostWaits(TorchFunctionMode):
     """Counts, by name, the calls that would have the host wait for a device, while it is active.
 
-    They hand a tensor's values to Python or make a shape of them. `Tensor.to` is not among them: on a CPU it cannot be
-    seen which way it copies.
+    They hand a tensor's values to Python or make a shape of them, or bring an array there by another way than
+    `to_device` ("from_numpy").
     """
+
+    def __enter__(self) -> HostWaits:
+        self._patch = patch.object(torch, "from_numpy", self._from_numpy)
+        self._patch.start()
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
+        return self
+
+    def __exit__(self, *fault: Any) -> None:
+        super().__exit__(*fault)  # type: ignore[no-untyped-call]  # torch's own
+        self._patch.stop()
+
+    def _from_numpy(self, array: Any) -> Any:
+        if sys._getframe(1).f_code is not to_device.__code__:
+            self.counts["from_numpy"] += 1
+        return _FROM_NUMPY(array)
 
     def __init__(self) -> None:
         super().__init__()

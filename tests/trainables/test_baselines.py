@@ -233,6 +233,9 @@ def test_the_momentum_network_follows_and_its_queue_is_fifo(tiny: Any) -> None:
         followed = 0.9 * followed + 0.1 * (start + step)
     torch.testing.assert_close(network.slow.state_dict()[words], followed)
     assert not any(p.requires_grad for p in network.slow.parameters())
+    resumed: Any = esimcse.network(config, tiny, 1).train()
+    resumed.load_state_dict(network.state_dict())
+    assert torch.equal(resumed.project(resumed.encode({"anchor": rows, "positive": rows}))["queue"], torch.stack(queue))
 
 
 def test_without_a_queue_there_is_no_second_network(tiny: Any) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from benchmarks.launches import HostWaits, accelerator
 from benchmarks.packing import training
+from trainables.encoders.to_device import to_device
 
 pytestmark = pytest.mark.costly
 
@@ -30,13 +33,38 @@ def test_the_hook_sees_what_hands_values_to_python() -> None:
             x.cpu().numpy()
         x.nonzero()
         x[:2].add(1).to(torch.bfloat16)
-    assert seen.counts == {"__float__": 1, "mask": 1, "tolist": 1, "__bool__": 1, "cpu": 1, "numpy": 1, "nonzero": 1}
+        torch.from_numpy(np.arange(3)).to(x.device)
+        to_device(np.arange(3), x.device)
+    once = ("__float__", "mask", "tolist", "__bool__", "cpu", "numpy", "nonzero", "from_numpy")
+    assert seen.counts == dict.fromkeys(once, 1)
+
+
+def test_an_array_goes_to_a_gpu_from_page_locked_memory() -> None:
+    class Gpu(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append((func.__name__, *args[1:], kwargs))
+            return args[0]
+
+    calls: list[Any] = []
+    array, device = np.arange(3), torch.device("cuda")
+    with Gpu():
+        there = to_device(array, device)
+    assert there.tolist() == [0, 1, 2]
+    assert calls == [("pin_memory", None), ("to", device, {"non_blocking": True})]
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("method", "params"),
-    [("simcse", {}), ("simcse", {"mlm_weight": 0.1}), ("simcse", {"micro_batch": 8}), ("diffcse", {})],
+    [
+        ("simcse", {}),
+        ("simcse", {"mlm_weight": 0.1}),
+        ("simcse", {"micro_batch": 8}),
+        ("consert", {"first_view": "token_cutoff", "second_view": "feature_cutoff"}),
+        ("diffcse", {}),
+        ("edacse", {}),
+        ("esimcse", {}),
+    ],
 )
 def test_a_step_waits_for_nothing(
     method: str,

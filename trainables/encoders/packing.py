@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.data.tokens import Tokens
+from trainables.encoders.to_device import to_device
 
 Index = NDArray[np.int64]
 
@@ -139,7 +140,7 @@ class Packed:
         return {}
 
     def _tensor(self, values: Index) -> Tensor:
-        return torch.from_numpy(values).to(self.ids.device, non_blocking=True)
+        return to_device(values, self.ids.device)
 
 
 def pack(
@@ -175,7 +176,7 @@ def pack(
         ids[places] = tokens
         is_body[places] = False
     ids[is_body] = body
-    return Packed(torch.from_numpy(ids).to(device, non_blocking=True), lengths, order)
+    return Packed(to_device(ids, torch.device(device)), lengths, order)
 
 
 def _inverse(permutation: Index) -> Index:

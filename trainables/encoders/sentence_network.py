@@ -25,6 +25,7 @@ from trainables.encoders.load import LoadedEncoder, trained_model
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import packed_way, padded_states
+from trainables.encoders.to_device import to_device
 from trainables.encoders.trunk import ChangeEmbeddings
 from trainables.encoders.views import Encoded, Views
 from trainables.encoders.words_in_use import keep_words, used_ids
@@ -246,8 +247,6 @@ def mask_tokens(
     random = (fate >= 0.8) & (fate < 0.9)
     new[random] = rng.integers(0, words, int(random.sum()))
 
-    def there(values: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(values).to(ids.device, non_blocking=True)
-
     changed = fate < 0.9
-    return ids.index_copy(0, there(chosen[changed]), there(new[changed])), there(chosen)
+    places, values = (to_device(array[changed], ids.device) for array in (chosen, new))
+    return ids.index_copy(0, places, values), to_device(chosen, ids.device)

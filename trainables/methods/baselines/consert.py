@@ -16,6 +16,7 @@ from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed
 from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.to_device import to_device
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import CONSERT, ConsertConfig
 from trainables.methods.losses import nt_xent
@@ -61,12 +62,12 @@ class ConsertNetwork(SentenceNetwork):
         kinds = np.repeat([self.cut_of[role] for role in views], [len(rows) for rows in views.values()])[packed.order]
 
         def change(x: Tensor) -> Tensor:
-            of_sentence = {k: torch.from_numpy(kinds == k).to(x.device) for k in ("token_cutoff", "feature_cutoff")}
-            cut = {kind: rows.index_select(0, packed.sentence) for kind, rows in of_sentence.items()}
-            if of_sentence["token_cutoff"].any():
+            of_token = {k: np.repeat(kinds == k, packed.lengths) for k in ("token_cutoff", "feature_cutoff")}
+            cut = {kind: to_device(of, x.device) for kind, of in of_token.items()}
+            if of_token["token_cutoff"].any():
                 drawn = token_cutoff(torch.rand(len(x), device=x.device), packed, self.token_share)
                 x = x.masked_fill((drawn & cut["token_cutoff"])[:, None], 0.0)
-            if of_sentence["feature_cutoff"].any():
+            if of_token["feature_cutoff"].any():
                 noise = torch.rand(len(packed), x.shape[1], device=x.device)
                 drawn = feature_cutoff(noise, self.feature_share).index_select(0, packed.sentence)
                 x = x.masked_fill(drawn & cut["feature_cutoff"][:, None], 0.0)

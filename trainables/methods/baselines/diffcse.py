@@ -23,6 +23,7 @@ from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed
 from trainables.encoders.packing_check import padded_states
 from trainables.encoders.sentence_network import SentenceNetwork, special_free
+from trainables.encoders.to_device import to_device
 from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import DIFFCSE, DiffcseConfig
@@ -58,7 +59,7 @@ class DiffcseNetwork(SentenceNetwork):
         if not self.weight:
             return mlm
         packed = self._pack([tokens for rows in views.values() for tokens in rows])
-        vectors = torch.cat([pooled[role] for role in views])[torch.from_numpy(packed.order).to(self.device)]
+        vectors = torch.cat([pooled[role] for role in views])[to_device(packed.order, self.device)]
         found = self.weight * self.detection(packed, self.filled_in(packed, rng), vectors)
         return found if mlm is None else found + mlm
 
@@ -66,7 +67,7 @@ class DiffcseNetwork(SentenceNetwork):
     def filled_in(self, packed: Packed, rng: np.random.Generator) -> Tensor:
         """(T,) token ids of which the generator guessed a random share; special tokens stay."""
         body = special_free(packed, len(self.prefix), len(self.suffix))
-        chosen = torch.from_numpy(body[rng.random(len(body)) < self.share]).to(self.device)
+        chosen = to_device(body[rng.random(len(body)) < self.share], self.device)
         assert self.mask_token is not None
         masked = replace(packed, ids=packed.ids.index_fill(0, chosen, self.mask_token))
         last = self._last(self.generator, masked, 0.0).index_select(0, chosen)

@@ -38,7 +38,8 @@ def repeated(tokens: Tokens, rate: float, rng: np.random.Generator) -> Tokens:
 class MomentumNetwork(SentenceNetwork):
     """A network, a copy that follows it slowly, and a queue of the copy's vectors.
 
-    Buffers: queue (Q, D), the newest first; queued (), how many of its rows hold a vector.
+    Buffers: queue (Q, D), the newest first; queued (), how many of its rows hold a vector; `filled` is that number,
+    known without asking the device.
     """
 
     queue: Tensor
@@ -52,6 +53,8 @@ class MomentumNetwork(SentenceNetwork):
         self.slow = SentenceNetwork(config, loaded, seed).requires_grad_(False) if rows else None
         self.register_buffer("queue", torch.zeros(rows, self.encoder.config.hidden_size))
         self.register_buffer("queued", torch.zeros((), dtype=torch.long))
+        self.filled = 0
+        self.register_load_state_dict_post_hook(_count)  # type: ignore[no-untyped-call]  # torch's own
 
     def encode(self, views: Views) -> dict[str, Tensor]:
         """As `SentenceNetwork.encode`, and the slow network's vectors of the anchors, "slow"."""
@@ -67,7 +70,7 @@ class MomentumNetwork(SentenceNetwork):
         if self.slow is not None:
             with torch.no_grad():
                 self.newest = self.slow.project({"anchor": pooled["slow"]})["anchor"].float()
-        return z | {"queue": self.queue[: int(self.queued)].clone()}
+        return z | {"queue": self.queue[: self.filled].clone()}
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -79,8 +82,13 @@ class MomentumNetwork(SentenceNetwork):
             if slow.is_floating_point():
                 slow.lerp_(fast[name], 1 - self.momentum)
         self.queue.copy_(torch.cat([self.newest, self.queue])[: len(self.queue)])
-        self.queued.fill_(min(len(self.queue), int(self.queued) + len(self.newest)))
+        self.filled = min(len(self.queue), self.filled + len(self.newest))
+        self.queued.fill_(self.filled)
         self.newest = None
+
+
+def _count(network: MomentumNetwork, _: object) -> None:
+    network.filled = int(network.queued)
 
 
 def network(config: EsimcseConfig, source: LoadedEncoder, seed: int) -> Network:
