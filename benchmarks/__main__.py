@@ -39,6 +39,7 @@ NAMES = {
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",
     "large_corpus": "a text of 10 million lines: memory and seconds to the first step, first time and second",
     "scripts": "what a script's trial costs beside its training, states and models included",
+    "batches": "what the host does for a batch before the first kernel, and whether a thread would save it",
     "launches": "kernel launches of a training step on a GPU, counted on the CPU",
     "pictures": "the tutorial's study and every picture of docs/; needs Chromium",
     "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
