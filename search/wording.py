@@ -162,7 +162,7 @@ def best_trials(ledger: Ledger, count: int, *, paused: bool = False) -> list[Tri
 
     Args: paused: those that wait stand among the pruned ones; under pruner asha they are most of all for long.
     """
-    sign = -1.0 if ledger.maximise else 1.0
+    sign = -ledger.sign
     ended = [s for s in list(ledger.trials.values()) if not s.open or (paused and s.state == "paused")]
     ended.sort(key=lambda s: (s.state != "completed", s.failed, sign * s.best if s.best is not None else 0.0, s.ended))
     return ended[:count]

@@ -64,6 +64,11 @@ class Metric:
     mode: str = "max"
     holdout: float = 0.0
 
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by so that larger is better."""
+        return 1.0 if self.mode == "max" else -1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Search:

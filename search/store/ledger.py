@@ -132,8 +132,13 @@ class Ledger:
         if handler is not None:
             handler(event)
 
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by so that larger is better."""
+        return 1.0 if self.maximise else -1.0
+
     def better(self, a: float, b: float | None) -> bool:
-        return b is None or (a > b if self.maximise else a < b)
+        return b is None or self.sign * a > self.sign * b
 
     def elapsed(self, now: int | None = None) -> float:
         """Seconds that drivers of this study have been at work; time between their lives does not count."""

@@ -31,7 +31,7 @@ class CheckpointRetention:
 
     def kept(self) -> list[str]:
         """Ids of the trials whose weights stay, best first."""
-        sign = 1.0 if self._ledger.maximise else -1.0
+        sign = self._ledger.sign
         ended = [s for s in self._ledger.trials.values() if not s.open and not s.failed and s.best is not None]
         best = heapq.nlargest(self._keep, ended, key=lambda s: sign * (s.best or 0.0))
         confirmed: dict[int, list[TrialRecord]] = {}
@@ -64,7 +64,7 @@ class CheckpointRetention:
 
     def _bound_states(self) -> None:
         """Delete the states of paused trials that do not fit, from the least promising on."""
-        sign, taken = 1.0 if self._ledger.maximise else -1.0, 0
+        sign, taken = self._ledger.sign, 0
         paused = [(r, r.waiting) for r in self._ledger.waiting() if r.state == "paused" and r.waiting is not None]
         for record, level in sorted(paused, key=lambda pair: (-pair[1], -sign * pair[0].rungs[pair[1]])):
             folder, known = self._folder.trial(record.trial.id), (record.trial.id, level)

@@ -37,7 +37,7 @@ class AdaptiveConfirm:
 
     def __init__(self, space: Space, ledger: Ledger, *, trials: int) -> None:
         self._space, self._ledger, self._trials = space, ledger, trials
-        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        self._sign = space.metric.sign
         self._means = point_means(ledger)
         if not self._means:
             raise ValueError("no point of this study is complete: nothing to confirm")
@@ -93,7 +93,7 @@ class AdaptiveConfirm:
     def _seed_sd(self) -> float:
         """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`)."""
         squares, freedom = about_means(map(seed_values, self._ledger.by_point.values()))
-        return max(math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom)), 1e-5)
+        return math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom))
 
     def _all_values(self, number: int) -> list[float]:
         searched = seed_values(self._ledger.by_point["search", number])
@@ -120,6 +120,8 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int) -> bool:
 
     Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
     (Bonferroni) and for the looks, one after every common seed from `LEAST` on.
+
+    Args: rivals: points that had a chance to be the leader, itself one.
     """
     if len(gaps) < LEAST:
         return False
@@ -130,5 +132,5 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int) -> bool:
     squares = 2 * PRIOR_DF * seed_sd**2 + float(np.var(gaps)) * len(gaps)
     error = math.sqrt(squares / freedom / len(gaps))
     gain = float(np.mean(gaps))
-    low = gain - error * float(student.isf(TAIL / max(1, rivals) / (look * (look + 1)), freedom))
+    low = gain - error * float(student.isf(TAIL / rivals / (look * (look + 1)), freedom))
     return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < WORTH

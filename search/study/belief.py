@@ -16,7 +16,6 @@ Floats = NDArray[np.float64]
 GRID, ITERATIONS = 80, 60
 ABOVE = 2.0  # sds by which a true value may exceed the best mean
 REACH = 10.0  # sds below the best mean: what lies deeper says nothing of the top
-TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,15 @@ class Belief:
 
     @staticmethod
     def of(means: Floats, sds: Floats) -> Belief:
-        """Args: means, sds: (n,), n >= 1; sds > 0, of the means over seeds."""
+        """Args: means, sds: (n,), n >= 1; sds > 0, of the means over seeds, within a factor of 100 of each other."""
         top, widest = float(means.max()), float(sds.max())
         means = np.maximum(means, top - REACH * widest)
         grid = np.linspace(float(means.min()), top + ABOVE * widest, GRID)
-        likelihood = np.exp(-0.5 * ((means[:, None] - grid) / sds[:, None]) ** 2) / sds[:, None]
-        prior = np.full(GRID, 1 / GRID)
+        likelihood = np.exp(-0.5 * ((means[:, None] - grid) / sds[:, None]) ** 2)
+        prior = np.ones(GRID)  # points expected at each value: what either is multiplied by changes no posterior
         for _ in range(ITERATIONS):
-            prior = prior * ((1 / np.maximum(likelihood @ prior, TINY)) @ likelihood) / len(means)
-        weights = likelihood * prior + TINY
+            prior = prior * (np.reciprocal(likelihood @ prior) @ likelihood)
+        weights = likelihood * prior
         return Belief(grid, weights / weights.sum(axis=1, keepdims=True))
 
     @property

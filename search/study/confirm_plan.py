@@ -29,7 +29,7 @@ class ConfirmPlan:
 
     def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
         self._space, self._ledger = space, ledger
-        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        self._sign = space.metric.sign
         means = point_means(ledger)
         if not means:
             raise ValueError("no point of this study is complete: nothing to confirm")
@@ -67,8 +67,9 @@ class ConfirmPlan:
         if number not in means:
             return self._failed(number)
         leader = max(means, key=lambda n: means[n])
-        rivals = max(1, len(self._points) - 1)
-        return number != leader and worse(values[number], values[leader], self._sign, RACE_LEVEL / rivals)
+        if number == leader:
+            return False
+        return worse(values[number], values[leader], self._sign, RACE_LEVEL / (len(self._points) - 1))
 
     def _failed(self, number: int) -> bool:
         records = self._ledger.by_point.get(("confirm", number), [])
@@ -113,9 +114,8 @@ def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float,
     if len(common) < RACE_SEEDS:
         return False
     gaps = [sign * (leader[seed] - values[seed]) for seed in common]
-    if max(gaps) - min(gaps) < 1e-12:  # no spread: the t statistic is undefined, the order is plain
-        return gaps[0] > 0
+    if math.isclose(min(gaps), max(gaps)):  # no spread: the t statistic is undefined, the order is plain
+        return min(gaps) > 0
     from scipy import stats  # 40 MiB that a search has no use for
 
-    p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
-    return math.isfinite(p) and bool(p < level)
+    return bool(stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue < level)

@@ -54,7 +54,7 @@ def remembered(space: Space, storage: str) -> list[Remembered]:
 
 
 def differ(space: Space, first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two points lie a tenth of a range apart in some hyperparameter, or choose differently."""
+    """Whether two points lie more than a tenth of a range apart in some hyperparameter, or choose differently."""
     if first.keys() != second.keys():
         return True
     return any(_distance(space.params[name], first[name], second[name]) > APART for name in first)
@@ -86,7 +86,7 @@ def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
         raise UserError(f"search.start: {error}") from error
     folder.pull()
     ledger = fold(folder.journal, Ledger())
-    sign = 1.0 if ((ledger.space or {}).get("metric") or {}).get("mode", "max") == "max" else -1.0
+    maximise = ((ledger.space or {}).get("metric") or {}).get("mode", "max") == "max"
     means = point_means(ledger)
     if not means:
         raise UserError(f"search.start: study {name} has no completed point")
@@ -99,7 +99,7 @@ def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
     given = declared(space.method).values(space.preset).keys() | trials[next(iter(means))].params.keys()
     if missing := [name for name in space.params if name not in given]:
         raise UserError(f"search.start: study {name} has no {', '.join(missing)}, and the space has no preset of them")
-    best = sorted(means, key=lambda number: -sign * means[number])
+    best = sorted(means, key=lambda number: means[number], reverse=maximise)
     return [Remembered(moved(space, trials[n].params), f"{name} {trials[n].id}") for n in best]
 
 

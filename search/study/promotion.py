@@ -7,8 +7,6 @@ otherwise; when others push it up into that share, it is taken up again. Who sta
 
 from __future__ import annotations
 
-import math
-
 from search.store.ledger import Ledger, TrialRecord
 
 
@@ -22,13 +20,14 @@ class Promotion:
 
     def __init__(self, ledger: Ledger, reduction: int, first: int) -> None:
         self._ledger, self._reduction, self._first = ledger, reduction, first
-        self._sign = 1.0 if ledger.maximise else -1.0
+        self._sign = ledger.sign
 
     def level(self, examples: int) -> int:
         """The highest rung at or below so many examples, from 0; -1 below all."""
-        if examples < self._first:
-            return -1
-        return int(math.log(examples / self._first, self._reduction) + 1e-9)
+        level, rung = -1, self._first
+        while rung <= examples:
+            level, rung = level + 1, rung * self._reduction
+        return level
 
     def goes_on(self, record: TrialRecord, level: int, value: float) -> bool:
         """Whether a trial that reaches a rung with this value is among the best of all that reached it, itself one."""

@@ -32,7 +32,7 @@ class Seeds:
 
     def __init__(self, space: Space, ledger: Ledger, most: int, settle: Callable[[int], None]) -> None:
         self._space, self._ledger, self._settle = space, ledger, settle
-        self._sign = 1.0 if space.metric.mode == "max" else -1.0
+        self._sign = space.metric.sign
         self._in_turn = space.pruner.kind in BY_ENDED
         self._points_first = not self._in_turn and space.search.sampler in BLIND and most < ENDLESS
 

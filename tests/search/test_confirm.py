@@ -12,11 +12,13 @@ import pytest
 from harness import EVALUATIONS, Death, World, curve, make_space
 from scipy import stats
 
+from search.schema import SEED_SD
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 from search.study.adaptive_confirm import AdaptiveConfirm, gain_settled
 from search.study.belief import Belief
 from search.study.confirm_plan import ConfirmPlan, confirming_trial, worse
+from search.study.plan import make_trial
 
 
 def confirmed(world: World, top: int, seeds: int, concurrency: int = 1) -> dict[int, list[int]]:
@@ -90,6 +92,8 @@ def test_worse_is_a_paired_test() -> None:
     assert worse(close, leader, 1.0, 0.05)
     assert not worse(leader, close, 1.0, 0.05)
     assert worse(leader, close, -1.0, 0.05)
+    gaps = [leader[i] - close[i] for i in leader]
+    assert not worse(close, leader, 1.0, stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue)  # below its level
     assert not worse({0: 0.1, 1: 0.1}, leader, 1.0, 0.05)  # two common seeds are too few
     assert worse(dict.fromkeys(range(3), 0.6), dict.fromkeys(range(3), 0.7), 1.0, 0.05)  # no spread at all
     assert not worse(dict.fromkeys(range(3), 0.7), dict.fromkeys(range(3), 0.7), 1.0, 0.05)
@@ -245,3 +249,113 @@ def test_belief_shrinks_a_lucky_winner_and_knows_what_a_challenger_promises() ->
     assert improvement[0] == pytest.approx(0, abs=1e-6)
     assert improvement[1] > 1e-4
     assert improvement[2] == 0.0
+
+
+def test_belief_is_the_textbooks_iteration_written_out() -> None:
+    """Laird's EM value by value; what lies ten standard errors below the best counts as lying there."""
+    means, sds = [0.70, 0.69, 0.66, 0.10], [0.01, 0.005, 0.01, 0.008]
+    low = [max(mean, 0.70 - 10 * 0.01) for mean in means]
+    grid = [0.60 + i * (0.72 - 0.60) / 79 for i in range(80)]
+    likelihood = [[stats.norm.pdf(mean, value, sd) for value in grid] for mean, sd in zip(low, sds, strict=True)]
+    prior = [1 / 80] * 80
+    for _ in range(60):
+        share = [np.array(row) * prior / np.dot(row, prior) for row in likelihood]
+        prior = [float(np.mean([row[i] for row in share])) for i in range(80)]
+    posterior = np.array([np.array(row) * prior / np.dot(row, prior) for row in likelihood])
+    belief = Belief.of(np.array(means), np.array(sds))
+    assert belief.grid == pytest.approx(grid, rel=1e-12)
+    assert belief.weights == pytest.approx(posterior, abs=1e-9)
+    assert belief.mean == pytest.approx(posterior @ grid, rel=1e-9)
+    gains = [sum(posterior[p, i] * posterior[0, j] * (grid[i] - grid[j]) for i in range(80) for j in range(i))
+             for p in range(4)]  # fmt: skip
+    assert belief.improvement(0) == pytest.approx([0.0, *gains[1:]], abs=1e-12)
+
+
+def recorded(space: Any, searched: dict[int, list[float]], fresh: dict[int, list[float | None]]) -> Ledger:
+    """A ledger of these values by point, in the search and on fresh seeds (None: it failed); point 0 is the baseline
+    where the space has one."""
+    ledger = Ledger(maximise=space.metric.mode == "max")
+    ledger.apply({"e": "life", "t": 0})
+    first = {}
+    for stage, values in (("search", searched), ("confirm", fresh)):
+        for number, ours in values.items():
+            for repeat, value in enumerate(ours):
+                point = {"learning_rate": 1e-5 * (number + 1), "batch_size": 32}
+                baseline = "paper" if number == 0 and space.search.baseline == "paper" else ""
+                trial = make_trial(
+                    space, point, number=number, repeat=repeat, seed=3 + repeat, stage="search", baseline=baseline
+                )
+                first.setdefault(number, trial)
+                trial = trial if stage == "search" else confirming_trial(space, first[number], repeat)
+                stop = "completed" if value is not None else "failed:nan"
+                ledger.apply({"e": "start", "t": 0, **vars(trial)})
+                ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": stop, "best": value, "best_at": 1,
+                              "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
+    return ledger
+
+
+def whose_turn(searched: dict[int, list[float]], fresh: dict[int, list[float | None]], **search: Any) -> int | None:
+    space = make_space(search)
+    plan = AdaptiveConfirm(space, recorded(space, searched, fresh), trials=20)
+    trial = plan.next()
+    assert plan.exhausted() is (trial is None)
+    assert trial is None or trial.seed == 4 + len(fresh.get(trial.number, []))
+    return None if trial is None else trial.number
+
+
+def test_whose_turn_it_is() -> None:
+    apart, near = {0: [0.5], 1: [0.3], 2: [0.7]}, {0: [0.5], 1: [0.7], 2: [0.712]}
+    assert whose_turn(apart, {}) == 2  # the leader
+    assert whose_turn(apart, {2: [0.7]}) == 0  # the baseline has as many
+    assert whose_turn(apart, {2: [0.7], 0: [0.5]}) == 2  # nobody challenges the leader, its gain is not known yet
+    assert whose_turn(apart, {2: [0.7, 0.7], 0: [0.5, 0.5]}) == 2
+    assert whose_turn(apart, {2: [0.7] * 3, 0: [0.5] * 3}) is None
+    assert whose_turn(near, {}) == 2  # leader and challenger have as many
+    assert whose_turn(near, {2: [0.712], 0: [0.5]}) == 1
+    assert whose_turn(near, {2: [0.712], 1: [0.7], 0: [0.5]}) == 2
+    # a failed baseline gets no more, and the leader's value is known after three seeds; a failed leader is none
+    assert whose_turn(apart, {2: [0.7, 0.7], 0: [None]}) == 2
+    assert whose_turn(apart, {2: [0.7] * 3, 0: [None]}) is None
+    assert whose_turn(apart, {2: [None], 0: [0.5]}) == 1
+    assert whose_turn({0: [0.5], 1: [0.7]}, {1: [None]}) is None
+    alone = {1: [0.3], 2: [0.7]}
+    assert whose_turn(alone, {2: [0.7] * 2}, baseline="none") == 2
+    assert whose_turn(alone, {2: [0.7] * 3}, baseline="none") is None
+
+
+@pytest.mark.parametrize("tried", [0, 1])
+def test_a_gain_is_judged_with_the_rivals_that_had_a_fresh_seed(tried: int) -> None:
+    """Leader and baseline have three equal seeds: the variance over seeds is the prior's share, 3 of 3 + 2 + 2."""
+    sd = SEED_SD * (3 / 7) ** 0.5
+    error = (2 * 3 * sd**2 / 5 / 3) ** 0.5
+    bounds = [error * stats.t.isf(0.025 / rivals / 2, 5) for rivals in (1, 2)]
+
+    def turn(gain: float) -> int | None:
+        fresh: dict[int, list[float | None]] = {1: [0.3] * tried, 2: [0.5 + gain] * 3, 0: [0.5] * 3}
+        return whose_turn({0: [0.5], 1: [0.3], 2: [0.5 + gain]}, fresh)
+
+    assert turn(0.99 * bounds[tried]) == 2
+    assert turn(1.01 * bounds[tried]) is None
+
+
+def test_fresh_seeds_end_with_their_number_and_wait_for_what_runs() -> None:
+    space = make_space()
+    searched: dict[int, list[float]] = {0: [0.5], 1: [0.7]}
+    ledger = recorded(space, searched, {1: [0.7], 0: [0.5]})
+    assert AdaptiveConfirm(space, ledger, trials=2).next() is None
+    assert AdaptiveConfirm(space, ledger, trials=2).exhausted()
+    assert AdaptiveConfirm(space, ledger, trials=3).next() is not None
+    settled = recorded(space, searched, {1: [0.7] * 3, 0: [0.5] * 3})
+    plan = AdaptiveConfirm(space, settled, trials=20)
+    assert plan.exhausted()
+    running = confirming_trial(space, settled.trials["t0000"].trial, 3)
+    settled.apply({"e": "start", "t": 0, **vars(running)})
+    assert not plan.exhausted()
+
+
+def test_the_seed_noise_of_a_confirmation_is_pooled_with_the_published_one() -> None:
+    """Squares about the means: 2 of the search's two, 8 of three fresh ones; 1 + 2 degrees of freedom beside 3."""
+    space = make_space({"repeats": 2})
+    ledger = recorded(space, {0: [0.1, 0.3]}, {0: [0.0, 0.2, 0.4]})
+    expected = ((3 * SEED_SD**2 + 0.02 + 0.08) / 6) ** 0.5
+    assert AdaptiveConfirm(space, ledger, trials=1)._seed_sd() == pytest.approx(expected, rel=1e-12)

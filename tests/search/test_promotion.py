@@ -225,5 +225,56 @@ def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
 def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
     paused: Any = SimpleNamespace(state="paused", waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
-    ledger: Any = SimpleNamespace(maximise=True, waiting=lambda: [paused], best=best)
+    ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)
     assert Promotion(ledger, 3, 100).leader() is (paused if leads else None)
+
+
+def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") -> tuple[Promotion, list[Any]]:
+    """Trials that have reached these rungs, each waiting at its highest but for those with an "r" in `states`."""
+    records: list[Any] = [
+        SimpleNamespace(
+            rungs=mine,
+            failed=False,
+            state="running" if state == "r" else "paused",
+            waiting=None if state == "r" else max(mine),
+            trial=SimpleNamespace(number=number),
+        )
+        for number, (mine, state) in enumerate(zip(rungs, states.ljust(len(rungs)), strict=True))
+    ]
+    ledger: Any = Ledger(maximise=maximise)
+    ledger.on_rungs = {str(number): record for number, record in enumerate(records)}
+    ledger.waiting = lambda: [record for record in records if record.state == "paused"]
+    return Promotion(ledger, 2, 100), records
+
+
+def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
+    rungs, _ = on_rungs({0: 0.4}, {0: 0.6}, {0: 0.8})
+    new: Any = SimpleNamespace(rungs={})
+    assert [rungs.goes_on(new, 0, value) for value in (0.59, 0.61, 0.81)] == [False, True, True]  # two of four
+    assert not rungs.goes_on(new, 0, 0.6)  # two are as good
+    low, _ = on_rungs({0: 0.4}, {0: 0.6}, {0: 0.8}, maximise=False)
+    assert [low.goes_on(new, 0, value) for value in (0.61, 0.59)] == [False, True]
+    assert not Promotion(Ledger(), 2, 100).goes_on(new, 0, 0.9)  # the first of a rung of halves
+
+
+def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
+    """Rung 1 holds two, of which 0.5 may leave it; rung 0 holds five, of which 0.9 and 0.8 may."""
+    both = ({0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.4})
+    rungs, records = on_rungs(*both, {0: 0.9}, {0: 0.8}, {0: 0.1})
+    assert rungs.next() is records[0]
+    rungs, records = on_rungs(*both[:1], {0: 0.8}, {0: 0.9}, {0: 0.1})  # one alone on rung 1 stays there
+    assert rungs.next() is records[2]
+    rungs, records = on_rungs({0: 0.9}, {0: 0.8}, {0: 0.8}, {0: 0.1}, states="r")  # of equals the earlier
+    assert rungs.next() is records[1]
+    rungs, records = on_rungs({0: 0.9}, {0: 0.8}, {0: 0.1}, states="r")
+    assert rungs.next() is None  # one of three, and that one runs
+    rungs, records = on_rungs({0: 0.1}, {0: 0.9}, maximise=False)
+    assert rungs.next() is records[0]
+
+
+def test_the_leader_is_the_best_of_the_highest_rung() -> None:
+    rungs, records = on_rungs({0: 0.9}, {0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.55}, {0: 0.6, 1: 0.55})
+    assert rungs.leader() is records[2]  # of equals the earlier
+    low, records = on_rungs({0: 0.9}, {0: 0.8}, maximise=False)
+    assert low.leader() is records[1]
+    assert Promotion(Ledger(), 2, 100).leader() is None

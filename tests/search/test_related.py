@@ -20,6 +20,7 @@ from search.store.errors import UserError
 from search.store.journal import Journal
 from search.store.ledger import Ledger
 from search.study.memory import MOST, differ, remembered
+from search.study.plan import make_trial
 from search.wording import trial_line
 
 
@@ -147,3 +148,57 @@ def test_a_space_without_memory_resolves_as_before() -> None:
 
 def test_points_of_different_branches_differ() -> None:
     assert differ(starting("a"), {"learning_rate": 1e-5}, {"learning_rate": 1e-5, "dropout": 0.1})
+
+
+@pytest.mark.parametrize(("mode", "order"), [("max", [1, 2, 0]), ("min", [0, 2, 1])])
+def test_points_come_in_the_order_of_their_means_and_are_named_by_their_first_seed(
+    mode: str, order: list[int], tmp_path: Path
+) -> None:
+    """Three points 0.2 of a range apart with two seeds each; a single seed would order them otherwise."""
+    rates = [1e-5, 1e-5 * 10**0.2, 1e-5 * 10**0.4]
+    world = World(
+        make_space(
+            {"sampler": "grid", "trials": None, "repeats": 2, "baseline": "none"},
+            params={"learning_rate": {"grid": rates}, "batch_size": 32},
+            metric={"name": "stsb_dev", "mode": mode},
+        ),
+        tmp_path,
+        study="older",
+    )
+    world.folder.local.mkdir(parents=True)
+    journal = Journal(world.folder.journal, Ledger())
+    journal.append("space", 0, space=world.space.resolved())
+    journal.append("life", 0)
+    values = [[0.50, 0.52], [0.56, 0.60], [0.57, 0.55]]
+    for number, ours in enumerate(values):
+        for repeat, value in enumerate(ours):
+            point = {"learning_rate": rates[number]}
+            trial = make_trial(
+                world.space, point, number=number, repeat=repeat, seed=repeat, stage="search", baseline=""
+            )
+            journal.append("start", 0, **vars(trial))
+            journal.append("end", 0, id=trial.id, stop="completed", best=value, best_at=1, examples=1, seconds=1.0,
+                           reason="")  # fmt: skip
+    journal.close()
+    params = {"learning_rate": {"float": [1e-5, 1e-4], "log": True}, "batch_size": 32}
+    space = make_space({"start": ["older"], "baseline": "none"}, params=params)
+    found = remembered(space, str(tmp_path))
+    assert [one.origin for one in found] == [f"older t{number:04d}" for number in order]
+
+
+def test_points_differ_by_more_than_a_tenth_of_a_range() -> None:
+    space = make_space(params={"dropout": {"float": [0.2, 0.7]}, "learning_rate": {"float": [1e-5, 1e-3], "log": True}})
+
+    def apart(dropout: float, rate: float) -> bool:
+        there = {"dropout": 0.5 + dropout, "learning_rate": 1e-4 * rate}
+        here = {"dropout": 0.5, "learning_rate": 1e-4}
+        assert differ(space, here, there) is differ(space, there, here)
+        return differ(space, here, there)
+
+    assert not apart(0.049, 100**0.099)  # tenths: 0.05, and the tenth root of a hundred
+    assert apart(0.051, 1)
+    assert apart(0, 100**0.101)
+    assert apart(0, 100**-0.101)
+    whole = make_space(params={"epochs": {"int": [1, 11]}})
+    assert not differ(whole, {"epochs": 4}, {"epochs": 5})  # just a tenth
+    assert differ(whole, {"epochs": 4}, {"epochs": 6})
