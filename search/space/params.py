@@ -191,7 +191,8 @@ def _read_step(kind: str, node: Node, bounds: list[Any], log: bool, key: str, pr
         problems.add(node.where, key, f"expected a whole number > 0, got {step!r}")
     elif log:
         problems.add(node.where, key, "cannot be joined with log")
-    elif low < high and math.isfinite(steps := (high - low) / step):
+    elif low < high and math.isfinite(high - low):
+        steps = (high - low) / step
         if steps > 1e9:
             problems.add(node.where, key, f"too small: {steps:.0f} steps from {low:g} to {high:g}")
         elif round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
@@ -221,5 +222,5 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if _is_number(a) and _is_number(b):
-        return a == b or math.isclose(a, b, rel_tol=1e-9)
+        return math.isclose(a, b)
     return bool(a == b)

@@ -11,7 +11,7 @@ from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.belief import Belief
-from search.study.confirm_plan import confirming_trial, confirming_values
+from search.study.confirm_plan import confirming_trial, confirming_values, first_trials
 from search.study.plan import point_means, seed_values
 from search.study.seeds import about_means
 from trainables.contract.spec import Evaluation, Verdict
@@ -41,7 +41,7 @@ class AdaptiveConfirm:
         self._means = point_means(ledger)
         if not self._means:
             raise ValueError("no point of this study is complete: nothing to confirm")
-        self._first = {n: rs[0].trial for (stage, n), rs in ledger.by_point.items() if stage == "search"}
+        self._first = first_trials(ledger)
         self._baseline = next((number for number, trial in self._first.items() if trial.baseline), None)
 
     def next(self) -> Trial | None:

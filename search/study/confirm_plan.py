@@ -34,7 +34,7 @@ class ConfirmPlan:
         if not means:
             raise ValueError("no point of this study is complete: nothing to confirm")
         chosen = sorted(means, key=lambda number: -self._sign * means[number])[:top]
-        first = {number: records[0].trial for (stage, number), records in ledger.by_point.items() if stage == "search"}
+        first = first_trials(ledger)
         self._baseline = next((number for number, trial in first.items() if trial.baseline), None)
         if self._baseline is not None and self._baseline not in chosen:
             chosen.append(self._baseline)
@@ -83,6 +83,11 @@ class ConfirmPlan:
 
     def _trial(self, number: int, repeat: int) -> Trial:
         return confirming_trial(self._space, self._points[number], repeat)
+
+
+def first_trials(ledger: Ledger) -> dict[int, Trial]:
+    """Number -> a point's first trial in the search."""
+    return {number: records[0].trial for (stage, number), records in ledger.by_point.items() if stage == "search"}
 
 
 def confirming_trial(space: Space, first: Trial, repeat: int) -> Trial:

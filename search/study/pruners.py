@@ -42,7 +42,7 @@ def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -
                     return optuna.pruners.ThresholdPruner(lower=settings.lower)
                 return optuna.pruners.ThresholdPruner(upper=settings.lower)
             case "wilcoxon":
-                return optuna.pruners.WilcoxonPruner(p_threshold=0.1)
+                return optuna.pruners.WilcoxonPruner()
             case _:
                 return optuna.pruners.NopPruner()
 
@@ -64,8 +64,9 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
 def number(params: Mapping[str, Any], name: str) -> float:
     """A hyperparameter's value >= 0; 0 where there is none, or a script means something else by the name."""
     value = params.get(name)
-    fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    return float(value) if fine and value is not None else 0.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return 0.0
+    return max(0.0, float(value))
 
 
 def earliest(settings: Pruner, warmup: int, planned: int) -> int:

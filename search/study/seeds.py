@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from search.schema import SEED_SD
@@ -21,7 +22,7 @@ HOPELESS_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
-ENDLESS = 2**31  # points of a space without an end
+ENDLESS = sys.maxsize  # points of a space without an end
 
 
 class Seeds:

@@ -16,7 +16,7 @@ from harness import World, curve, make_space
 from search.space import Pruner
 from search.space.sections import PRUNERS
 from search.store.ledger import Ledger, Trial
-from search.study.pruners import earliest, first_rung, make_pruner, warmup_examples
+from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
 
 pytestmark = pytest.mark.costly
 
@@ -165,6 +165,11 @@ def test_every_kind_is_optunas() -> None:
         assert type(made) is expected
         if kind in ("median", "percentile"):
             assert made._n_startup_trials == 5  # as docs/reference says: Optuna's own default
+    asked = Pruner(kind="hyperband", reduction=4)
+    band: Any = make_pruner(asked, maximise=True, first=100, longest=1200)
+    assert (band._min_resource, band._max_resource, band._reduction_factor) == (100, 1200, 4)
+    short: Any = make_pruner(asked, maximise=True, first=100, longest=0)  # a length that is not known
+    assert short._max_resource == 100
 
 
 def test_a_threshold_bounds_what_is_bad(tmp_path: Path) -> None:
@@ -197,3 +202,9 @@ def test_a_patient_pruner_ends_what_gets_worse(tmp_path: Path) -> None:
 def test_nothing_is_judged_in_the_first_fifteenth() -> None:
     settings = make_space({}, pruner={"kind": "median"}).pruner
     assert [earliest(settings, 0, planned) for planned in (1500, 1501)] == [100, 101]
+    assert earliest(settings, 0, 0) == 1  # nothing is known yet
+
+
+def test_a_hyperparameter_that_is_no_number_counts_as_none() -> None:
+    values = {"a": 0.5, "b": 3, "c": -0.5, "d": True, "e": "0.5", "f": None, "g": float("nan"), "h": float("inf")}
+    assert [number(values, name) for name in "abcdefghi"] == [0.5, 3.0, 0, 0, 0, 0, 0, 0, 0]

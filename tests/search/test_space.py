@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
-from search.space.params import Param
+from search.space.nodes import Where, from_plain
+from search.space.params import Param, _read_step
+from search.space.problems import Problems
 from trainables.data.retrieval import dev_metrics
 
 GOOD = """\
@@ -317,7 +319,13 @@ def test_nearest_legal_values() -> None:
         0.0,
         0.0,
     ]  # no logarithm of 0: plainly, for all
-    assert Param(name="dropout", kind="grid", values=(0.1, 0.4)).nearest(0.0) == 0.1
+    small = Param(name="dropout", kind="grid", values=(0.1, 0.4))
+    assert [small.nearest(v) for v in (0.0, 0.19, 0.21, -1)] == [0.1, 0.1, 0.4, 0.1]
+    assert not small.legal(0.4000001)
+    assert small.legal(0.4 + 1e-16)
+    flags = Param(name="flag", kind="choice", values=(1, True))
+    assert (flags.nearest(True), flags.nearest(1), flags.nearest(2)) == (True, 1, 1)
+    assert [type(flags.nearest(v)) for v in (True, 1)] == [bool, int]
     assert Param(name="pooling", kind="choice", values=("cls", "avg")).nearest("max") == "cls"
     assert Param(name="when", kind="choice", values=("none", 3, 9)).nearest(8) == 9
     stepped = Param(name="batch_size", kind="int", low=8, high=32, step=8)
@@ -328,6 +336,7 @@ def test_nearest_legal_values() -> None:
     assert (tenths.count(), list(tenths)) == (3, [0.1, 0.3, 0.5])
     plain = Param(name="seed", kind="int", low=3, high=9)
     assert (plain.nearest(5.6), plain.nearest(2), plain.nearest("x"), plain.count()) == (6, 3, 3, 7)
+    assert list(plain) == [3, 4, 5, 6, 7, 8, 9]
     rate = Param(name="learning_rate", kind="float", low=1e-5, high=1e-3, log=True)
     assert [rate.nearest(v) for v in (1e-6, 3e-5, 1)] == [1e-5, 3e-5, 1e-3]
     assert rate.count() is None
@@ -340,3 +349,29 @@ def test_a_step_is_written_unless_every_whole_number_is_one() -> None:
     for kind, name in zip(kinds, ("batch_size", "batch_size", "dropout"), strict=True):
         space = load_space("simcse_unsup", [f"params.{name}={yaml.safe_dump(kind, default_flow_style=True).strip()}"])
         assert space.params[name].written() == kind
+
+
+@pytest.mark.parametrize(
+    ("bounds", "step", "problem"),
+    [
+        ([0.0, 0.4], 0.1, None),
+        ([0.2, 0.3], 0.1, None),  # one step
+        ([0.0, 0.4], 0.3, "must divide the range 0 to 0.4, got 0.3"),
+        ([0.0, 1.0], 1e8, "must divide the range 0 to 1, got 1e+08"),
+        ([0.0, 1.0], 1 / (10 + 9e-7), None),  # short of the end by less than a millionth of a step
+        ([0.0, 1.0], 1 / (10 + 11e-7), "must divide the range 0 to 1, got 0.1"),
+        ([0, 1_000_000_000], 1, None),
+        ([0.5, 1.0], 1 / 2.2e9, "too small: 1100000000 steps from 0.5 to 1"),
+        ([0.0, 1.0], 5e-324, "too small: inf steps from 0 to 1"),
+        ([0.0, float("inf")], 0.1, None),  # the bounds' own mistakes are said of them
+        ([0.3, 0.3], 0.1, None),
+        ([0.0, 1.0], 0, "expected a number > 0, got 0"),
+        ([0.0, 1.0], float("inf"), "expected a number > 0, got inf"),
+        ([0.0, 1.0], True, "expected a number > 0, got True"),
+    ],
+)
+def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
+    problems = Problems()
+    read = _read_step("float", from_plain(step, Where("space")), bounds, False, "params.x.step", problems)
+    assert [found.message for found in problems.found] == ([problem] if problem else [])
+    assert read == (step if problem is None and 0 < bounds[1] - bounds[0] < float("inf") else None)

@@ -151,3 +151,5 @@ def test_the_seed_noise_pooled_by_hand() -> None:
     assert beyond_seeds(1.43, 1.0, 4, 2)  # 1.64 times the root of 1/4 + 1/2 is 1.4203
     assert not beyond_seeds(1.41, 1.0, 4, 2)
     assert not beyond_seeds(1.43, 1.1, 4, 2)
+    assert not beyond_seeds(1.64, 1.0, 2, 2)  # just as much
+    assert pooled_sd([[0.70, 0.72], [0.71, 0.73, 0.75], [0.69, 0.71]]) == pytest.approx(0.0012**0.5 / 2)
