@@ -54,15 +54,14 @@ class Param:
 
     def __iter__(self) -> Iterator[Any]:
         """All values of a countable parameter, in the order of the file or rising."""
-        if self.values is not None:
-            yield from self.values
-            return
         count = self.count()
         assert count is not None, f"{self.name} has no list of values"
-        for i in range(count):
-            yield self._on_step(i)
+        yield from map(self.at, range(count))
 
-    def _on_step(self, i: int) -> float:
+    def at(self, i: int) -> Any:
+        """Value i of a countable parameter, from 0."""
+        if self.values is not None:
+            return self.values[i]
         # Decimal: 0.1 + 2 * 0.1 is to be 0.3, the value a reader of the file expects.
         value = Decimal(repr(self.low)) + i * Decimal(repr(self.step if self.step is not None else 1))
         return int(value) if self.kind == "int" else float(value)
@@ -88,7 +87,7 @@ class Param:
             return self.low
         inside = min(max(value, self.low), self.high)
         if self.step is not None:
-            return self._on_step(round((inside - self.low) / self.step))
+            return self.at(round((inside - self.low) / self.step))
         return round(inside) if self.kind == "int" else float(inside)
 
     def written(self) -> dict[str, Any]:

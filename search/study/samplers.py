@@ -28,6 +28,7 @@ GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials onl
 MOST_SHOWN = 300  # completed points that a Gaussian process is shown
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
 OWN_FAULT = "lesson"  # user attribute of points that failed by their own fault: the failure's kind
+MAXIMIZE = optuna.study.StudyDirection.MAXIMIZE
 Point = dict[str, Any]
 
 
@@ -99,7 +100,7 @@ class PointSampler(BaseSampler):
         self._space, self._seen, self._storage, self._waits, self._mean = space, seen, storage, waits, mean
         self._memory = memory
         self._grid = _rows(space) if space.is_grid else None
-        self._proposed: tuple[int, Point] = (-1, {})
+        self._proposed: tuple[int | None, Point] = (None, {})
         self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
 
     def infer_relative_search_space(
@@ -158,7 +159,7 @@ class PointSampler(BaseSampler):
         if space.search.sampler == "random":
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
             return random_point(space, rng)
-        seed = int(np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1)[0])
+        (seed,) = np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1).tolist()
         sampler = make_sampler(space, seed)
         together = sampler.infer_relative_search_space(study, trial)
         drawn = sampler.sample_relative(study, trial, together)
@@ -203,47 +204,38 @@ def _rows(space: Space) -> list[Point]:
 
 
 def make_sampler(space: Space, seed: int) -> BaseSampler:
-    """A fresh sampler of the space's kind. Optuna 5 defaults, but for conditional spaces (groups) and warnings."""
+    """A fresh sampler of the space's kind. Optuna 5 defaults, but for conditional spaces (groups)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "experimental" arguments: optuna is pinned to one major version
         match space.search.sampler:
             case "tpe":
-                return optuna.samplers.TPESampler(
-                    multivariate=True, group=True, constant_liar=True, warn_independent_sampling=False, seed=seed
-                )
+                return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
             case "gp":
-                return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+                return optuna.samplers.GPSampler(seed=seed)
             case "cmaes":
-                return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+                return optuna.samplers.CmaEsSampler(seed=seed)
             case "nsga2":
                 return optuna.samplers.NSGAIISampler(seed=seed, population_size=_population(space))
             case "qmc":  # one scrambled sequence for the whole study; its position is kept in the study
-                return optuna.samplers.QMCSampler(
-                    scramble=True,
-                    seed=space.search.seed,
-                    warn_independent_sampling=False,
-                    warn_asynchronous_seeding=False,
-                )
+                return optuna.samplers.QMCSampler(scramble=True, seed=space.search.seed)
             case kind:
                 raise AssertionError(f"{kind} is not an Optuna sampler")
 
 
 def _population(space: Space) -> int:
     """NSGA-II's generations: a tenth of the trials, 4 to 50 (with Optuna's 50 most studies end in the first)."""
-    return min(50, max(4, (space.search.trials or 500) // 10))
+    trials = space.search.trials
+    return 50 if trials is None else min(50, max(4, trials // 10))
 
 
 def _draw(param: Param, rng: np.random.Generator) -> Any:
-    if param.values is not None:
-        return param.values[int(rng.integers(len(param.values)))]
+    count = param.count()
+    if count is not None and not param.log:
+        return param.at(int(rng.integers(count)))
     assert param.low is not None
     assert param.high is not None
     if param.log:
-        value = float(np.exp(rng.uniform(np.log(param.low), np.log(param.high))))
-        return param.nearest(value)
-    count = param.count()
-    if count is not None:
-        return param.nearest(param.low + int(rng.integers(count)) * (param.step or 1))
+        return param.nearest(float(np.exp(rng.uniform(np.log(param.low), np.log(param.high)))))
     return float(rng.uniform(param.low, param.high))
 
 
@@ -257,9 +249,10 @@ class StudyAsSeen(optuna.Study):
     what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
     """
 
-    waits: Callable[[int], bool] = staticmethod(lambda number: False)  # noqa: ARG005  # set by who makes it
-    mean: Callable[[int], float | None] = staticmethod(lambda number: None)  # noqa: ARG005
-    guesses = slow = False  # of samplers in `GUESSED`; of a Gaussian process
+    waits: Callable[[int], bool]  # set by who makes it, as the others
+    mean: Callable[[int], float | None]
+    guesses: bool  # of samplers in `GUESSED`
+    slow: bool  # of a Gaussian process
 
     def _get_trials(
         self,
@@ -293,11 +286,11 @@ def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirectio
     """Pruned points as completed at what they would probably have reached: the best so far plus the median further gain
     of completed points from that rung on, at most the best completed value. Until a point is completed, those that were
     pruned at the furthest rung stand for completed ones: several workers have tens of points before the first is."""
-    sign = 1.0 if direction == optuna.study.StudyDirection.MAXIMIZE else -1.0
+    sign = 1.0 if direction == MAXIMIZE else -1.0
     told = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and t.intermediate_values]
     reached = [t for t in told if t.state == TrialState.COMPLETE]
-    if not reached:
-        furthest = max((max(t.intermediate_values) for t in told), default=0)
+    if told and not reached:
+        furthest = max(max(t.intermediate_values) for t in told)
         reached = [t for t in told if max(t.intermediate_values) == furthest]
     completed = [
         (sign * t.value, {step: sign * v for step, v in t.intermediate_values.items()})
@@ -333,21 +326,20 @@ def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirectio
 def fewer(trials: list[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
     """At most `MOST_SHOWN` completed points, half of them the best, half the latest: a Gaussian process takes seconds
     a proposal beyond."""
-    completed = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-    if len(completed) <= MOST_SHOWN:
+    values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None}
+    if len(values) <= MOST_SHOWN:
         return trials
-    sign = -1.0 if direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
     half = MOST_SHOWN // 2
-    kept = {t.number for t in completed[-half:]}
-    ranked = sorted((t for t in completed if t.number not in kept), key=lambda t: sign * (t.value or 0.0))
-    kept |= {t.number for t in ranked[:half]}
+    numbers = list(values)
+    best = sorted(numbers[:-half], key=values.__getitem__, reverse=direction == MAXIMIZE)
+    kept = {*best[:half], *numbers[-half:]}
     return [t for t in trials if t.state != TrialState.COMPLETE or t.number in kept]
 
 
 def _worst(values: Sequence[float], direction: optuna.study.StudyDirection) -> float:
     if not values:
         return 0.0  # Spearman: no relation
-    return min(values) if direction == optuna.study.StudyDirection.MAXIMIZE else max(values)
+    return min(values) if direction == MAXIMIZE else max(values)
 
 
 def _as(trial: FrozenTrial, state: TrialState, value: float) -> FrozenTrial:

@@ -16,7 +16,19 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space.params import Param
 from search.store.ledger import Trial
-from search.study.samplers import MOST_SHOWN, _draw, distribution, fewer, guessed, make_sampler, value_of
+from search.study.samplers import (
+    OWN_FAULT,
+    PointSampler,
+    StudyAsSeen,
+    _draw,
+    distribution,
+    fewer,
+    guessed,
+    key,
+    make_sampler,
+    random_point,
+    value_of,
+)
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -62,6 +74,14 @@ def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> No
     assert {t.state for t in shown} == {TrialState.COMPLETE}
 
 
+def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value() -> None:
+    done = create_trial(
+        state=TrialState.COMPLETE, value=0.9, params={}, distributions={}, intermediate_values={200: 0.5, 300: 0.9}
+    )
+    shown = guessed([done, *(frozen(TrialState.PRUNED, values, 0.1) for values in ([0.2], [0.1, 0.3]))], MAX)
+    assert [t.value for t in shown] == pytest.approx([0.9, 0.2, 0.7])
+
+
 def test_without_a_value_nothing_is_guessed() -> None:
     running = frozen(TrialState.RUNNING, [], None)
     assert guessed([running], MAX) == [running]
@@ -70,14 +90,15 @@ def test_without_a_value_nothing_is_guessed() -> None:
 @pytest.mark.parametrize(("direction", "sign"), [(MAX, 1), (MIN, -1)])
 def test_a_gaussian_process_sees_the_best_and_the_latest(direction: StudyDirection, sign: int) -> None:
     """Of values that get worse in the middle: the latest half, and before those the first."""
-    half = MOST_SHOWN // 2
+    half = 150  # docs/performance.md: at most 300
     values = [sign * (0.9 if number < half else 0.1) for number in range(4 * half)]
     trials = [frozen(TrialState.COMPLETE, [v], v) for v in values]
     for number, trial in enumerate(trials):
         trial.number = number
     shown = fewer(trials, direction)
     assert [t.number for t in shown] == [*range(half), *range(3 * half, 4 * half)]
-    assert fewer(trials[:MOST_SHOWN], direction) == trials[:MOST_SHOWN]
+    assert fewer(trials[:300], direction) == trials[:300]
+    assert len(fewer(trials[:301], direction)) == 300
 
 
 @pytest.mark.parametrize(("sampler", "bounded"), [("tpe", False), ("gp", True)])
@@ -179,3 +200,86 @@ def test_parameters_as_optuna_knows_them() -> None:
     assert distribution(tenths) == FloatDistribution(0.1, 0.4, step=0.1)
     assert value_of(tenths, 0.1 + 2 * 0.1) == 0.3  # which floating point makes 0.30000000000000004
     assert value_of(Param(name="mlp", kind="choice", values=([64, 32], [])), "[64, 32]") == [64, 32]
+
+
+@pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.2), ("minimize", 0.7)])
+def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float) -> None:
+    """Completed; pruned; failed by its own fault and by another's; waiting at its rung; with one of its seeds; new."""
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction=direction)
+    view = StudyAsSeen(study.study_name, storage)
+    view.waits, view.mean, view.guesses, view.slow = (4).__eq__, {5: 0.55}.get, False, False
+    own = create_trial(state=TrialState.FAIL, user_attrs={OWN_FAULT: "oom"})
+    study.add_trial(own)
+    assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.COMPLETE, 0.0)]  # nothing is known yet
+    for trial in [
+        frozen(TrialState.COMPLETE, [0.7], 0.7),
+        frozen(TrialState.PRUNED, [0.3, 0.2], 0.2),
+        create_trial(state=TrialState.FAIL, user_attrs={"reason": "lost"}),
+        frozen(TrialState.RUNNING, [0.4, 0.1]),
+        frozen(TrialState.RUNNING, [0.6]),
+        frozen(TrialState.RUNNING, [0.9]),
+        create_trial(state=TrialState.PRUNED),
+    ]:
+        study.add_trial(trial)
+    done, pruned, failed, runs = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING
+    assert [(t.state, t.value) for t in view.get_trials()] == [
+        (done, worst), (done, 0.7), (pruned, 0.2), (failed, None), (pruned, 0.1), (done, 0.55), (runs, None),
+        (pruned, None),
+    ]  # fmt: skip
+    assert [t.number for t in view.get_trials(states=(done,))] == [0, 1, 5]
+
+
+class Everything:
+    """All keys, counted."""
+
+    asked = 0
+
+    def __contains__(self, one: object) -> bool:
+        self.asked += 1
+        return True
+
+
+def sampler_of(space: Any, seen: Any) -> PointSampler:
+    return PointSampler(space, seen, optuna.storages.InMemoryStorage(), lambda _: False, lambda _: None)
+
+
+def test_after_twenty_repetitions_an_unseen_point_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list every one as likely; of what cannot be listed a thousand are tried; from the number's own stream."""
+    listed = make_space({"baseline": "none"}, params={"batch_size": {"choice": [16, 32, 64, 128]}})
+    sampler = sampler_of(listed, {key({"batch_size": 16}), key({"batch_size": 64})})
+    asked = list[int]()
+    monkeypatch.setattr(sampler, "_ask", lambda *given: asked.append(given[-1]) or {"batch_size": 16})
+    study = optuna.create_study()
+    assert sampler._propose(study, study.ask())["batch_size"] in (32, 128)
+    assert asked == list(range(20))
+    drawn = [sampler._unseen(number)["batch_size"] for number in range(8)]
+    assert drawn == [(32, 128)[np.random.default_rng([3, number, 21]).integers(2)] for number in range(8)]
+    monkeypatch.setattr("search.study.samplers.LISTABLE", 4)
+    assert [sampler._unseen(number)["batch_size"] for number in range(8)] == drawn
+    monkeypatch.setattr("search.study.samplers.LISTABLE", 3)
+    assert [sampler._unseen(number)["batch_size"] for number in range(8)] != drawn  # drawn until one is new
+    endless, all_seen = make_space({"baseline": "none"}), Everything()
+    last = sampler_of(endless, all_seen)._unseen(7)
+    rng = np.random.default_rng([3, 7, 21])
+    assert all_seen.asked == 1000
+    assert last == [random_point(endless, rng) for _ in range(1000)][-1]
+    fresh = sampler_of(endless, set())._unseen(7)
+    assert fresh == random_point(endless, np.random.default_rng([3, 7, 21]))
+
+
+def test_equal_points_have_equal_keys() -> None:
+    assert key({"a": 1, "b": [2]}) == key({"b": (2,), "a": 1}) != key({"a": 1, "b": 2})
+
+
+def test_generations_are_a_tenth_of_the_trials() -> None:
+    trials = [None, 10, 49, 50, 59, 60, 490, 500, 2000]
+    made: list[Any] = [make_sampler(make_space({"sampler": "nsga2", "trials": n, "budget": 9}), 1) for n in trials]
+    assert [one._population_size for one in made] == [50, 4, 4, 5, 5, 6, 49, 50, 50]
+
+
+def test_samplers_are_optunas_with_these_settings() -> None:
+    tpe: Any = make_sampler(make_space({"sampler": "tpe"}), 1)
+    assert (tpe._multivariate, tpe._group, tpe._constant_liar) == (True, True, True)
+    qmc: Any = make_sampler(make_space({"sampler": "qmc", "seed": 5}), 1)
+    assert (qmc._scramble, qmc._seed) == (True, 5)  # one sequence for the whole study
