@@ -86,6 +86,11 @@ class TrialRecord:
         return self.state in ("running", "paused")
 
     @property
+    def waits(self) -> bool:
+        """Whether it is paused until it is promoted."""
+        return self.waiting is not None and self.state == "paused"
+
+    @property
     def failed(self) -> bool:
         return self.state.startswith("failed:")
 

@@ -37,19 +37,19 @@ class Promotion:
 
     def next(self) -> TrialRecord | None:
         """The paused trial to take up: the best that may leave its rung, of the highest rung that has one."""
-        waiting = [r for r in self._ledger.waiting() if r.state == "paused"]
+        waiting = [r for r in self._ledger.waiting() if r.waits]
         for level in sorted({r.waiting for r in waiting if r.waiting is not None}, reverse=True):
             reached = self._on(level)
             ranked = sorted(reached, key=lambda r: (-self._sign * r.rungs[level], r.trial.number))
             for record in ranked[: len(reached) // self._reduction]:
-                if record.waiting == level and record.state == "paused":
+                if record.waiting == level and record.waits:
                     return record
         return None
 
     def leader(self) -> TrialRecord | None:
         """The best paused trial of the highest rung, where no completed trial is as good: a search whose rungs hold too
         few to promote any would otherwise end with nothing trained to its end."""
-        waiting = [r for r in self._ledger.waiting() if r.state == "paused"]
+        waiting = [r for r in self._ledger.waiting() if r.waits]
         if not waiting:
             return None
         top = max(r.waiting for r in waiting if r.waiting is not None)

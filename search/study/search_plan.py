@@ -73,7 +73,7 @@ class SearchPlan:
         self._pruner_ready = False
         self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
         if PRUNER_RESOURCES in self.study.user_attrs:
-            self._ready_pruner({}, None, 0)
+            self._ready_pruner({}, None)
         if self.repaired:
             self._replay(folder)
         self._reconcile()
@@ -109,7 +109,7 @@ class SearchPlan:
             return self._at_rung(trial, evaluation)
         if not known and kind != "none":
             warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
-            self._ready_pruner(trial.params, evaluation, warmup)
+            self._ready_pruner(trial.params, evaluation)
             whole = evaluation.planned and evaluation.examples >= evaluation.planned
             if evaluation.examples >= earliest(self.space.pruner, warmup, evaluation.planned) and not whole:
                 stop = bool(asked.should_prune())  # asked of the baseline too: others are held against it
@@ -120,7 +120,7 @@ class SearchPlan:
         """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there."""
         record = self.ledger.trials[trial.id]
         warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
-        self._ready_pruner(trial.params, evaluation, warmup)
+        self._ready_pruner(trial.params, evaluation)
         assert self._promotion is not None
         level = self._promotion.level(evaluation.rung)
         early = evaluation.examples < earliest(self.space.pruner, warmup, evaluation.planned)
@@ -140,8 +140,7 @@ class SearchPlan:
 
     def _waits(self, number: int) -> bool:
         """Whether a point's trial is paused at its rung."""
-        records = self.ledger.by_point.get(("search", number), [])
-        return bool(records) and records[-1].waiting is not None and records[-1].state == "paused"
+        return any(record.waits for record in self.ledger.by_point.get(("search", number), []))
 
     def ended(self, record: TrialRecord) -> None:
         if self._decide(record.trial.number):
@@ -187,12 +186,13 @@ class SearchPlan:
             return False  # started ahead: the last one to end decides
         if any(record.state != "completed" for record in records):
             return True
-        assert records[-1].best is not None
+        last = records[-1]
+        assert last.best is not None
         if self.space.pruner.kind == "wilcoxon":
             asked = self._open[number]
-            self._report(asked, records[-1].trial.repeat, records[-1].best)
-            self._ready_pruner({}, None, 0)
-            if asked.should_prune() and not records[0].trial.baseline:
+            self._report(asked, last.trial.repeat, last.best)
+            self._ready_pruner({}, None)
+            if asked.should_prune() and not last.trial.baseline:
                 return True
         return len(records) >= self.space.search.repeats
 
@@ -232,13 +232,14 @@ class SearchPlan:
         asked.report(value, step)
         return True
 
-    def _ready_pruner(self, params: Mapping[str, Any], evaluation: Evaluation | None, warmup: int) -> None:
+    def _ready_pruner(self, params: Mapping[str, Any], evaluation: Evaluation | None) -> None:
         """The pruner is made at the first evaluation, which knows how long a trial is; later lives use the same."""
         if self._pruner_ready:
             return
         first, longest = self.study.user_attrs.get(PRUNER_RESOURCES) or (1, 1)
         if PRUNER_RESOURCES not in self.study.user_attrs and evaluation is not None:
             every = number(params, "eval_steps") * number(params, "batch_size") or number(params, "eval_examples")
+            warmup = warmup_examples(self.space.pruner, params, evaluation.planned)
             first = first_rung(self.space.pruner, warmup, evaluation.planned, int(every) or evaluation.rung)
             longest = evaluation.planned or first
             self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])

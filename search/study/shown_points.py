@@ -60,8 +60,7 @@ def shown(trial: FrozenTrial, records: list[TrialRecord], driven: bool) -> Froze
 
     Args: driven: whether a driver is at work on the study.
     """
-    waits = bool(records) and records[-1].waiting is not None and records[-1].state == "paused"
-    if waits and trial.intermediate_values:
+    if any(record.waits for record in records) and trial.intermediate_values:
         return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
     if driven and (not records or any(record.state == "running" for record in records)):
         return trial

@@ -17,7 +17,7 @@ from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 from search.study.adaptive_confirm import AdaptiveConfirm, gain_settled
 from search.study.belief import Belief
-from search.study.confirm_plan import ConfirmPlan, confirming_trial, worse
+from search.study.confirm_plan import ConfirmPlan, confirming_trial, confirming_values, worse
 from search.study.plan import make_trial
 
 
@@ -359,3 +359,23 @@ def test_the_seed_noise_of_a_confirmation_is_pooled_with_the_published_one() -> 
     ledger = recorded(space, {0: [0.1, 0.3]}, {0: [0.0, 0.2, 0.4]})
     expected = ((3 * SEED_SD**2 + 0.02 + 0.08) / 6) ** 0.5
     assert AdaptiveConfirm(space, ledger, trials=1)._seed_sd() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_leader_of_a_race_has_the_best_mean_however_many_seeds_the_others_had() -> None:
+    space = make_space({"baseline": "none"})
+    fresh: dict[int, list[float | None]] = {1: [0.70, 0.71, 0.72], 2: [0.60, 0.61, 0.62, 0.63]}
+    plan = ConfirmPlan(space, recorded(space, {1: [0.7], 2: [0.6]}, fresh), top=2, seeds=4)
+    assert (plan.given_up(1), plan.given_up(2)) == (False, True)
+    assert (trial := plan.next()) is not None
+    assert (trial.number, trial.seed) == (1, 7)
+    assert plan.exhausted()
+
+
+def test_what_a_failed_seed_had_reached_is_no_value() -> None:
+    space = make_space()
+    ledger = recorded(space, {0: [0.5]}, {0: [0.6]})
+    failed = confirming_trial(space, ledger.trials["t0000"].trial, 1)
+    ledger.apply({"e": "start", "t": 0, **vars(failed)})
+    ledger.apply({"e": "end", "t": 0, "id": failed.id, "stop": "failed:nan", "best": 0.9, "best_at": 1, "examples": 1,
+                  "seconds": 1.0, "reason": ""})  # fmt: skip
+    assert confirming_values(ledger, 0) == {4: 0.6}

@@ -223,7 +223,7 @@ def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
 
 @pytest.mark.parametrize(("completed", "leads"), [(None, True), (0.5, True), (0.6, False), (0.7, False)])
 def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
-    paused: Any = SimpleNamespace(state="paused", waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
+    paused: Any = SimpleNamespace(waits=True, waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
     ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)
     assert Promotion(ledger, 3, 100).leader() is (paused if leads else None)
@@ -235,7 +235,7 @@ def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") 
         SimpleNamespace(
             rungs=mine,
             failed=False,
-            state="running" if state == "r" else "paused",
+            waits=state != "r",
             waiting=None if state == "r" else max(mine),
             trial=SimpleNamespace(number=number),
         )
@@ -243,7 +243,7 @@ def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") 
     ]
     ledger: Any = Ledger(maximise=maximise)
     ledger.on_rungs = {str(number): record for number, record in enumerate(records)}
-    ledger.waiting = lambda: [record for record in records if record.state == "paused"]
+    ledger.waiting = lambda: [record for record in records if record.waits]
     return Promotion(ledger, 2, 100), records
 
 
