@@ -21,7 +21,7 @@ from typing import cast
 import click
 
 ROOT = Path(__file__).parents[1]
-STUDY = ("test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
+STUDY = ("test_verdicts", "test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
 TESTS = {
     "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
     "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],

@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Container
 from datetime import datetime
-from socketserver import ThreadingMixIn
+from http.server import ThreadingHTTPServer
 from wsgiref.simple_server import WSGIServer, make_server
 
 from optuna.storages import JournalStorage
@@ -76,8 +76,8 @@ def _as(trial: FrozenTrial, state: TrialState, value: float | None, ended: datet
     return other
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingHTTPServer, WSGIServer):
+    """A thread a request, which keeps no process alive."""
 
 
 def serve(storage: str, study: str, port: str) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
 from harness import Death, World, make_space
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from search.store.lock import exclusive
 from search.study.optuna_storage import open_storage
 from search.study.plan import point_means
 from search.study.shown_points import ShownStorage
+from search.study.shown_points import shown as point_shown
 
 
 def states(world: World) -> dict[int, TrialState]:
@@ -73,3 +77,30 @@ def test_a_trial_that_waits_at_its_rung_is_pruned_there(tmp_path: Path) -> None:
     assert trials
     for trial in trials:
         assert trial.value == trial.intermediate_values[max(trial.intermediate_values)]
+
+
+def test_what_is_shown_of_a_point_by_what_its_trials_do() -> None:
+    def record(state: str, best: float | None = None, ended: int = 0, waits: bool = False) -> Any:
+        return SimpleNamespace(state=state, best=best, ended=ended, waits=waits, open=state in ("running", "paused"))
+
+    plain = create_trial(state=TrialState.RUNNING)
+    measured = create_trial(state=TrialState.RUNNING, intermediate_values={100: 0.4, 300: 0.2, 200: 0.3})
+
+    def seen(driven: bool, *records: Any, trial: Any = plain) -> tuple[TrialState, float | None]:
+        found = point_shown(trial, list(records), driven)
+        return found.state, found.value
+
+    running, waiting = (TrialState.RUNNING, None), (TrialState.WAITING, None)
+    done, more = record("completed", 0.5, 1_700_000_000_000), record("completed", 0.7, 1_700_000_060_000)
+    assert seen(True) == running  # just proposed
+    assert seen(False) == waiting
+    assert seen(True, done, record("running")) == running
+    assert seen(False, done, record("running")) == (TrialState.COMPLETE, 0.5)
+    assert seen(True, done, record("paused")) == (TrialState.COMPLETE, 0.5)
+    assert seen(True, record("paused")) == running
+    assert seen(False, record("paused")) == waiting
+    for driven in (True, False):
+        assert seen(driven, done, more) == (TrialState.COMPLETE, pytest.approx(0.6))
+        assert seen(driven, record("paused", waits=True), trial=measured) == (TrialState.PRUNED, 0.2)
+    ended = point_shown(plain, [more, done], driven=False).datetime_complete
+    assert ended == datetime.fromtimestamp(1_700_000_060)
