@@ -86,7 +86,7 @@ class Seeds:
         ready = {n for n in unsettled if self._may_go_on(self._records(n), ahead=False)}
         if baseline in ready and any(seeds == repeats for _, _, seeds in ranked):
             return baseline
-        for level in range(repeats - 1, 0, -1):
+        for level in sorted({seeds for _, _, seeds in ranked}, reverse=True):
             reached = [(number, seeds) for _, number, seeds in ranked if seeds >= level]
             for number, seeds in reached[: len(reached) // PROMISING]:
                 if seeds == level and number in ready and number != baseline:

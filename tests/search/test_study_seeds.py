@@ -11,7 +11,9 @@ from optuna.trial import TrialState
 
 from search.schema import SEED_SD
 from search.store.journal import read
-from search.study.seeds import about_means, beyond_seeds, pooled_sd
+from search.store.ledger import Ledger
+from search.study.plan import make_trial
+from search.study.seeds import Seeds, about_means, beyond_seeds, pooled_sd
 
 
 def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
@@ -153,3 +155,50 @@ def test_the_seed_noise_pooled_by_hand() -> None:
     assert not beyond_seeds(1.43, 1.1, 4, 2)
     assert not beyond_seeds(1.64, 1.0, 2, 2)  # just as much
     assert pooled_sd([[0.70, 0.72], [0.71, 0.73, 0.75], [0.69, 0.71]]) == pytest.approx(0.0012**0.5 / 2)
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
+def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mode: str, sign: int) -> None:
+    """Of three points with two seeds the best gets a third before, of nine, one of the best three gets a second."""
+    space = make_space({"sampler": "tpe", "repeats": 3, "baseline": "none"}, metric={"name": "stsb_dev", "mode": mode})
+    values = {0: [0.2, 0.2], 1: [0.6, 0.8], 2: [0.4, 0.4], 3: [0.1], 4: [0.3], 5: [0.9], 6: [0.69], 7: [0.5], 8: [0.0]}
+    ledger = Ledger(maximise=mode == "max")
+    ledger.apply({"e": "life", "t": 0})
+    for number, ours in values.items():
+        for repeat, value in enumerate(ours):
+            trial = make_trial(space, {}, number=number, repeat=repeat, seed=repeat, stage="search", baseline="")
+            ledger.apply({"e": "start", "t": 0, **vars(trial)})
+            ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": sign * value, "best_at": 1,
+                          "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
+    seeds = Seeds(space, ledger, 100, lambda number: None)  # noqa: ARG005
+    assert seeds.due(range(9)) == 1
+    assert seeds.due({*range(9)} - {1}) == 5  # 1 is settled
+    assert seeds.due({*range(9)} - {1, 5}) == 6
+    assert seeds.due({*range(9)} - {1, 5, 6}) is None
+    assert seeds.last(range(9), ahead=False) == 5
+
+
+@pytest.mark.parametrize(
+    ("pruner", "states", "further"),
+    [
+        ("none", ["running"], True),
+        ("successive_halving", ["running"], False),  # it may still be stopped
+        ("successive_halving", ["completed", "running"], True),
+        ("none", ["completed", "failed:nan"], False),
+        ("none", ["completed", "completed", "running"], False),  # all there are
+    ],
+)
+def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, states: list[str], further: bool) -> None:
+    space = make_space({"repeats": 3, "baseline": "none"}, pruner={"kind": pruner})
+    ledger = Ledger()
+    ledger.apply({"e": "life", "t": 0})
+    for repeat, state in enumerate(states):
+        trial = make_trial(space, {}, number=0, repeat=repeat, seed=repeat, stage="search", baseline="")
+        ledger.apply({"e": "start", "t": 0, **vars(trial)})
+        if state != "running":
+            ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": state, "best": 0.5, "best_at": 1, "examples": 1,
+                          "seconds": 1.0, "reason": ""})  # fmt: skip
+    seeds = Seeds(space, ledger, 12, lambda number: None)  # noqa: ARG005
+    assert seeds.last([0], ahead=True) == (0 if further else None)
+    if "running" in states:
+        assert seeds.last([0], ahead=False) is None
