@@ -176,7 +176,7 @@ def _read_range(knob: Knob, kind: str, given: Mapping[str, Node], key: str, prob
     step = _read_step(kind, given["step"], bounds, log is True, f"{key}.step", problems) if "step" in given else None
     if kind == "int" and step is None and not log:
         step = 1
-    if messages or low >= high:
+    if messages:
         return None
     bound = float if kind == "float" else int
     return Param(name=knob.name, kind=kind, low=bound(low), high=bound(high), step=step, log=log is True)
