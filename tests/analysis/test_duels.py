@@ -15,7 +15,8 @@ from scipy import stats
 from simulate import World
 from simulate_duel import simulate_duel
 
-from analysis.statistics.duels import CONFIRMED, EXPECTED, confirmed_duel
+from analysis.statistics.correlation import expected_best, expected_best_error
+from analysis.statistics.duels import CONFIRMED, EXPECTED, confirmed_duel, expected_duel
 from analysis.statistics.league import first_points, further_pairs, league
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.metric import Metric
@@ -78,6 +79,18 @@ def test_arms_by_hand() -> None:
     assert pairs.p_value == pytest.approx(2 * stats.t.sf(0.05 / 0.13 * stats.t.isf(0.025, 5), 5))
 
 
+def test_expected_bests_by_welch() -> None:
+    values = np.array([0.40, 0.45, 0.50, 0.42, 0.47]), np.array([0.61, 0.52, 0.47, 0.55])
+    errors, freedom = zip(*(expected_best_error(v, [2]) for v in values), strict=True)
+    squares = [float(error[0]) ** 2 for error in errors]
+    df = max(sum(squares) ** 2 / sum(s**2 / f for s, f in zip(squares, freedom, strict=True)), min(freedom))
+    gap = float(expected_best(values[0], [2])[0] - expected_best(values[1], [2])[0])
+    duel = expected_duel("a", values[0], "b", values[1], 2)
+    low, high = stats.t.interval(0.95, df, gap, sum(squares) ** 0.5)
+    assert (duel.difference, duel.low, duel.high) == pytest.approx((gap, low, high))
+    assert duel.p_value == pytest.approx(2 * stats.t.sf(-gap / sum(squares) ** 0.5, df))
+
+
 def test_a_loss_is_better_below() -> None:
     lower = Metric("loss", ("loss",), "min")
     duel = confirmed_duel("a", verdict(1.0, 0.3, 0.1, metric=lower), "b", verdict(2.0, 0.1, 0.4, metric=lower), 0.0)
@@ -107,6 +120,21 @@ def test_common_pairs_cancel_and_others_add() -> None:
     assert further_pairs(first, verdicts[0], same, verdicts[1]) < apart / 3
     elsewhere = replace(same, store=Scored({"data": {"dev": ["sickr"]}}, GOLD))
     assert further_pairs(first, verdicts[0], elsewhere, verdicts[1]) > apart / 3
+
+
+def test_pairs_of_one_alone_say_nothing_of_a_difference() -> None:
+    known, unknown = searched("simcse", [0.70, 0.72], {1: [0.71, 0.72]}), memory_study([{"x": 1}], [0.5], {})
+    verdicts = study_verdict(known), study_verdict(unknown)
+    assert verdicts[0].pairs is not None
+    assert verdicts[1].pairs is None
+    assert further_pairs(known, verdicts[0], unknown, verdicts[1]) == 0.0
+    assert further_pairs(unknown, verdicts[1], known, verdicts[0]) == 0.0
+
+
+def test_a_gain_may_be_a_loss() -> None:
+    verdict = study_verdict(searched("simcse", [0.70, 0.702], {1: [0.70, 0.72], 0: [0.70, 0.71]}))
+    assert verdict.gain is not None
+    assert verdict.gain.low < 0 < verdict.gain.high
 
 
 def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> None:
