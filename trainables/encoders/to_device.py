@@ -16,4 +16,4 @@ def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     before it, also a non-blocking one if it is larger than the driver's own buffer (64 KiB).
     """
     tensor = torch.from_numpy(values)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
