@@ -158,7 +158,8 @@ class Life:
                 self._drive(driver, display)
                 if driver.status in ("interrupted", "failed"):
                     break
-        retention.apply(final=True)
+        if undeleted := retention.apply(final=True):
+            display.note(f"not all that is no longer needed could be deleted ({undeleted}); a later resume tries again")
         status = self._status(ledger)
         if self._capacity is None:
             replayer.start()

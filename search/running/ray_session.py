@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from search.running.private_ray import LOOPBACK, private_ray
+from search.running.private_ray import LOOPBACK, leave_ray, private_ray
 from search.running.signals import kept
 from search.space import Resources
 from search.store.errors import UserError
@@ -94,7 +94,7 @@ def _cluster(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        leave_ray()
 
 
 def check_head(address: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, TrialRecord
+from trainables.contract.errors import first_line
 from trainables.contract.trial_files import CHECKPOINT, LAST
 
 
@@ -50,17 +53,32 @@ class CheckpointRetention:
             best += [s for s in ended if s.trial.baseline]
         return list(dict.fromkeys(s.trial.id for s in best))
 
-    def apply(self, final: bool = False) -> None:
-        """Delete what may go. Args: final: no trial process is alive, so what is missing now will not come."""
+    def apply(self, final: bool = False) -> str:
+        """Delete what may go. Args: final: no trial process is alive, so what is missing now will not come.
+
+        Returns: why something could not be deleted (a process still writes there, a store in trouble), else "". It is
+        tried again the next time.
+        """
         kept = set(self.kept())
-        self._bound_states()
+        trouble = self._tried(self._bound_states)
         for trial_id, record in self._ledger.trials.items():
             if record.open or trial_id in self._clean or (trial_id in kept and not final):
                 continue
-            folder = self._folder.trial(trial_id)
-            self._folder.delete(f"{folder}/{LAST}")
-            if trial_id not in kept and (self._drop_checkpoint(folder) or final):
-                self._clean.add(trial_id)
+            trouble = self._tried(partial(self._clear, trial_id, trial_id in kept, final)) or trouble
+        return trouble
+
+    def _tried(self, delete: Callable[[], None]) -> str:
+        try:
+            delete()
+        except Exception as error:  # stores raise what they like; nothing of it may reach the search
+            return first_line(error)
+        return ""
+
+    def _clear(self, trial_id: str, stays: bool, final: bool) -> None:
+        folder = self._folder.trial(trial_id)
+        self._folder.delete(f"{folder}/{LAST}")
+        if not stays and (self._drop_checkpoint(folder) or final):
+            self._clean.add(trial_id)
 
     def _bound_states(self) -> None:
         """Delete the states of paused trials that do not fit, from the least promising on."""

@@ -90,11 +90,12 @@ def faulty(fault: str, search: dict[str, Any] | None = None, above: float = 1e-4
 def child(command: str, space: Space, root: Path) -> subprocess.Popen[bytes]:
     file = root / "given.yaml"
     file.write_text(space.to_yaml())
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD.format(here=str(HERE)), command, str(file), str(root / "runs")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (root / "stderr").open("wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, "-c", CHILD.format(here=str(HERE)), command, str(file), str(root / "runs")],
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
 
 
 def wait_for(folder: StudyFolder, kind: str, count: int) -> None:
@@ -191,7 +192,7 @@ def test_ctrl_c_pauses_and_resume_goes_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="study fake-1 is being run by another process"), exclusive(folder):
         pass
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=60) == 130, (tmp_path / "stderr").read_text()
     assert not (folder.local / "PAUSE").exists()
     events = list(read(folder.journal))
     assert events[-1]["e"] == "close"

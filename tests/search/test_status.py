@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -221,7 +222,7 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     for record in early:
         write(record)
     retention = CheckpointRetention(folder, ledger, keep=2)
-    retention.apply()
+    assert retention.apply() == ""
     write(late, late=True)  # a pruned trial writes when its process gets the next one
     retention.apply(final=True)
     root = Path(folder.uri) / "trials"
@@ -231,6 +232,29 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     assert not list(root.glob("*/last"))
     ranked = sorted((s for s in ledger.trials.values() if not s.failed), key=lambda s: -(s.best or 0))
     assert retention.kept() == [s.trial.id for s in ranked[:2]]
+
+
+def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that still writes its checkpoint makes its folder fill again while it is emptied."""
+    world = World(make_space({"trials": 4}), tmp_path)
+    ledger = world.life().ledger
+    trials = [Path(world.folder.trial(trial_id)) for trial_id in ledger.trials]
+    for trial in trials:
+        (trial / "last").mkdir(parents=True)
+    delete = StudyFolder.delete
+
+    def busy(folder: StudyFolder, path: str) -> bool:
+        if path == str(trials[1] / "last"):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return delete(folder, path)
+
+    retention = CheckpointRetention(world.folder, ledger, keep=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(StudyFolder, "delete", busy)
+        assert "Directory not empty" in retention.apply(final=True)
+    assert [trial for trial in trials if (trial / "last").exists()] == [trials[1]]
+    assert retention.apply(final=True) == ""
+    assert not (trials[1] / "last").exists()
 
 
 def test_an_empty_ledger_has_a_headline() -> None:
