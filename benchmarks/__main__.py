@@ -42,7 +42,7 @@ NAMES = {
     "batches": "what the host does for a batch before the first kernel, and whether a thread would save it",
     "launches": "kernel launches of a training step on a GPU, counted on the CPU",
     "pictures": "the tutorial's study and every picture of docs/; needs Chromium",
-    "gpu": "(h) (a) and (c) with BERT-base shape on a GPU, several trials per card",
+    "gpu": "(h) trials on a card, alone and at once, against sentence-transformers on it, BERT-base",
 }
 
 

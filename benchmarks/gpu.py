@@ -1,34 +1,71 @@
-"""(h) Several trials training on one card against the peer on the whole card, and their share of its matmul rate.
+"""(h) Trials on one card against sentence-transformers on it: examples a second, share of its matmul rate, memory.
 
-Unsupervised SimCSE, batch 64, the sentences of (a), a BERT-base shape on a GPU (a mini shape where there is none, so
-that the script itself is tried). Ours: 1, 2, 4 ... processes, each a trial in the real loop, on one device at the same
-time; their steps per second are summed. The peer: sentence-transformers' trainer in one process, in bf16 where the
-device has it. Packed against padded on the same device is `python -m benchmarks packing`.
+Unsupervised SimCSE with [CLS] pooling on the sentences of (a), cut to 32 tokens, a BERT-base shape in bf16 on a GPU; a
+small shape where there is none, in the precision that ours takes there, so that all of it is tried. Both sides take
+the same sentences in batches of the same size by their own trainer, each in processes of its own, warm, timed over a
+block of steps between two waits for the device. The peer has its fastest settings (`gpu_sides.peer`), plain and with
+`torch.compile`, tokenising as it goes and with tokens made before; so has ours. "at once": so many trials share the
+device, their examples are summed. Share of the matmul rate: useful operations only, those of the linear layers on the
+tokens that there are, for either side (`step_operations`). Evaluation: the pairs of STS-B dev, the second time.
+
+A way of training that cannot be had on this machine says why in its row; a child that dies ends the run with its last
+line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_sides import MAX_LENGTH
 from benchmarks.inputs import make_encoder, write_sentences
 
-BATCH, WARM_UP = 64, 5
-STEPS = {"cuda": 100, "cpu": 8}
-TRIALS = {"cuda": (1, 2, 4, 8), "cpu": (1, 2)}
-PEER = "import sys; from benchmarks.gpu import peer; peer(*sys.argv[1:])"
+BATCHES = {"cuda": (64, 128, 256, 512), "cpu": (16,)}
+TRIALS = {"cuda": (2, 4, 8), "cpu": (2,)}  # at once, at the smallest batch
+STEPS = {"cuda": (20, 60), "cpu": (2, 4)}  # to warm up, to time
+LIMIT_S = 900.0  # of a child
+CHILD = "import sys; from benchmarks.gpu_sides import main; main(sys.argv[1])"
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way of training. batch: examples; tokenised: before the clock starts; trials: at once on the device."""
+
+    side: str
+    batch: int
+    tokenised: bool = True
+    compiled: bool = False
+    trials: int = 1
+
+    @property
+    def name(self) -> str:
+        who = "ours" if self.side == "ours" else "sentence-transformers"
+        return who + (", compiled" if self.compiled else "") + (f", {self.trials} at once" if self.trials > 1 else "")
+
+
+def cases(kind: str) -> list[Case]:
+    """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours."""
+    found = []
+    for batch in BATCHES[kind]:
+        for tokenised in (True, False):
+            found.append(Case("ours", batch, tokenised))  # first: the peer takes its precision
+            found += [Case("peer", batch, tokenised, compiled) for compiled in (False, True)]
+    return found + [Case("ours", min(BATCHES[kind]), trials=n) for n in TRIALS[kind]]
 
 
 def run(runs: int) -> dict[str, Any]:
-    """Medians of summed steps per second over `runs` alternated rounds; ratio to the peer's of the same round."""
+    """Medians over `runs` alternated rounds."""
     import torch
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,143 +73,146 @@ def run(runs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "mini")
         sentences = write_sentences(Path(folder) / "sentences.txt")
-        work = step_operations(encoder, sentences)
-        rounds = []
-        for _ in range(runs):
-            theirs = timed_peer(encoder, sentences)
-            rounds.append((theirs, {n: summed_steps(encoder, sentences, n, kind) for n in TRIALS[kind]}))
-    rows = [{"side": "sentence-transformers", **_figures([t for t, _ in rounds], [1.0] * runs, work, rate)}]
-    for n in TRIALS[kind]:
-        ours = [mine[n] for _, mine in rounds]
-        ratios = [mine[n] / theirs for theirs, mine in rounds]
-        rows.append({"side": f"ours, {n} at once", **_figures(ours, ratios, work, rate)})
-    return {"rows": rows, "device": kind, "matmul flop/s": rate, "flop of a step, packed": work}
+        tokens = tokens_a_sentence(encoder, sentences)
+        one = {batch: step_operations(encoder, 2 * batch * tokens, 2 * batch) for batch in BATCHES[kind]}
+        rounds = [play(encoder, sentences, kind) for _ in range(runs)]
+    rows = [_row(case, rounds, one[case.batch], rate, STEPS[kind][1]) for case in cases(kind)]
+    return {"rows": rows, "device": kind, "matmul flop/s": rate, "flop of a step": one, "tokens a sentence": tokens}
 
 
-def _figures(steps: list[float], ratios: list[float], work: float, rate: float) -> dict[str, float]:
-    median = statistics.median(steps)
-    return {
-        "steps/s": round(median, 2),
-        "ratio": round(statistics.median(ratios), 3),
-        "share of matmul rate": round(median * work / rate, 3),
-    }
+def play(encoder: Path, sentences: Path, kind: str) -> dict[Case, list[Result]]:
+    """One round: what every child of every case has measured."""
+    found: dict[Case, list[Result]] = {}
+    bf16 = True
+    for case in cases(kind):
+        warm_up, steps = STEPS[kind]
+        given = asdict(case) | {
+            "encoder": str(encoder), "sentences": str(sentences), "device": kind, "bf16": bf16, "warm_up": warm_up,
+            "steps": steps,
+        }  # fmt: skip
+        found[case] = together([[sys.executable, "-c", CHILD, json.dumps(given)]] * case.trials, case.name)
+        bf16 = found[case][0].get("precision", "bf16") == "bf16" if case.side == "ours" else bf16
+        print(f"{case}: {found[case]}", file=sys.stderr, flush=True)
+    return found
+
+
+def together(commands: Sequence[Sequence[str]], name: str, limit: float = LIMIT_S) -> list[Result]:
+    """Run children that start their clocks together; what each has measured.
+
+    Raises: SystemExit with the last line of one that dies, or takes longer than `limit` seconds.
+    """
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(_Child(command, name, limit)) for command in commands]
+        first = [child.line() for child in children]  # "ready", or what kept it from coming so far
+        for child, line in zip(children, first, strict=True):
+            if line == "ready":
+                child.go()
+        return [
+            json.loads(child.line() if line == "ready" else line) for child, line in zip(children, first, strict=True)
+        ]
+
+
+class _Child:
+    """A process that says a line, waits for one, and says another. What else it prints is kept for its failure."""
+
+    def __init__(self, command: Sequence[str], name: str, limit: float) -> None:
+        self._name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self._limit = threading.Timer(limit, self._process.kill)
+
+    def __enter__(self) -> _Child:
+        self._limit.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def line(self) -> str:
+        """Its next line that is "ready" or JSON: libraries print, too."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line == "ready\n" or line.startswith('{"'):
+                return line.strip()
+        code = self._process.wait()
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(last) or 'no word'}")
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died; `line` says so
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+
+
+def _row(case: Case, rounds: list[dict[Case, list[Result]]], work: float, rate: float, steps: int) -> Result:
+    row: Result = {"side": case.name, "batch": case.batch, "tokenised before": "yes" if case.tokenised else "no"}
+    if failed := next((r["failed"] for taken in rounds for r in taken[case] if "failed" in r), ""):
+        return row | dict.fromkeys(COLUMNS, failed)
+    plain = Case("peer", case.batch, case.tokenised)
+    rates, ratios = [], []
+    for taken in rounds:
+        rates.append(case.trials * steps / max(r["seconds"] for r in taken[case]))
+        if "seconds" in taken[plain][0]:
+            ratios.append(rates[-1] * taken[plain][0]["seconds"] / steps)
+    median = statistics.median(rates)
+    results = [r for taken in rounds for r in taken[case]]
+    values = (
+        results[0]["precision"],
+        round(median * case.batch, 1),
+        round(1000 * case.trials / median, 2),
+        round(statistics.median(ratios), 3) if ratios else "no peer",
+        round(median * work / rate, 3),
+        round(case.trials * max(r["memory"] for r in results), 2),
+        round(statistics.median(r["evaluation"] for r in results), 3),
+    )
+    return row | dict(zip(COLUMNS, values, strict=True))
+
+
+COLUMNS = ("precision", "examples/s", "ms a step", "ratio", "share of matmul rate", "memory, GB", "evaluation, s")
 
 
 def matmul_rate(kind: str, size: int | None = None) -> float:
-    """Operations per second of a large bf16 matrix product on the device."""
+    """Operations per second of a large bf16 matrix product on the device, warm; the best of ten."""
     import torch
 
     size = size or (8192 if kind == "cuda" else 2048)
     a = torch.randn(size, size, dtype=torch.bfloat16, device=kind)
-    best = float("inf")
-    for _ in range(10):
+    taken = []
+    for _ in range(3 + 10):
         started = time.perf_counter()
         a @ a
         if kind == "cuda":
             torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
+        taken.append(time.perf_counter() - started)
+    return 2 * size**3 / min(taken[3:])
 
 
-def step_operations(encoder: Path, sentences: Path) -> float:
-    """Operations of a packed step's linear layers, forward and backward, on the mean number of tokens (2 views)."""
-    from transformers import AutoConfig, AutoTokenizer
+def tokens_a_sentence(encoder: Path, sentences: Path) -> float:
+    """Mean number of tokens of a training sentence, special ones included."""
+    from transformers import AutoTokenizer
+
+    texts = sentences.read_text(encoding="utf-8").splitlines()
+    ids = AutoTokenizer.from_pretrained(encoder)(texts, truncation=True, max_length=MAX_LENGTH)["input_ids"]
+    return sum(map(len, ids)) / len(ids)
+
+
+def step_operations(encoder: Path, tokens: float, sequences: int) -> float:
+    """Operations of a step that are useful: those of the linear layers forward and twice backward, on every token in
+    all layers but the last, of which [CLS] pooling reads one token a sequence (keys and values are of all).
+
+    Args: tokens: of all sequences (both views).
+    """
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(encoder)
-    texts = sentences.read_text(encoding="utf-8").splitlines()
-    ids = AutoTokenizer.from_pretrained(encoder)(texts, truncation=True, max_length=32)["input_ids"]
-    tokens = 2 * BATCH * sum(map(len, ids)) / len(ids)
-    layer = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
-    return float(3 * 2 * tokens * layer * config.num_hidden_layers)
-
-
-def summed_steps(encoder: Path, sentences: Path, trials: int, kind: str) -> float:
-    """Steps per second of `trials` trials that train side by side on one device, summed."""
-    spawn = multiprocessing.get_context("spawn")
-    barrier, queue = spawn.Barrier(trials), spawn.Queue()
-    processes = [spawn.Process(target=_trial, args=(encoder, sentences, kind, barrier, queue)) for _ in range(trials)]
-    for process in processes:
-        process.start()
-    slowest: float = max(queue.get(timeout=3600) for _ in processes)
-    for process in processes:
-        process.join()
-    return trials * STEPS[kind] / slowest
-
-
-def _trial(encoder: Path, sentences: Path, kind: str, barrier: Any, queue: Any) -> None:
-    import torch
-
-    from benchmarks.packing import training
-
-    if kind == "cpu":
-        torch.set_num_threads(1)
-    one = training("simcse", "auto", encoder, sentences, False, torch.device(kind), max_length=32)
-
-    def steps(n: int) -> None:
-        for _ in range(n):
-            one._step(one.batches[one.progress.step % len(one.batches)])
-        if kind == "cuda":
-            torch.cuda.synchronize()
-
-    steps(WARM_UP)
-    barrier.wait()
-    started = time.perf_counter()
-    steps(STEPS[kind])
-    queue.put(time.perf_counter() - started)
-
-
-def timed_peer(encoder: Path, sentences: Path) -> float:
-    """Steps per second of the peer, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", PEER, str(encoder), str(sentences)], check=True, stdout=subprocess.PIPE, env=os.environ
-    )
-    rate: float = json.loads(done.stdout.splitlines()[-1])
-    return rate
-
-
-def peer(encoder: str, sentences: str) -> None:
-    """Train by the peer's documented recipe and print its steps per second, warm-up left out."""
-    import torch
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-        losses,
-        models,
-    )
-    from transformers import TrainerCallback
-
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    transformer = models.Transformer(encoder, max_seq_length=32)
-    pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="cls")
-    model = SentenceTransformer(modules=[transformer, pooling], device=kind)
-    lines = Path(sentences).read_text(encoding="utf-8").splitlines()
-    times: list[float] = []
-
-    class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            if kind == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter())
-
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments = SentenceTransformerTrainingArguments(
-            output_dir=scratch,
-            per_device_train_batch_size=BATCH,
-            max_steps=WARM_UP + STEPS[kind],
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=kind == "cpu",
-            bf16=kind == "cuda",
-        )
-        SentenceTransformerTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_dict({"anchor": lines, "positive": lines}),
-            loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
-            callbacks=[Clock()],
-        ).train()
-    print(json.dumps((len(times) - WARM_UP) / (times[-1] - times[WARM_UP - 1])))
+    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    every = tokens * (4 * width**2 + 2 * width * inner)
+    last = tokens * 2 * width**2 + sequences * (2 * width**2 + 2 * width * inner)
+    return float(3 * 2 * ((layers - 1) * every + last))

@@ -82,6 +82,7 @@ def training(
     from trainables.contract.knobs import build
     from trainables.contract.spec import TrialSpec
     from trainables.encoders.load import LoadedEncoder
+    from trainables.evaluation.sts import evaluate
     from trainables.methods.method import load_method
     from trainables.training.checkpoint import TrialFiles
     from trainables.training.distributed import World
@@ -107,7 +108,7 @@ def training(
         config=config,
         network=own.network(config, source, 0),
         examples=own.prepare(inputs.corpus.columns, config, 0, inputs.tools),
-        evaluate=lambda _: (0.0, {}, {}),
+        evaluate=lambda embed: (0.0, evaluate(embed, inputs.sets).metrics, {}),
         seed=0,
         files=TrialFiles("unused"),
     )
