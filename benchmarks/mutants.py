@@ -21,15 +21,16 @@ from typing import cast
 import click
 
 ROOT = Path(__file__).parents[1]
+STEPS = "tests/analysis/test_statistics_steps.py"
 STUDY = ("test_verdicts", "test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
 TESTS = {
-    "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
+    "analysis/statistics/selection.py": [STEPS, "tests/analysis/test_selection.py"],
     "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],
     "analysis/statistics/seed_noise.py": ["tests/analysis/test_seed_noise.py"],
-    "analysis/statistics/evaluated.py": ["tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
+    "analysis/statistics/evaluated.py": [STEPS, "tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
     "analysis/statistics/picked.py": ["tests/analysis/test_verdict.py"],
-    "analysis/statistics/verdict.py": ["tests/analysis/test_verdict.py"],
-    "analysis/statistics/empirical_bayes.py": ["tests/analysis/test_empirical_bayes.py"],
+    "analysis/statistics/verdict.py": [STEPS, "tests/analysis/test_verdict.py"],
+    "analysis/statistics/empirical_bayes.py": [STEPS, "tests/analysis/test_empirical_bayes.py"],
     "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
     "analysis/statistics/pair_noise.py": ["tests/analysis/test_verdict.py"],
     "analysis/statistics/league.py": ["tests/analysis/test_duels.py"],

@@ -24,9 +24,7 @@ Flags = NDArray[np.bool_]
 
 GRID = 80
 ITERATIONS = 100
-BINS_PER_SD = (
-    5  # values are counted in bins of a fifth of the smallest sd, so that cost does not grow with their number
-)
+BINS_PER_SD = 5  # values are counted in bins of a fifth of the smallest sd: cost does not grow with their number
 ABOVE = 2.0  # sds by which a true value may exceed the best observed
 TINY = 1e-300  # keeps a quotient of two underflowing likelihoods finite
 REACH = 10.0  # sds below the best value: what lies deeper says nothing about the top and is moved up to here
@@ -108,7 +106,7 @@ def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
 
 
 def _normalised(grid: Floats, weights: Floats) -> Posterior:
-    weights = weights + TINY
+    weights = np.maximum(weights, TINY)
     return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
 
 
@@ -130,7 +128,7 @@ class _Bins:
         bottom = max(float(values.min()), top - REACH * float(classes[-1]))
         low, high = bottom - float(classes[-1]), top + float(classes[-1])
         width = float(classes[0]) / BINS_PER_SD
-        bins = int(np.ceil((high - low) / width)) + 1
+        bins = int(np.ceil((high - low) / width))
         grid = np.linspace(bottom, top + ABOVE * float(classes[-1]), GRID)
         centres = np.asarray(low + width * np.arange(bins), dtype=np.float64)
         tables = [_likelihood(centres, np.full(bins, sd), grid) for sd in classes]
@@ -144,7 +142,7 @@ class _Bins:
     def count(self, values: Floats, groups: NDArray[np.intp], pruned: Flags) -> Floats:
         """(studies, n) values to (studies, 2 * classes * bins) counts."""
         seen = np.where(pruned, _limit(values, pruned), values)
-        place = np.clip(np.rint((seen - self.low) / self.width).astype(int), 0, self.bins - 1)
+        place = np.rint((seen - self.low) / self.width).astype(int)
         place = place + (groups + len(self.classes) * pruned) * self.bins
         size = len(self.likelihood)
         flat = place + size * np.arange(len(values))[:, None]
@@ -155,7 +153,7 @@ class _Bins:
         used = counts.any(axis=0)
         counts, likelihood = counts[:, used], self.likelihood[used]
         total = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-        prior = np.full((len(counts), len(self.grid)), 1 / len(self.grid))
+        prior = np.ones((len(counts), len(self.grid)))  # its scale is gone after a step
         for _ in range(ITERATIONS):
             prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total
         return prior

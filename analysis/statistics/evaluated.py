@@ -114,8 +114,6 @@ class SeedValues:
         code = np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp, count=len(self.point))
         size = np.bincount(code, minlength=len(groups))
         df = len(code) - len(groups)
-        if df <= 0:
-            return 0.0, 0
         residual = self.value - (np.bincount(code, self.value) / size)[code]
         return float((residual**2).sum()), df
 

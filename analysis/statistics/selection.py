@@ -7,22 +7,19 @@ the point: of that part it is still the largest of N.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import chdtr, ndtri, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 NODES, WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # of an integral over (0, 1)
 ENDLESS = 1e6  # degrees of freedom at which Student's t is normal
-STEPS = 100
-NEAR = 1e-5  # relative, of the tail at a bound
-TINY = 1e-300
 
 
 @cache
@@ -84,7 +81,9 @@ def split(part: float, seeds: float) -> tuple[float, float]:
     A search mean varies by `part` through the pairs and by `seeds` through the seeds; the regression of the pairs' luck
     on it is what the search has picked by.
     """
-    share = part / (part + seeds) if part else 0.0
+    if not part:
+        return 0.0, 0.0
+    share = part / (part + seeds)
     return float(np.sqrt(share * part)), part * (1 - share)
 
 
@@ -101,32 +100,15 @@ def bound_of_largest(level: float, sd: float, df: float, total: int) -> float:
 
 
 def _solve(tail: Callable[[float], float], level: float, scale: float, low: float | None = None) -> float:
-    """Where a falling tail crosses `level`: bracketed by doubling, then the Illinois rule on the tail's logarithm."""
+    """Where a falling tail crosses `level`, bracketed by doubling."""
 
     def over(error: float) -> float:
-        return math.log(max(tail(error), TINY) / level)
+        return tail(error) - level
 
     low = -scale if low is None else low
-    above = over(low)
-    while above < 0:
+    while over(low) < 0:
         low *= 2
-        above = over(low)
-    high = 2 * scale
-    below = over(high)
-    while below > 0:
-        low, above = high, below
+    high = scale
+    while over(high) > 0:
         high *= 2
-        below = over(high)
-    side = 0  # of the last step: an end that stays twice counts half, or it would stay for ever
-    for _ in range(STEPS):
-        middle = (low * below - high * above) / (below - above)
-        now = over(middle)
-        if abs(now) < NEAR:
-            return middle
-        if now > 0:
-            low, above, below = middle, now, below / (2 if side > 0 else 1)
-            side = 1
-        else:
-            high, below, above = middle, now, above / (2 if side < 0 else 1)
-            side = -1
-    return high
+    return float(brentq(over, low, high))
