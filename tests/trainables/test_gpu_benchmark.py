@@ -53,7 +53,7 @@ def test_a_child_that_hangs_is_ended() -> None:
 def test_what_cannot_be_had_is_said_and_goes_on() -> None:
     assert together([python('print(\'{"failed": "out of memory"}\')')], "ours") == [{"failed": "out of memory"}]
     case = Case("peer", 64, compiled=True)
-    row = _row(case, [{case: [{"failed": "out of memory"}]}], 1.0, 1.0, 10)
+    row = _row(case, [{case: [{"failed": "out of memory"}]}], 1.0, {}, 10)
     assert row["side"] == "sentence-transformers, compiled"
     assert {row[column] for column in COLUMNS} == {"out of memory"}
 
@@ -62,7 +62,7 @@ def test_figures_of_a_row() -> None:
     ours, peer = Case("ours", 10, trials=2), Case("peer", 10)
     said = {"memory": 3.0, "evaluation": 0.5, "precision": "bf16"}
     taken = {ours: [{"seconds": 4.0, **said}, {"seconds": 5.0, **said}], peer: [{"seconds": 10.0, **said}]}
-    row = _row(ours, [taken], work=30.0, rate=600.0, steps=20)  # 2 x 20 steps in 5 s, the slower one's
+    row = _row(ours, [taken], work=30.0, rate={"bf16": 600.0}, steps=20)  # 2 x 20 steps in 5 s, the slower one's
     assert row == {
         "side": "ours, 2 at once", "batch": 10, "tokenised before": "yes", "precision": "bf16", "examples/s": 80.0,
         "ms a step": 250.0, "ratio": 4.0, "share of matmul rate": 0.4, "memory, GB": 6.0, "evaluation, s": 0.5,
@@ -84,7 +84,7 @@ def test_every_way_of_training_is_asked_at_every_batch() -> None:
 def test_the_matmul_rate_is_that_of_a_warm_device(monkeypatch: pytest.MonkeyPatch) -> None:
     at = iter([0, 1, 1, 2, 2, 3, *(t for n in range(10) for t in (10 * n, 10 * n + 4 + n))])
     monkeypatch.setattr("benchmarks.gpu.time.perf_counter", lambda: next(at))
-    assert matmul_rate("cpu", 8) == 2 * 8**3 / 4  # the three fast ones are no measurement: they warm up
+    assert matmul_rate("cpu", torch.float32, 8) == 2 * 8**3 / 4  # the three fast ones are no measurement: they warm up
 
 
 @pytest.mark.costly
