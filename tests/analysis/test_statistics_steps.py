@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from analysis.statistics.empirical_bayes import Chosen, Posterior, _normalised, alike, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.picked import LEVEL, TAIL
 from analysis.statistics.power import Power
@@ -129,3 +130,70 @@ def test_the_bound_is_where_the_tail_is_at_the_level(sd: float) -> None:
 def test_nothing_of_the_pairs_luck_nothing_to_split() -> None:
     assert split(0.0, 0.0) == split(0.0, 2.0) == (0.0, 0.0)
     assert split(3.0, 1.0) == pytest.approx((1.5, 0.75))  # three quarters of it: sqrt(9 / 4), 3 / 4
+
+
+def reference(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+    """(grid, (n, 80) likelihoods, fit of a prior to some rows): the same estimate without bins or classes."""
+    top, widest = values.max(), sds.max()
+    grid = np.linspace(max(values.min(), top - 10 * widest), top + 2 * widest, 80)
+    seen = np.maximum(values, grid[0])
+    likelihood = np.exp(-(((seen[:, None] - grid) / sds[:, None]) ** 2) / 2)
+    likelihood[pruned] = norm.cdf((np.median(seen[~pruned]) - grid) / sds[pruned, None])
+
+    def fit(rows: list[int]) -> np.ndarray:
+        prior = np.full(80, 1 / 80)
+        for _ in range(100):
+            prior = prior * (likelihood[rows] / (likelihood[rows] @ prior)[:, None]).mean(0)
+        return prior
+
+    return grid, likelihood, fit
+
+
+# At the middles of bins, a fifth of .01 wide; two precisions, three pruned points, one far below the others.
+VALUES = 0.7 + 0.002 * np.array([0, 3, 4, 4, 7, 9, 10, 13, -120, 2, 1, 5])
+SDS = np.where(np.arange(12) < 5, 0.01, 0.02)
+PRUNED = np.arange(12) >= 9
+
+
+def test_the_prior_that_all_share_by_an_independent_fit() -> None:
+    grid, likelihood, fit = reference(VALUES, SDS, PRUNED)
+    prior = fit(list(range(12)))
+    better = (grid >= prior @ grid) / (grid >= prior @ grid).sum()
+    weights = likelihood * (11 / 12 * prior + better / 12)
+    found = alike(VALUES, SDS, PRUNED)
+    np.testing.assert_allclose(found.grid, grid)
+    np.testing.assert_allclose(found.weights, weights / weights.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
+
+
+def test_the_chosen_point_by_an_independent_fit() -> None:
+    grid, likelihood, fit = reference(VALUES, SDS, PRUNED)
+    weights = likelihood * fit(list(range(12)))
+    others = fit([i for i in range(12) if i != 7])
+    like = np.exp(-(((VALUES[7] - 0.006 - grid) / 0.015) ** 2) / 2) * 0.02 / 0.015
+    weights[7] = 0.8 * others * like + 0.2 / 80 * likelihood[7]
+    found = posterior(VALUES, SDS, PRUNED, Chosen(7, 0.2, 0.006, 0.015))
+    np.testing.assert_allclose(found.weights, weights / weights.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found.mean, found.weights @ grid)
+
+
+def test_two_points_alone() -> None:
+    """The prior of the chosen one is learned from a single value."""
+    values, sds, pruned = np.array([0.5, 0.52]), np.array([0.01, 0.01]), np.zeros(2, bool)
+    _, likelihood, fit = reference(values, sds, pruned)
+    own = 0.5 * fit([0]) * likelihood[1] + 0.5 / 80 * likelihood[1]
+    found = posterior(values, sds, pruned, Chosen(1, 0.5, 0.0, 0.01))
+    np.testing.assert_allclose(found.weights[1], own / own.sum(), rtol=1e-6, atol=1e-12)
+
+
+def test_a_point_that_nothing_explains_could_be_anything() -> None:
+    weights = _normalised(np.array([0.0, 1.0]), np.array([[0.0, 0.0], [1.0, 3.0]])).weights
+    np.testing.assert_allclose(weights, [[0.5, 0.5], [0.25, 0.75]])
+
+
+def test_who_is_best_by_enumeration() -> None:
+    """Of three points on a grid of two, ties shared; the one that is left out has no chance."""
+    found = Posterior(np.array([0.0, 1.0]), np.array([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]]))
+    among = np.array([True, False, True])
+    # both below: .2 * .9, both above: .8 * .1: shared; first above alone: .8 * .9; third alone: .2 * .1
+    first, third = 0.72 + (0.18 + 0.08) / 2, 0.02 + (0.18 + 0.08) / 2
+    np.testing.assert_allclose(found.probability_best(among), [first, 0, third])
