@@ -99,8 +99,8 @@ class SeedValues:
 
     def of_point(self, point: str, confirm: bool) -> dict[Any, float]:
         """seed -> value of a point's trials of one stage."""
-        rows = (self.point == point) & (self.confirm == confirm)
-        return dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
+        rows = np.flatnonzero((self.point == point) & (self.confirm == confirm))
+        return {self.seed[row]: float(self.value[row]) for row in rows}
 
     def search_repeats(self) -> bool:
         """Whether the search itself gave some point a second seed."""
@@ -111,7 +111,7 @@ class SeedValues:
         """Sum of squares and degrees of freedom within (point, stage): the error of a one-way layout."""
         groups: dict[tuple[Any, Any], int] = {}
         keys = zip(self.point.tolist(), self.confirm.tolist(), strict=True)
-        code = np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp, count=len(self.point))
+        code = np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp)
         size = np.bincount(code, minlength=len(groups))
         df = len(code) - len(groups)
         residual = self.value - (np.bincount(code, self.value) / size)[code]

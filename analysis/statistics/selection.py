@@ -64,7 +64,7 @@ class Error:
         z = largest(self.tried) if self.kept else np.zeros(1)
         w = WEIGHTS if self.kept else np.ones(1)
         if not self.sd:
-            return float(self.kept * z.max() > error)
+            return float(self.kept * z.max() >= error)
         single = float(w @ stdtr(self.freedom, (self.kept * z - error) / self.sd))
         return min(1.0, self.candidates * single)
 
@@ -72,7 +72,7 @@ class Error:
         """The error whose tail is `level`."""
         if not self.kept:
             return -float(stdtrit(self.freedom, level / self.candidates)) * self.sd
-        return _solve(self.tail, level, self.sd + self.kept)
+        return self.kept * _solve(lambda luck: self.tail(luck * self.kept), level)
 
 
 def split(part: float, seeds: float) -> tuple[float, float]:
@@ -96,19 +96,19 @@ def tail_of_largest(error: float, sd: float, df: float, total: int) -> float:
 
 def bound_of_largest(level: float, sd: float, df: float, total: int) -> float:
     """The error > 0 that the largest of `total` exceeds with chance `level` < 1/2."""
-    return _solve(lambda error: tail_of_largest(error, sd, df, total), level, sd, 1e-9 * sd)
+    log = _solve(lambda log: tail_of_largest(float(np.exp(log)), 1.0, df, total), level)
+    return sd * float(np.exp(log))
 
 
-def _solve(tail: Callable[[float], float], level: float, scale: float, low: float | None = None) -> float:
-    """Where a falling tail crosses `level`, bracketed by doubling."""
+def _solve(tail: Callable[[float], float], level: float) -> float:
+    """Where a falling tail crosses `level`, bracketed by doubling from -1 and 1."""
 
-    def over(error: float) -> float:
-        return tail(error) - level
+    def over(at: float) -> float:
+        return tail(at) - level
 
-    low = -scale if low is None else low
+    low, high = -1.0, 1.0
     while over(low) < 0:
         low *= 2
-    high = scale
     while over(high) > 0:
         high *= 2
     return float(brentq(over, low, high))

@@ -86,16 +86,34 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
 def test_a_crossing_is_found_from_either_side() -> None:
     """The tail of a straight line on the logarithm crosses at once; from far off the bracket is doubled to it."""
     for at in (0.001, 0.3, 40.0, -7.0):
-        assert _solve(lambda x, at=at: float(np.exp(at - x)), 1.0, 1.0) == pytest.approx(at, abs=1e-4)  # type: ignore[misc]
+        assert _solve(lambda x, at=at: float(np.exp(at - x)), 1.0) == pytest.approx(at, abs=1e-4)  # type: ignore[misc]
+    assert _asked(0.01)[:4] == [-1.0, 1.0, 2.0, 4.0]  # at 2 the tail is 0.023, still above
+    assert _asked(0.99)[:4] == [-1.0, -2.0, -4.0, 1.0]  # at -2 it is 0.977, still below
+    assert _asked(float(norm.sf(-1)))[:2] == [-1.0, 1.0]  # found: no wider bracket
+    assert _asked(float(norm.sf(1)))[:3] == [-1.0, 1.0, -1.0]
+    assert len(_asked(0.01)) < 20
+
+
+def _asked(level: float) -> list[float]:
+    """Where the tail of a normal was asked for on the way to `level`."""
     calls: list[float] = []
 
     def tail(x: float) -> float:
         calls.append(x)
         return float(norm.sf(x))
 
-    assert _solve(tail, 0.01, 1.0, 0.0) == pytest.approx(norm.isf(0.01), abs=1e-4)
-    assert calls[:4] == [0.0, 1.0, 2.0, 4.0]  # at 2 the tail is 0.023, still above
-    assert len(calls) < 20
+    assert _solve(tail, level) == pytest.approx(norm.isf(level), abs=1e-4)
+    return calls
+
+
+def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
+    assert Error(0.0, 4.0).tail(0.0) == 1.0
+    assert Error(0.0, 4.0).tail(1e-9) == 0.0
+    assert Error(1.0, 1e6, kept=0.5).tail(0.0) == pytest.approx(0.5)  # one tried: nothing was picked
+
+
+def test_32_nodes() -> None:
+    assert len(largest(7)) == 32
 
 
 def test_the_level_is_spent_once_over_all_looks() -> None:
@@ -125,6 +143,10 @@ def test_where_the_dev_set_is_the_limit_more_seeds_do_not_help() -> None:
 def test_a_forecast_is_the_power_of_what_it_plans() -> None:
     found = forecast(sd=0.5, between=0.2, tried=30, in_search=1, rivals=3, seeds=5, level=0.0125)
     kept, rest = split(0.1, 0.25)
+    error = Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
+    assert found == power(error, 5, 0.0125)
+    found = forecast(sd=0.5, between=0.2, tried=30, in_search=2, rivals=3, seeds=5, level=0.0125)
+    kept, rest = split(0.1, 0.125)  # a search mean over two seeds
     error = Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
     assert found == power(error, 5, 0.0125)
     assert forecast(sd=0.5, between=0.2, tried=30, in_search=1, rivals=3, seeds=9, level=0.0125).visible < found.visible

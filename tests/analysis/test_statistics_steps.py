@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -197,3 +198,50 @@ def test_who_is_best_by_enumeration() -> None:
     # both below: .2 * .9, both above: .8 * .1: shared; first above alone: .8 * .9; third alone: .2 * .1
     first, third = 0.72 + (0.18 + 0.08) / 2, 0.02 + (0.18 + 0.08) / 2
     np.testing.assert_allclose(found.probability_best(among), [first, 0, third])
+
+
+def test_the_baseline_is_the_first_that_was_completed() -> None:
+    assert evaluated(baseline=[True, True]).reference() == 0
+    assert evaluated(baseline=[True, True], completed=[False, True]).reference() == 1
+
+
+def test_half_the_seeds_of_the_best_covered_are_enough_to_be_named() -> None:
+    assert evaluated(confirmed=[False, False], n=[3.0, 6.0]).nameable().tolist() == [True, True]
+    assert evaluated(confirmed=[False, False], n=[2.9, 6.0]).nameable().tolist() == [False, True]
+
+
+def test_what_was_stopped_or_has_no_value_does_not_count() -> None:
+    trials = pd.DataFrame(
+        {
+            "point": ["a", "a", "b", "b"], "stage": ["search", "confirm", "search", "confirm"], "seed": [0, 1, 0, 2],
+            "value": [0.5, 0.6, 0.7, np.nan], "stop": ["completed", "completed", "pruned", "completed"],
+        }
+    )  # fmt: skip
+    found = SeedValues.of(trials, -1.0)
+    assert (found.point.tolist(), found.confirm.tolist(), found.value.tolist()) == (
+        ["a"] * 2,
+        [False, True],
+        [-0.5, -0.6],
+    )
+    assert found.of_point("a", confirm=True) == {1: -0.6}
+    assert not found.search_repeats()
+    table = pd.DataFrame(
+        {
+            "point": list("abcd"), "trial": list("wxyz"), "run_ids": [["r"]] * 4, "value": [0.5, np.nan, 0.7, 0.8],
+            "n": [2, 1, 1, 1], "search_value": [0.4, 0.5, 0.6, 0.7], "search_n": [1, 1, 1, 1],
+            "stop": ["completed", "completed", "pruned", "failed:oom"], "confirmed": [True, True, False, False],
+            "baseline": [False] * 4,
+        }
+    )  # fmt: skip
+    points = Evaluated.of(table, -1.0)
+    assert points.point.tolist() == ["a", "c"]
+    assert (points.value.tolist(), points.search_value.tolist()) == ([-0.5, -0.7], [-0.4, -0.6])
+    assert points.completed.tolist() == [True, False]
+
+
+def test_values_of_other_lengths_are_refused() -> None:
+    points, values = np.array(["a", "b"], dtype=object), np.zeros(2)
+    with pytest.raises(ValueError, match="zip"):
+        SeedValues(points, np.zeros(3, bool), np.arange(2), values).within()
+    with pytest.raises(ValueError, match="zip"):
+        SeedValues(points, np.zeros(2, bool), np.arange(2), np.zeros(3)).firsts()
