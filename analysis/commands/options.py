@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -92,8 +94,20 @@ def study_of(storage: str, uri: str | None, name: str | None, metric: str | None
 
     store = opened(storage, uri)
     study = find_study(store, name)
-    with ThreadPoolExecutor(1) as pool:
+    with _without_collecting(), ThreadPoolExecutor(1) as pool:
         trials = pool.submit(store.trials, study)  # a server takes a while to answer, and so does importing pandas
         from analysis.tables.study import read_study
 
         return read_study(store, study, metric, trials.result())
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No garbage collection: hundreds of thousands of small objects are made of a large study, none of them garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

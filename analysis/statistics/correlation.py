@@ -1,7 +1,6 @@
 """Statistics of dev scores: Spearman and its sampling error over pairs, and the expected best of n trials.
 
-Correlations are in [-1, 1]; multiply by 100 for the "points" that papers print. Every random draw comes from the
-generator passed in.
+Correlations are in [-1, 1]; multiply by 100 for the "points" that papers print.
 """
 
 from __future__ import annotations
@@ -43,22 +42,6 @@ def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
     moved_b = (b**2 - square_b) + 2 * (_mass_above(group_b, b) - square_b)
     psi = moved_product / np.sqrt(var_a * var_b) - rho / 2 * (moved_a / var_a + moved_b / var_b)
     return float(rho), psi
-
-
-def paired_bootstrap(
-    first: ArrayLike, second: ArrayLike, gold: ArrayLike, rng: np.random.Generator, draws: int = 2000
-) -> Floats:
-    """Spearman differences (first minus second) over resampled dev pairs, (draws,): Efron and Tibshirani 1993, ch. 6.
-
-    Both models are scored on the same resampled pairs. The exact, slow counterpart of `spearman_influence`.
-    """
-    first, second, gold = (np.asarray(v) for v in (first, second, gold))
-    differences = np.empty(draws)
-    for i in range(draws):
-        pick = rng.integers(0, len(gold), len(gold))
-        ranks = _levels(gold[pick])[0]
-        differences[i] = _correlation(_levels(first[pick])[0], ranks) - _correlation(_levels(second[pick])[0], ranks)
-    return differences
 
 
 def expected_best(values: ArrayLike, budgets: ArrayLike) -> Floats:
@@ -157,9 +140,3 @@ def _mass_above(group: NDArray[np.intp], values: Floats) -> Floats:
     mass = np.bincount(group, weights=values)
     above = np.cumsum(mass[::-1])[::-1] - mass / 2
     return above[group] / len(values)
-
-
-def _correlation(a: Floats, b: Floats) -> float:
-    a, b = a - 0.5, b - 0.5
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else float("nan")

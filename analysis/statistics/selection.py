@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import chdtr, ndtri, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
@@ -101,14 +100,13 @@ def bound_of_largest(level: float, sd: float, df: float, total: int) -> float:
 
 
 def _solve(tail: Callable[[float], float], level: float) -> float:
-    """Where a falling tail crosses `level`, bracketed by doubling from -1 and 1."""
-
-    def over(at: float) -> float:
-        return tail(at) - level
-
+    """Where a falling tail crosses `level`: bracketed by doubling from -1 and 1, then halved until no number lies
+    between. (scipy's root finders take as long to be imported as a whole verdict.)"""
     low, high = -1.0, 1.0
-    while over(low) < 0:
+    while tail(low) < level:
         low *= 2
-    while over(high) > 0:
+    while tail(high) > level:
         high *= 2
-    return float(brentq(over, low, high))
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if tail(middle) > level else (low, middle)
+    return high

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -33,11 +33,14 @@ def trials_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """
     rows = [_row(run) for run in runs]
     columns = ["run_id", *TEXTS, "number", "seed", "baseline", *NUMBERS, "started"]
-    names = dict.fromkeys(name for run in runs for name in run.params)
+    params = [run.params for run in runs]
     table = pd.DataFrame.from_records(rows, columns=columns)
     table["started"] = pd.to_datetime(table["started"], unit="ms", utc=True)
-    known = cache(parameter)  # most values of a study occur in many trials
-    parameters = {PARAM + name: [known(run.params.get(name)) for run in runs] for name in names}
+    parameters = {}
+    for name in dict.fromkeys(chain.from_iterable(params)):
+        texts = [one.get(name) for one in params]
+        known = {text: parameter(text) for text in set(texts)}  # most values of a study occur in many trials
+        parameters[PARAM + name] = [known[text] for text in texts]
     return pd.concat([table, pd.DataFrame(parameters, index=table.index)], axis=1)
 
 

@@ -97,3 +97,31 @@ def test_the_interval_over_pairs_covers() -> None:
         (one,) = paired_gains({0: {"a": first}}, {0: {"a": second}}, {"a": gold}, rng, draws=200)
         missed += not one.low <= 0 <= one.high
     assert missed / 300 <= 0.09
+
+
+def test_williams_with_four_pairs_has_one_degree_of_freedom() -> None:
+    r12, r13, r23 = 0.7, 0.2, 0.3
+    determinant = np.linalg.det(np.array([[1, r12, r13], [r12, 1, r23], [r13, r23, 1]]))
+    below = 2 * 3 * determinant + 0.45**2 * 0.7**3
+    assert williams(r12, r13, r23, 4) == pytest.approx(2 * stats.t.sf(0.5 * np.sqrt(3 * 1.3 / below), 1))
+
+
+def test_without_error_over_seeds_the_interval_is_the_normal_one_of_the_pairs() -> None:
+    """Two seeds that say the same: only the dev pairs are left, known, so that Student's t is normal."""
+    draws = np.random.default_rng(0).normal(0.02, 0.01, 4000)
+    found = _Compared("x", np.array([0.7, 0.7]), np.array([0.68, 0.68]), draws, None).gain(common=2)
+    half = stats.norm.ppf(0.975) * draws.std()
+    assert (found.low, found.high) == pytest.approx(
+        (min(0.02 - half, found.pairs_low), max(0.02 + half, found.pairs_high))
+    )
+    assert found.pairs_low == pytest.approx(np.quantile(draws, 0.025))
+
+
+def test_so_many_draws_are_the_default() -> None:
+    rng = np.random.default_rng(4)
+    gold = rng.normal(size=12)
+    models = [gold + np.arange(12) % 3, gold - np.arange(12) % 5]
+    assert len(bootstrap_difference(models[:1], models[1:], gold, rng)) == 1000
+    (found,) = paired_gains({0: {"a": models[0]}}, {0: {"a": models[1]}}, {"a": gold}, np.random.default_rng(5))
+    draws = bootstrap_difference(models[:1], models[1:], gold, np.random.default_rng(5), 1000)
+    assert (found.pairs_low, found.pairs_high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))

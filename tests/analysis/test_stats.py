@@ -16,10 +16,10 @@ from analysis.statistics.correlation import (
     expected_best_error,
     expected_best_interval,
     expected_gain,
-    paired_bootstrap,
     spearman_influence,
 )
 from analysis.statistics.duels import Duel, expected_duel, holm
+from analysis.statistics.paired_gain import bootstrap_difference
 from trainables.evaluation.metrics import spearman
 
 
@@ -58,7 +58,7 @@ def test_influence_is_the_derivative_with_respect_to_a_pair_s_weight() -> None:
 
 def test_influence_variance_is_the_paired_bootstrap_s(scored: tuple[np.ndarray, ...], rng: np.random.Generator) -> None:
     first, second, gold = scored
-    differences = paired_bootstrap(first, second, gold, rng, draws=1500)
+    differences = bootstrap_difference([first], [second], gold, rng, draws=1500)
     psi = spearman_influence(first, gold)[1] - spearman_influence(second, gold)[1]
     # The sd of 1,500 draws is known to 1.8 %; 10 % leaves room for the bootstrap's own second order.
     assert np.sqrt(np.var(psi) / len(psi)) == pytest.approx(differences.std(), rel=0.10)
