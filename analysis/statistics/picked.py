@@ -37,8 +37,8 @@ class Picked:
     candidates: int
     rivals: int
     in_search: float
-    own: float = 0.0
-    between: float = 0.0
+    own: float
+    between: float
 
     @staticmethod
     def of(points: Evaluated, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> Picked:

@@ -1,4 +1,4 @@
-"""Single steps of the noise by seeds and by dev pairs, worked by hand."""
+"""Single steps of the noise by seeds and by dev pairs, and of what it does to a picked point, worked by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from test_seed_noise import values
 
 from analysis.statistics.pair_noise import pair_noise
-from analysis.statistics.seed_noise import Prior, learned, seed_noise, upper_spread
+from analysis.statistics.picked import Picked
+from analysis.statistics.seed_noise import Prior, SeedNoise, learned, seed_noise, upper_spread
+from analysis.statistics.selection import Error
 from search.schema import SEED_SD
 
 # Two retrieval sets. Less their means, the seeds of `a` are -2 -1 0 3 and -1 -2 1 2 on x, -1 1 and 1 -1 on y; `b` is
@@ -95,3 +97,36 @@ def test_three_degrees_of_freedom_are_too_few_to_learn_from() -> None:
     three, one = values(a=[0.1, 0.3], b=[0.1, 0.3], c=[0.1, 0.3]), values(a=[0.1, 0.3])
     assert learned([three]) == Prior()
     assert learned([three, one]).df == 4
+
+
+def picked(**changed: Any) -> Picked:
+    """Variance of a seed .25 with 20 degrees of freedom; of the pairs, 1 alone and .4 between two."""
+    noise = SeedNoise(sd=0.5, df=20.0, repeats=17, most=0.7, prior=Prior())
+    given = {"n": 2, "confirmed": True, "tried": 30, "candidates": 3, "rivals": 2, "in_search": 1.0, "own": 1.0}
+    return Picked(**({"noise": noise, "between": 0.4} | given | changed))
+
+
+def test_arms_by_hand() -> None:
+    """Of 1 and 3: (3 * .25 + 2) / 4 for a seed, half of that for their mean; .2 / .45 of the pairs' .2 are kept."""
+    part, seeds = 0.2, (3 * 0.25 + 2) / 4 / 2
+    kept, rest = np.sqrt(part * part / 0.45), part * 0.25 / 0.45
+    below, above = picked().arms([1.0, 3.0])
+    assert above == pytest.approx(Error(seeds, 4.0, part).bound(0.025))
+    assert below == pytest.approx(Error(seeds, 4.0, rest, kept, 30).bound(0.025))
+    # Over other pairs all points move alike by own - between / 2 besides, if that is not below 0.
+    assert picked().interval([1.0, 3.0])[1] == pytest.approx(Error(seeds, 4.0, part + 0.8).bound(0.025))
+    assert picked(own=0.1).interval([1.0, 3.0])[1] == pytest.approx(above)
+
+
+def test_what_caution_is_for() -> None:
+    assert Picked.cautious(np.array([2.0, 2.0]), np.array([False, True])).tolist() == [2.6, 2.0]
+
+
+def test_a_point_unlike_the_others_is_one_of_the_candidates() -> None:
+    assert (picked(tried=12).unlike, picked(tried=13).unlike) == (0.25, 3 / 13)
+    assert picked(confirmed=False).unlike == 1 / 30
+
+
+def test_more_rivals_than_points_are_as_many() -> None:
+    assert picked(rivals=40, tried=3).luck(1.0) == picked(rivals=3, tried=3).luck(1.0)
+    assert picked(rivals=3, tried=3).luck(1.0)[0] == pytest.approx(0.0)  # all of them: no choice
