@@ -5,8 +5,9 @@ small shape where there is none, in the precision that ours takes there, so that
 the same sentences in batches of the same size by their own trainer, each in processes of its own, warm, timed over a
 block of steps between two waits for the device. The peer has its fastest settings (`gpu_sides.peer`), plain and with
 `torch.compile`, tokenising as it goes and with tokens made before; so has ours. "at once": so many trials share the
-device, their examples are summed. Share of the matmul rate: useful operations only, those of the linear layers on the
-tokens that there are, for either side (`step_operations`). Evaluation: the pairs of STS-B dev, the second time.
+device, their examples are summed. Share of the matmul rate: each side's own operations on the tokens that there are
+(`operations`). Evaluation: the pairs of STS-B dev, the second time; untrained: their score before training, which shows
+that both sides evaluate the same weights on the same pairs.
 
 A way of training that cannot be had on this machine says why in its row; a child that dies ends the run with its last
 line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
@@ -21,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,9 +32,13 @@ from benchmarks.inputs import make_encoder, write_sentences
 
 BATCHES = {"cuda": (64, 128, 256, 512), "cpu": (16,)}
 TRIALS = {"cuda": (2, 4, 8), "cpu": (2,)}  # at once, at the smallest batch
-STEPS = {"cuda": (20, 60), "cpu": (2, 4)}  # to warm up, to time
+WARM_UP = {"cuda": 10, "cpu": 2}  # steps
+BLOCK = {"cuda": 28 * 512, "cpu": 4 * 16}  # examples that are timed, equally many at every batch size
+# More than are read: no epoch ends meanwhile, and the peer's loader is as far ahead at the end as at the beginning.
+SENTENCES = {"cuda": 48 * 512, "cpu": 256}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 LIMIT_S = 900.0  # of a child
+SHOWN = 20  # lines of a dead one's errors
 CHILD = "import sys; from benchmarks.gpu_sides import main; main(sys.argv[1])"
 Result = dict[str, Any]
 
@@ -70,17 +74,26 @@ def cases(kind: str) -> list[Case]:
 def run(runs: int) -> dict[str, Any]:
     """Medians over `runs` alternated rounds."""
     import torch
+    from transformers import AutoConfig
+
+    from benchmarks.operations import matmul_rate, step_operations
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}
     with tempfile.TemporaryDirectory() as folder:
         encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "mini")
-        sentences = write_sentences(Path(folder) / "sentences.txt")
-        tokens = tokens_a_sentence(encoder, sentences)
-        one = {batch: step_operations(encoder, 2 * batch * tokens, 2 * batch) for batch in BATCHES[kind]}
+        sentences = write_sentences(Path(folder) / "sentences.txt", SENTENCES[kind])
+        config, lengths = AutoConfig.from_pretrained(encoder), sentence_lengths(encoder, sentences)
         rounds = [play(encoder, sentences, kind) for _ in range(runs)]
-    rows = [_row(case, rounds, one[case.batch], rate, STEPS[kind][1]) for case in cases(kind)]
-    return {"rows": rows, "device": kind, "matmul flop/s": rate, "flop of a step": one, "tokens a sentence": tokens}
+    work = {case: step_operations(config, lengths, case.batch, case.side == "ours") for case in cases(kind)}
+    return {
+        "rows": [_row(case, rounds, work[case], rate, BLOCK[kind] // case.batch) for case in cases(kind)],
+        "device": kind,
+        "matmul flop/s": rate,
+        "flop of a step": {f"{case.side}, batch {case.batch}": flop for case, flop in work.items()},
+        "tokens a sentence": float(lengths.mean()),
+        "rounds": [{str(case): results for case, results in taken.items()} for taken in rounds],
+    }
 
 
 def play(encoder: Path, sentences: Path, kind: str) -> dict[Case, list[Result]]:
@@ -88,12 +101,11 @@ def play(encoder: Path, sentences: Path, kind: str) -> dict[Case, list[Result]]:
     found: dict[Case, list[Result]] = {}
     bf16 = True
     for case in cases(kind):
-        warm_up, steps = STEPS[kind]
         given = asdict(case) | {
-            "encoder": str(encoder), "sentences": str(sentences), "device": kind, "bf16": bf16, "warm_up": warm_up,
-            "steps": steps,
+            "encoder": str(encoder), "sentences": str(sentences), "device": kind, "bf16": bf16,
+            "warm_up": WARM_UP[kind], "steps": BLOCK[kind] // case.batch,
         }  # fmt: skip
-        found[case] = together([[sys.executable, "-c", CHILD, json.dumps(given)]] * case.trials, case.name)
+        found[case] = together([[sys.executable, "-c", CHILD, json.dumps(given)]] * case.trials, str(case))
         bf16 = found[case][0].get("precision", "bf16") == "bf16" if case.side == "ours" else bf16
         print(f"{case}: {found[case]}", file=sys.stderr, flush=True)
     return found
@@ -144,8 +156,9 @@ class _Child:
                 return line.strip()
         code = self._process.wait()
         self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(last) or 'no word'}")
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        print("\n".join(said[-SHOWN:-1]), file=sys.stderr)
+        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(said[-1:]) or 'no word'}")
 
     def go(self) -> None:
         assert self._process.stdin is not None
@@ -174,48 +187,28 @@ def _row(case: Case, rounds: list[dict[Case, list[Result]]], work: float, rate: 
         round(median * work / rate[results[0]["precision"]], 3),
         round(case.trials * max(r["memory"] for r in results), 2),
         round(statistics.median(r["evaluation"] for r in results), 3),
+        round(results[0]["untrained"], 4),
     )
     return row | dict(zip(COLUMNS, values, strict=True))
 
 
-COLUMNS = ("precision", "examples/s", "ms a step", "ratio", "share of matmul rate", "memory, GB", "evaluation, s")
+COLUMNS = (
+    "precision",
+    "examples/s",
+    "ms a step",
+    "ratio",
+    "share of matmul rate",
+    "memory, GB",
+    "evaluation, s",
+    "untrained",
+)
 
 
-def matmul_rate(kind: str, dtype: Any, size: int | None = None) -> float:
-    """Operations per second of a large matrix product of a torch dtype on the device, warm; the best of ten."""
-    import torch
-
-    size = size or (8192 if kind == "cuda" else 2048)
-    a = torch.randn(size, size, dtype=dtype, device=kind)
-    taken = []
-    for _ in range(3 + 10):
-        started = time.perf_counter()
-        a @ a
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - started)
-    return 2 * size**3 / min(taken[3:])
-
-
-def tokens_a_sentence(encoder: Path, sentences: Path) -> float:
-    """Mean number of tokens of a training sentence, special ones included."""
+def sentence_lengths(encoder: Path, sentences: Path) -> Any:
+    """(n,) tokens of the training sentences, special ones included, cut as in training."""
+    import numpy as np
     from transformers import AutoTokenizer
 
     texts = sentences.read_text(encoding="utf-8").splitlines()
     ids = AutoTokenizer.from_pretrained(encoder)(texts, truncation=True, max_length=MAX_LENGTH)["input_ids"]
-    return sum(map(len, ids)) / len(ids)
-
-
-def step_operations(encoder: Path, tokens: float, sequences: int) -> float:
-    """Operations of a step that are useful: those of the linear layers forward and twice backward, on every token in
-    all layers but the last, of which [CLS] pooling reads one token a sequence (keys and values are of all).
-
-    Args: tokens: of all sequences (both views).
-    """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(encoder)
-    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    every = tokens * (4 * width**2 + 2 * width * inner)
-    last = tokens * 2 * width**2 + sequences * (2 * width**2 + 2 * width * inner)
-    return float(3 * 2 * ((layers - 1) * every + last))
+    return np.array([len(i) for i in ids])

@@ -1,7 +1,9 @@
 """What one child of `benchmarks.gpu` does: train by one side's own loop, between two waits for the device.
 
 It prints "ready" when it is warm, waits for a line, and prints one line of JSON: `seconds` of `steps` steps, `memory`
-in GB, `evaluation` in seconds, `precision`; or `failed`, why this way of training cannot be had here.
+in GB, `evaluation` in seconds, `untrained`, the dev score before training (both sides start with the same weights and
+score the same pairs, no sentence cut), `precision`; or `failed`, why this way of training cannot be had here. Neither
+side has a head; clipping, fused AdamW and linear decay are the same.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 MAX_LENGTH = 32
+WORKERS = {"cuda": 4, "cpu": 0}  # that make the peer's batches
+PAIRS_AT_ONCE = {"cuda": 1024, "cpu": 64}  # in the peer's evaluation
 
 
 def main(case: str) -> None:
@@ -73,12 +77,12 @@ class Stopwatch:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def second_time(evaluate: Callable[[], object], device: str) -> float:
+def second_time(score: Callable[[], float], device: str) -> float:
     """Seconds of an evaluation, the first one apart: it makes what later ones use."""
-    evaluate()
+    score()
     synchronise(device)
     began = time.perf_counter()
-    evaluate()
+    score()
     synchronise(device)
     return time.perf_counter() - began
 
@@ -90,45 +94,36 @@ def ours(
     import torch
 
     from benchmarks.packing import training
+    from trainables.data.token_cache import tokenizer_encoder
 
     one = training(
         "simcse", "auto", Path(encoder), Path(sentences), False, torch.device(device),
-        max_length=MAX_LENGTH, batch_size=batch,
+        max_length=MAX_LENGTH, batch_size=batch, head="none",
     )  # fmt: skip
-    watch, taken = Stopwatch(device), 0
+    assert len(one.batches) >= warm_up + steps
+    texts = Path(sentences).read_text(encoding="utf-8").splitlines()[: batch * steps]
+    watch, tokenise = Stopwatch(device), tokenizer_encoder(one.network._source.tokenizer)
+
+    def score() -> float:
+        one.network.eval()
+        with one._autocast():
+            value: float = one.evaluate(one.world.sharded(one.network.embed))[0]
+        return value
 
     def train(count: int) -> None:
-        nonlocal taken
         for _ in range(count):
-            one._step(one.batches[taken % len(one.batches)])
-            taken += 1
+            one._step(one.batches[one.progress.step])
+
+    untrained = score()
 
     train(warm_up)
     watch.start()
     if not tokenised:
-        texts = Path(sentences).read_text(encoding="utf-8").splitlines()
-        _cut(encoder, [texts[i % len(texts)] for i in range(batch * steps)])
+        list(tokenise(texts))
     train(steps)
     watch.stop()
-    memory = watch.memory()
-    one.network.eval()
-
-    def evaluate() -> None:
-        with one._autocast():
-            one.evaluate(one.world.sharded(one.network.embed))
-
-    evaluation = second_time(evaluate, device)
-    precision = "bf16" if one.bf16 else "fp32"
-    return {"seconds": watch.seconds, "memory": memory, "evaluation": evaluation, "precision": precision}
-
-
-def _cut(encoder: str, texts: Sequence[str]) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
-    ids: list[list[int]] = AutoTokenizer.from_pretrained(encoder)(list(texts), truncation=True, max_length=MAX_LENGTH)[
-        "input_ids"
-    ]
-    return ids
+    found = {"seconds": watch.seconds, "memory": watch.memory(), "evaluation": second_time(score, device)}
+    return found | {"untrained": untrained, "precision": "bf16" if one.bf16 else "fp32"}
 
 
 def peer(
@@ -143,8 +138,12 @@ def peer(
     steps: int,
     **_: Any,
 ) -> dict[str, Any]:
-    """sentence-transformers' trainer with the settings that make it fast: no synchronisation of its own in a step,
-    torch's fused attention, TF32 for what stays float32, workers that tokenise, or tokens made before."""
+    """sentence-transformers' trainer with the settings that make it fast: torch's fused attention, TF32 for what stays
+    float32, batches made and page-locked by processes beside it, from texts or from tokens made before.
+
+    No setting has it wait for the device in a step. One thing remains, not compiled: transformers' sdpa reads once in
+    every forward whether there is padding.
+    """
     import torch
     from datasets import Dataset
     from sentence_transformers import (
@@ -157,14 +156,29 @@ def peer(
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
     from transformers import TrainerCallback
+    from transformers.utils import is_torch_tf32_available
 
     from benchmarks.inputs import data_folder
 
     cuda = device == "cuda"
-    transformer = models.Transformer(encoder, max_seq_length=MAX_LENGTH, model_args={"attn_implementation": "sdpa"})
+    transformer = models.Transformer(encoder, max_seq_length=MAX_LENGTH, model_kwargs={"attn_implementation": "sdpa"})
     pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="cls")
     model = SentenceTransformer(modules=[transformer, pooling], device=device)
     lines = Path(sentences).read_text(encoding="utf-8").splitlines()
+    pairs = [r.split("\t") for r in (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    first, second, gold = zip(*pairs, strict=True)
+    size = PAIRS_AT_ONCE[device]
+    evaluator = EmbeddingSimilarityEvaluator(first, second, [float(g) for g in gold], size, write_csv=False)
+
+    def score() -> float:
+        model.max_seq_length = whole  # as ours: no sentence is cut
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            value = float(evaluator(model)["spearman_cosine"])
+        model.max_seq_length = MAX_LENGTH
+        return value
+
+    whole = model[0].config.max_position_embeddings
+    untrained = score()
     watch = Stopwatch(device)
 
     class Watched(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -174,10 +188,14 @@ def peer(
             elif state.global_step == warm_up + steps:
                 watch.stop()
 
-    cache = dict(zip(lines, _cut(encoder, lines), strict=True)) if tokenised else {}
+    column = range(len(lines)) if tokenised else lines
+    options = {"truncation": True, "max_length": MAX_LENGTH, "padding": "max_length", "return_tensors": "np"}
+    tables = model.tokenizer(lines, **options) if tokenised else {}
 
-    def looked_up(texts: Sequence[str], **_: Any) -> Any:
-        return model.tokenizer.pad({"input_ids": [cache[text] for text in texts]}, return_tensors="pt")
+    def looked_up(numbers: Sequence[int], **_: Any) -> Any:
+        longest = MAX_LENGTH if compiled else tables["attention_mask"][numbers].sum(1).max()  # one shape: compiled once
+        wanted = ("input_ids", "attention_mask")
+        return {name: torch.as_tensor(tables[name][numbers, :longest]) for name in wanted}
 
     with tempfile.TemporaryDirectory() as scratch:
         arguments = SentenceTransformerTrainingArguments(
@@ -191,29 +209,21 @@ def peer(
             disable_tqdm=True,
             use_cpu=not cuda,
             bf16=bf16,
-            tf32=True if cuda else None,
+            tf32=True if cuda and is_torch_tf32_available() else None,
             torch_compile=compiled,
-            dataloader_num_workers=0 if tokenised or not cuda else 4,
+            dataloader_num_workers=WORKERS[device],
+            dataloader_persistent_workers=WORKERS[device] > 0,
+            dataloader_pin_memory=cuda,
+            accelerator_config={"non_blocking": cuda},  # else the copy of every batch waits for the device
             dataloader_drop_last=True,
         )
         SentenceTransformerTrainer(
             model=model,
             args=arguments,
-            train_dataset=Dataset.from_dict({"anchor": lines, "positive": lines}),
+            train_dataset=Dataset.from_dict(dict.fromkeys(("anchor", "positive"), column)),
             loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
             data_collator=SentenceTransformerDataCollator(preprocess_fn=looked_up) if tokenised else None,
             callbacks=[Watched()],
         ).train()
-    memory = watch.memory()
-    rows = [r.split("\t") for r in (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    evaluator = EmbeddingSimilarityEvaluator(
-        [r[0] for r in rows], [r[1] for r in rows], [float(r[2]) for r in rows], batch_size=256, show_progress_bar=False
-    )
-
-    def evaluate() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            evaluator(model)
-
-    evaluation = second_time(evaluate, device)
-    precision = "bf16" if bf16 else "fp32"
-    return {"seconds": watch.seconds, "memory": memory, "evaluation": evaluation, "precision": precision}
+    found = {"seconds": watch.seconds, "memory": watch.memory(), "evaluation": second_time(score, device)}
+    return found | {"untrained": untrained, "precision": "bf16" if bf16 else "fp32"}

@@ -92,10 +92,11 @@ def wiki_sentences() -> list[str]:
         return [line.rstrip("\n") for line in f]
 
 
-def write_sentences(path: Path) -> Path:
-    """8,192 distinct training sentences, one a line: STS-B train and Wikipedia, half and half."""
-    rng = random.Random(0)
-    chosen = rng.sample(stsb_sentences(), SENTENCES // 2) + rng.sample(wiki_sentences(), SENTENCES // 2)
+def write_sentences(path: Path, count: int = SENTENCES) -> Path:
+    """Distinct training sentences, one a line: STS-B train and Wikipedia, half and half as far as STS-B reaches."""
+    rng, short = random.Random(0), stsb_sentences()
+    chosen = rng.sample(short, min(count // 2, len(short)))
+    chosen += rng.sample(wiki_sentences(), count - len(chosen))
     rng.shuffle(chosen)
     return write_lines(path, chosen)
 

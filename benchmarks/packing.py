@@ -103,12 +103,17 @@ def training(
     if padded:
         assert isinstance(source, LoadedEncoder)
         source = replace(source, packing_note="for comparison")
+
+    def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+        metrics = evaluate(embed, inputs.sets).metrics
+        return metrics[spec.metric], metrics, {}
+
     setup = TrainingSetup(
         method=own,
         config=config,
         network=own.network(config, source, 0),
         examples=own.prepare(inputs.corpus.columns, config, 0, inputs.tools),
-        evaluate=lambda embed: (0.0, evaluate(embed, inputs.sets).metrics, {}),
+        evaluate=evaluated,
         seed=0,
         files=TrialFiles("unused"),
     )

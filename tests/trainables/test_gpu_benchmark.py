@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.gpu import COLUMNS, Case, _row, cases, matmul_rate, step_operations, together
+from benchmarks import gpu_sides
+from benchmarks.gpu import BATCHES, BLOCK, COLUMNS, SENTENCES, WARM_UP, Case, _row, cases, together
+from benchmarks.gpu_sides import WORKERS
 from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
-from benchmarks.packing import training
+from benchmarks.launches import HostWaits
 
 WAITS = """
 import time
@@ -60,12 +61,13 @@ def test_what_cannot_be_had_is_said_and_goes_on() -> None:
 
 def test_figures_of_a_row() -> None:
     ours, peer = Case("ours", 10, trials=2), Case("peer", 10)
-    said = {"memory": 3.0, "evaluation": 0.5, "precision": "bf16"}
+    said = {"memory": 3.0, "evaluation": 0.5, "untrained": 0.4, "precision": "bf16"}
     taken = {ours: [{"seconds": 4.0, **said}, {"seconds": 5.0, **said}], peer: [{"seconds": 10.0, **said}]}
     row = _row(ours, [taken], work=30.0, rate={"bf16": 600.0}, steps=20)  # 2 x 20 steps in 5 s, the slower one's
     assert row == {
         "side": "ours, 2 at once", "batch": 10, "tokenised before": "yes", "precision": "bf16", "examples/s": 80.0,
         "ms a step": 250.0, "ratio": 4.0, "share of matmul rate": 0.4, "memory, GB": 6.0, "evaluation, s": 0.5,
+        "untrained": 0.4,
     }  # fmt: skip
 
 
@@ -81,29 +83,52 @@ def test_every_way_of_training_is_asked_at_every_batch() -> None:
     assert found[0] == Case("ours", 64), "the peer takes our precision"
 
 
-def test_the_matmul_rate_is_that_of_a_warm_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = iter([0, 1, 1, 2, 2, 3, *(t for n in range(10) for t in (10 * n, 10 * n + 4 + n))])
-    monkeypatch.setattr("benchmarks.gpu.time.perf_counter", lambda: next(at))
-    assert matmul_rate("cpu", torch.float32, 8) == 2 * 8**3 / 4  # the three fast ones are no measurement: they warm up
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_a_block_has_equally_many_examples_and_no_epoch_ends_in_it(kind: str) -> None:
+    for batch in BATCHES[kind]:
+        assert BLOCK[kind] % batch == 0
+        ahead = 2 * WORKERS[kind] + 1  # batches that the loader's processes and accelerate hold ready
+        assert WARM_UP[kind] * batch + BLOCK[kind] + ahead * batch <= SENTENCES[kind]
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.real_data
-def test_useful_operations_are_those_that_a_packed_step_makes(real_data: Path, tmp_path: Path) -> None:  # noqa: ARG001
-    """Against torch's own counter, which sees attention's products, too: they are left out by their names."""
-    encoder = make_encoder(tmp_path / "encoder", "tiny")
-    sentences = write_lines(tmp_path / "stsb.txt", stsb_sentences()[:64])
-    one = training("simcse", "fp32", encoder, sentences, False, torch.device("cpu"), batch_size=16, head="none")
-    counter = FlopCounterMode(display=False)
-    with counter:
-        one._step(one.batches[0])
-    counted = counter.get_flop_counts()["Global"]
-    linear = sum(n for op, n in counted.items() if str(op) in ("aten.mm", "aten.addmm"))
-    column = next(iter(one.examples.columns.values()))
-    tokens = sum(len(column[i]) + 2 for i in one.batches[0])  # [CLS] and [SEP]
-    loss = 3 * 2 * 16 * 16 * 128  # the cosines of 16 by 16 vectors
-    useful = step_operations(encoder, 2 * tokens, 2 * 16)
-    assert linear - loss == pytest.approx(useful, rel=1e-9)
+@pytest.mark.parametrize("tokenised", [True, False])
+@pytest.mark.parametrize(("side", "waits"), [("ours", {}), ("peer", {"__bool__": 2 * 3})])
+def test_nothing_waits_for_the_device_while_steps_are_timed(
+    side: str,
+    waits: dict[str, int],
+    tokenised: bool,
+    real_data: Path,  # noqa: ARG001  # skips without data
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But what the library itself reads: whether there is padding, once for each of the two views of three steps."""
+    seen = HostWaits()
+    waited: list[str] = []
+
+    class Watch(gpu_sides.Stopwatch):
+        def start(self) -> None:
+            super().start()
+            waited.clear()
+            seen.__enter__()
+
+        def stop(self) -> None:
+            seen.__exit__(None, None, None)
+            assert waited == []
+            super().stop()
+            assert waited == ["cpu"]
+
+    monkeypatch.setattr(gpu_sides, "Stopwatch", Watch)
+    monkeypatch.setattr(gpu_sides, "synchronise", waited.append)
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
+    sentences = write_lines(tmp_path / "stsb.txt", stsb_sentences()[:128])
+    found = getattr(gpu_sides, side)(
+        encoder=str(make_encoder(tmp_path / "encoder", "tiny")), sentences=str(sentences), device="cpu", batch=8,
+        tokenised=tokenised, compiled=False, bf16=False, warm_up=2, steps=3,
+    )  # fmt: skip
+    assert found["seconds"] > 0
+    assert dict(seen.counts) == waits
 
 
 @pytest.mark.slow
@@ -116,6 +141,8 @@ def test_the_whole_benchmark_fills_every_row(real_data: Path, tmp_path: Path) ->
     rows = json.loads(out.read_text())["rows"]
     assert len(rows) == len(cases("cpu"))
     for row in rows:
+        if "compiled" not in row["side"]:
+            assert row["untrained"] == pytest.approx(rows[0]["untrained"], abs=1e-3)
         assert set(row) == {"side", "batch", "tokenised before", *COLUMNS}
         if "compiled" not in row["side"]:  # which wants a C++ compiler
             assert row["examples/s"] > 0
