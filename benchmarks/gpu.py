@@ -80,6 +80,7 @@ def run(runs: int) -> dict[str, Any]:
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}
+    torch.cuda.empty_cache()  # the card is the children's
     with tempfile.TemporaryDirectory() as folder:
         encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "mini")
         sentences = write_sentences(Path(folder) / "sentences.txt", SENTENCES[kind])

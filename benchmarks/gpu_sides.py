@@ -142,7 +142,7 @@ def peer(
     float32, batches made and page-locked by processes beside it, from texts or from tokens made before.
 
     No setting has it wait for the device in a step. One thing remains, not compiled: transformers' sdpa reads once in
-    every forward whether there is padding.
+    every forward whether there is padding. Compiled is what is trained; it is evaluated as it is.
     """
     import torch
     from datasets import Dataset
