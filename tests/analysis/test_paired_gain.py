@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.paired_gain import _Compared, bootstrap_difference, paired_gains, williams
+from analysis.statistics.paired_gain import (
+    _Compared,
+    _weighted_correlation,
+    bootstrap_difference,
+    paired_gains,
+    williams,
+)
 
 pytestmark = pytest.mark.costly
 
@@ -125,3 +131,10 @@ def test_so_many_draws_are_the_default() -> None:
     (found,) = paired_gains({0: {"a": models[0]}}, {0: {"a": models[1]}}, {"a": gold}, np.random.default_rng(5))
     draws = bootstrap_difference(models[:1], models[1:], gold, np.random.default_rng(5), 1000)
     assert (found.pairs_low, found.pairs_high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+
+
+def test_a_resample_without_spread_correlates_with_nothing() -> None:
+    weight, rising = np.ones(4), np.arange(4.0)
+    assert _weighted_correlation(np.zeros(4), rising, weight) == 0.0
+    assert _weighted_correlation(rising, -rising, weight) == pytest.approx(-1.0)
+    assert _weighted_correlation(rising * 1e-3, rising * 1e-3, weight) == pytest.approx(1.0), "little is not none"

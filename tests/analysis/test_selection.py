@@ -91,7 +91,7 @@ def test_a_crossing_is_found_from_either_side() -> None:
     assert _asked(0.99)[:4] == [-1.0, -2.0, -4.0, 1.0]  # at -2 it is 0.977, still below
     assert _asked(float(norm.sf(-1)))[:2] == [-1.0, 1.0]  # found: no wider bracket
     assert _asked(float(norm.sf(1)))[:3] == [-1.0, 1.0, 0.0]
-    assert len(_asked(0.01)) < 20
+    assert len(_asked(0.01)) < 70
 
 
 def _asked(level: float) -> list[float]:
