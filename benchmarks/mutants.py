@@ -45,7 +45,11 @@ TESTS = {
         "tests/analysis/test_seed_noise.py",
         "tests/analysis/test_verdict.py",
     ],
-    "analysis/statistics/importance.py": ["tests/analysis/test_importance.py", "tests/analysis/test_plots.py"],
+    "analysis/statistics/importance.py": [
+        "tests/analysis/test_importance_steps.py",
+        "tests/analysis/test_importance.py",
+        "tests/analysis/test_plots.py",
+    ],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],
     "search/study/search_plan.py": [f"tests/search/{name}.py" for name in STUDY],
     "search/study/seeds.py": ["tests/search/test_study_seeds.py"],
