@@ -82,7 +82,7 @@ def run(runs: int) -> dict[str, Any]:
     rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}
     torch.cuda.empty_cache()  # the card is the children's
     with tempfile.TemporaryDirectory() as folder:
-        encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "mini")
+        encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "tiny")
         sentences = write_sentences(Path(folder) / "sentences.txt", SENTENCES[kind])
         config, lengths = AutoConfig.from_pretrained(encoder), sentence_lengths(encoder, sentences)
         rounds = [play(encoder, sentences, kind) for _ in range(runs)]
