@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,7 +171,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
             ledger.apply({"e": "start", "t": 0, **vars(trial)})
             ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": sign * value, "best_at": 1,
                           "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
-    seeds = Seeds(space, ledger, 100, lambda number: None)  # noqa: ARG005
+    seeds = Seeds(space, ledger, 100, lambda *_: None)
     assert seeds.due(range(9)) == 1
     assert seeds.due({*range(9)} - {1}) == 5  # 1 is settled
     assert seeds.due({*range(9)} - {1, 5}) == 6
@@ -202,3 +203,30 @@ def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, stat
     assert seeds.last([0], ahead=True) == (0 if further else None)
     if "running" in states:
         assert seeds.last([0], ahead=False) is None
+
+
+def seeds_of(points: dict[int, dict[str, Any]], values: dict[int, list[float]]) -> Seeds:
+    """Of a ledger with these settled points and these completed seeds of points."""
+    by_point = {
+        ("search", number): [
+            SimpleNamespace(open=False, state="completed", best=v, trial=SimpleNamespace(baseline="", number=number))
+            for v in found
+        ]
+        for number, found in values.items()
+    }
+    settled = {number: {"number": number, "seeds": 1} | event for number, event in points.items()}
+    ledger: Any = SimpleNamespace(points=settled, by_point=by_point, sign=1)
+    return Seeds(make_space({"repeats": 3, "baseline": "none"}), ledger, 100, lambda *_: None)
+
+
+def test_hopeless_is_held_against_the_best_of_the_other_completed_points() -> None:
+    def hopeless(points: dict[int, dict[str, Any]]) -> bool:
+        return seeds_of(points, {0: [0.5]})._hopeless(0)
+
+    complete, pruned = {"state": "complete", "value": 0.9}, {"state": "pruned", "value": 0.9}
+    assert hopeless({1: complete})
+    assert hopeless({1: complete, 2: {"state": "complete", "value": 0.1}})
+    assert not hopeless({1: pruned}), "stopped: nobody knows what it is worth"
+    assert not hopeless({0: complete}), "not against itself"
+    assert not hopeless({0: complete, 1: {"state": "complete", "value": 0.51}})
+    assert not hopeless({})
