@@ -11,7 +11,7 @@ from test_seed_noise import values
 from analysis.statistics.pair_noise import pair_noise
 from analysis.statistics.picked import Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, learned, seed_noise, upper_spread
-from analysis.statistics.selection import Error
+from analysis.statistics.selection import Error, bound_of_largest
 from search.schema import SEED_SD
 
 # Two retrieval sets. Less their means, the seeds of `a` are -2 -1 0 3 and -1 -2 1 2 on x, -1 1 and 1 -1 on y; `b` is
@@ -130,3 +130,14 @@ def test_a_point_unlike_the_others_is_one_of_the_candidates() -> None:
 def test_more_rivals_than_points_are_as_many() -> None:
     assert picked(rivals=40, tried=3).luck(1.0) == picked(rivals=3, tried=3).luck(1.0)
     assert picked(rivals=3, tried=3).luck(1.0)[0] == pytest.approx(0.0)  # all of them: no choice
+
+
+def test_one_repeat_tells_the_pairs_share_from_the_seeds() -> None:
+    one = SeedNoise(sd=0.5, df=4.0, repeats=1, most=0.7, prior=Prior())
+    assert picked(noise=one).sds(np.array([2.0])) == pytest.approx([np.sqrt(0.25 / 2 + 0.2)])
+
+
+def test_a_search_mean_of_two_seeds_has_half_their_variance() -> None:
+    found = picked(confirmed=False, n=2)
+    error = Error(0.25 / 2, 20.0, 0.2)
+    assert found.below(0.0) == pytest.approx(bound_of_largest(0.025, error.sd, error.freedom, 30))

@@ -92,6 +92,7 @@ def test_a_crossing_is_found_from_either_side() -> None:
     assert _asked(float(norm.sf(-1)))[:2] == [-1.0, 1.0]  # found: no wider bracket
     assert _asked(float(norm.sf(1)))[:3] == [-1.0, 1.0, 0.0]
     assert len(_asked(0.01)) < 70
+    assert _solve(lambda x: -x, -0.5) == 0.5  # where it crosses, and not the next number above
 
 
 def _asked(level: float) -> list[float]:
