@@ -31,7 +31,7 @@ TESTS = {
     "analysis/statistics/seed_noise.py": [NOISE_STEPS, "tests/analysis/test_seed_noise.py"],
     "analysis/statistics/evaluated.py": [STEPS, "tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
     "analysis/statistics/picked.py": [NOISE_STEPS, "tests/analysis/test_verdict.py"],
-    "analysis/statistics/verdict.py": [STEPS, "tests/analysis/test_verdict.py"],
+    "analysis/statistics/verdict.py": [STEPS, NOISE_STEPS, "tests/analysis/test_verdict.py"],
     "analysis/statistics/empirical_bayes.py": [STEPS, "tests/analysis/test_empirical_bayes.py"],
     "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
     "analysis/statistics/pair_noise.py": [NOISE_STEPS, "tests/analysis/test_verdict.py"],

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from test_seed_noise import values
 
+from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import pair_noise
 from analysis.statistics.picked import Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, learned, seed_noise, upper_spread
 from analysis.statistics.selection import Error, bound_of_largest
+from analysis.statistics.verdict import judged
+from analysis.tables.metric import Metric
 from search.schema import SEED_SD
 
 # Two retrieval sets. Less their means, the seeds of `a` are -2 -1 0 3 and -1 -2 1 2 on x, -1 1 and 1 -1 on y; `b` is
@@ -141,3 +144,21 @@ def test_a_search_mean_of_two_seeds_has_half_their_variance() -> None:
     found = picked(confirmed=False, n=2)
     error = Error(0.25 / 2, 20.0, 0.2)
     assert found.below(0.0) == pytest.approx(bound_of_largest(0.025, error.sd, error.freedom, 30))
+
+
+def test_the_pairs_luck_is_learned_from_a_search_mean_over_its_seeds() -> None:
+    """A mean over two seeds varies by .125 through them: .2 / .325 of the pairs' .2 are kept."""
+    _, error, _ = picked(in_search=2.0).against({1: 1.0}, {}, 0.5, 2)
+    assert (error.kept, error.known) == pytest.approx((np.sqrt(0.2 * 0.2 / 0.325), 0.2 * 0.125 / 0.325 + 0.2))
+
+
+@pytest.mark.parametrize(("baseline", "other"), [(0, "r0"), (1, "r2"), (None, "r2")])
+def test_with_whom_the_best_is_compared(baseline: int | None, other: str) -> None:
+    """With the baseline; if that is the best or there is none, with the runner-up."""
+    worth, seen = np.array([0.5, 0.7, 0.6]), []
+    names, flags = np.array(["a", "b", "c"], dtype=object), np.zeros(3, bool)
+    runs = np.array(["r0", "r1", "r2"], dtype=object)
+    pool = Evaluated(names, names, runs, worth, np.ones(3), worth, np.ones(3), ~flags, flags, np.arange(3) == baseline)
+    seeds = SeedValues(names, flags, np.zeros(3, dtype=object), worth)
+    judged(pool, seeds, Metric("s_dev", ("s_dev",)), lambda *points: seen.append(points))
+    assert seen == [("r1", other)]
