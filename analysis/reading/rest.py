@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import ssl
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -25,6 +26,8 @@ PARALLEL = 4  # requests at a time; an MLflow server has four workers unless tol
 HISTORY_RUNS = 100  # the server's limit per request
 HISTORY_ROWS = 25000  # the server's limit; a full answer may be a cut one
 TIMEOUT = 60.0  # seconds without an answer
+BUSY = (429, 500, 502, 503, 504)  # what a loaded server or its proxy says once; MLflow's own client asks again as well
+PAUSES = (0.2, 1.0, 3.0)  # seconds before it is asked again
 
 
 class RestStore:
@@ -155,8 +158,7 @@ class RestStore:
     def _call(self, url: str, body: bytes | None) -> bytes:
         request = urllib.request.Request(url, data=body, headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT, context=self._context) as answer:
-                return bytes(answer.read())
+            return self._answer(request)
         except urllib.error.HTTPError as fault:
             if fault.code in (401, 403):
                 raise InputError(f"{self.uri} refused the credentials (HTTP {fault.code})") from None
@@ -166,6 +168,23 @@ class RestStore:
             raise AnalysisError(
                 f"cannot reach the tracking server {self.uri}: {getattr(fault, 'reason', fault)}"
             ) from None
+
+    def _answer(self, request: urllib.request.Request) -> bytes:
+        """The body. Requests here only read, so one that a loaded server refuses or drops is sent again."""
+        for pause in PAUSES:
+            try:
+                return self._once(request)
+            except urllib.error.HTTPError as fault:
+                if fault.code not in BUSY:
+                    raise
+            except ConnectionResetError:
+                pass
+            time.sleep(pause)
+        return self._once(request)
+
+    def _once(self, request: urllib.request.Request) -> bytes:
+        with urllib.request.urlopen(request, timeout=TIMEOUT, context=self._context) as answer:
+            return bytes(answer.read())
 
 
 def _offset(token: str) -> int | None:

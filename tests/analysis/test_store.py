@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from mlflow import MlflowClient
@@ -126,6 +133,70 @@ def test_server_that_is_not_there_or_not_mlflow(server: str) -> None:
         studies(open_store("http://127.0.0.1:9"))
     with pytest.raises(AnalysisError, match="HTTP 404"):
         studies(open_store(f"{server}/elsewhere"))
+
+
+@pytest.mark.parametrize("trouble", [500, 503, "reset"])
+def test_a_server_that_is_busy_is_asked_again(server: str, monkeypatch: pytest.MonkeyPatch, trouble: int | str) -> None:
+    """A gateway before the real server that does not let every second request through."""
+    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
+    whole = contents(open_store(server))
+    with gateway(server, lambda count: trouble if count % 2 else None) as address:
+        assert contents(open_store(address)) == whole
+
+
+def test_a_server_that_stays_busy_is_told_of(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
+    asked: list[int] = []
+
+    def refused(code: int, _: int) -> int:
+        asked.append(code)
+        return code
+
+    for code, times in ((503, 3), (404, 1)):  # what is not there will not come
+        asked.clear()
+        busy = gateway(server, partial(refused, code))
+        with busy as address, pytest.raises(AnalysisError, match=f"answered HTTP {code}"):
+            studies(open_store(address))
+        assert len(asked) == times
+
+
+@contextmanager
+def gateway(server: str, refuses: Callable[[int], int | str | None]) -> Iterator[str]:
+    """An address that passes requests on, but for those, counted from 1, that are refused or dropped."""
+    counts = itertools.count(1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            trouble = refuses(next(counts))
+            if trouble == "reset":
+                return  # without an answer the connection closes
+            if trouble is not None:
+                self.send_error(int(trouble))
+                return
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+            request = Request(server + self.path, data=body, headers={"Content-Type": "application/json"})
+            try:
+                with urlopen(request) as answer:
+                    status, content = answer.status, answer.read()
+            except HTTPError as fault:
+                status, content = fault.code, fault.read()
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, *args: object) -> None:
+            """Nothing: pytest shows what is printed."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{served.server_address[1]}"
+        finally:
+            served.shutdown()
+            thread.join()
 
 
 def test_credentials_as_mlflow_takes_them() -> None:
