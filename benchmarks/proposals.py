@@ -19,8 +19,9 @@ from benchmarks.curves.tables import space_of
 from search.space import Space, space_from
 from search.space.sections import SAMPLERS
 from search.store.layout import StudyFolder
+from search.study.distributions import distribution, label
 from search.study.optuna_storage import open_storage
-from search.study.samplers import PointSampler, distribution, key, label, random_point
+from search.study.samplers import PointSampler, key, random_point
 
 SIZES = (100, 1000, 5000)
 

@@ -99,8 +99,8 @@ def check_search(
 def suited(search: Search, params: Mapping[str, Param]) -> Search:
     """`sampler: auto` as what it takes: a Gaussian process, TPE where parameters have conditions.
 
-    On recorded curves the Gaussian process ends nearer the best for the same training (docs/performance.md). Optuna's
-    models only those parameters that all points have and draws the others blindly; TPE has a model of each branch.
+    On recorded curves the Gaussian process ends nearer the best for the same training, but not under conditions, where
+    TPE has a model of each branch (docs/performance.md).
     """
     if search.sampler != "auto":
         return search

@@ -24,7 +24,7 @@ from search.space import Space
 from search.store.journal import cut_torn_line
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger
-from search.study.samplers import distribution, label
+from search.study.distributions import distribution, label
 
 
 def open_study(

@@ -6,55 +6,26 @@ undisturbed one would: the stream depends on what is in the study, not on what t
 
 from __future__ import annotations
 
-import copy
 import json
-import statistics
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from search.space import PAPER, Param, Space, paper_point
+from search.study.distributions import distribution, label, value_of
+from search.study.study_as_seen import StudyAsSeen
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
-GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials only
-MOST_SHOWN = 300  # completed points that a Gaussian process is shown
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
-OWN_FAULT = "lesson"  # user attribute of points that failed by their own fault: the failure's kind
-MAXIMIZE = optuna.study.StudyDirection.MAXIMIZE
 Point = dict[str, Any]
-
-
-def distribution(param: Param) -> BaseDistribution:
-    """The parameter as Optuna knows it; list values go by their JSON text."""
-    if param.values is not None:
-        return CategoricalDistribution([label(v) for v in param.values])
-    if param.kind == "int":
-        assert param.low is not None
-        assert param.high is not None
-        return IntDistribution(int(param.low), int(param.high), log=param.log, step=int(param.step or 1))
-    assert param.low is not None
-    assert param.high is not None
-    return FloatDistribution(param.low, param.high, log=param.log, step=param.step)
-
-
-def label(value: Any) -> Any:
-    """A value as Optuna stores it."""
-    return json.dumps(value) if isinstance(value, (list, tuple)) else value
-
-
-def value_of(param: Param, stored: Any) -> Any:
-    """The inverse of `label`, and of what floating point makes of steps."""
-    if param.values is not None:
-        return next(v for v in param.values if label(v) == stored)
-    return param.nearest(stored)
 
 
 def walk(space: Space, draw: Callable[[Param], Any]) -> Point:
@@ -129,9 +100,8 @@ class PointSampler(BaseSampler):
         if self._proposed[0] != trial.number:
             if self._learnt_from is None:
                 self._learnt_from = StudyAsSeen(study.study_name, self._storage, sampler=self)
-                self._learnt_from.waits, self._learnt_from.mean = self._waits, self._mean
-                self._learnt_from.guesses = self._space.search.sampler in GUESSED
-                self._learnt_from.slow = self._space.search.sampler == "gp"
+                self._learnt_from.space, self._learnt_from.waits = self._space, self._waits
+                self._learnt_from.mean = self._mean
             self._proposed = (trial.number, self._propose(self._learnt_from, trial))
         point = self._proposed[1]
         if param_name not in point:  # a half-stored proposal of an earlier life took another branch of the space
@@ -237,112 +207,3 @@ def _draw(param: Param, rng: np.random.Generator) -> Any:
     if param.log:
         return param.nearest(float(np.exp(rng.uniform(np.log(param.low), np.log(param.high)))))
     return float(rng.uniform(param.low, param.high))
-
-
-class StudyAsSeen(optuna.Study):
-    """The study as samplers see it: points that failed by their own fault count as completed with the worst value, and
-    points that wait at a rung as pruned there; points that are to have further seeds as completed at the mean of those
-    they have. To samplers that read completed points only (`GUESSED`), pruned points
-    are completed at the value that they would probably have reached.
-
-    Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
-    what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
-    """
-
-    waits: Callable[[int], bool]  # set by who makes it, as the others
-    mean: Callable[[int], float | None]
-    guesses: bool  # of samplers in `GUESSED`
-    slow: bool  # of a Gaussian process
-
-    def _get_trials(
-        self,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
-        use_cache: bool = False,  # noqa: ARG002
-    ) -> list[FrozenTrial]:
-        # Optuna's cache is emptied by `ask`, which this view never sees: it would show the first look for ever.
-        trials = super()._get_trials(deepcopy, None, use_cache=False)
-        told = (TrialState.COMPLETE, TrialState.PRUNED)
-        values = [t.value for t in trials if t.state in told and t.value is not None]
-        worst = _worst(values, self.direction)
-        seen = [self._as_seen(t, worst) for t in trials]
-        if self.guesses:
-            seen = guessed(seen, self.direction)
-        if self.slow:
-            seen = fewer(seen, self.direction)
-        return seen if states is None else [t for t in seen if t.state in states]
-
-    def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
-        if trial.state == TrialState.FAIL and OWN_FAULT in trial.user_attrs:
-            return _as(trial, TrialState.COMPLETE, worst)
-        if trial.state == TrialState.RUNNING and trial.intermediate_values and self.waits(trial.number):
-            return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
-        if trial.state == TrialState.RUNNING and (mean := self.mean(trial.number)) is not None:
-            return _as(trial, TrialState.COMPLETE, mean)
-        return trial
-
-
-def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
-    """Pruned points as completed at what they would probably have reached: the best so far plus the median further gain
-    of completed points from that rung on, at most the best completed value. Until a point is completed, those that were
-    pruned at the furthest rung stand for completed ones: several workers have tens of points before the first is."""
-    sign = 1.0 if direction == MAXIMIZE else -1.0
-    told = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and t.intermediate_values]
-    reached = [t for t in told if t.state == TrialState.COMPLETE]
-    if told and not reached:
-        furthest = max(max(t.intermediate_values) for t in told)
-        reached = [t for t in told if max(t.intermediate_values) == furthest]
-    completed = [
-        (sign * t.value, {step: sign * v for step, v in t.intermediate_values.items()})
-        for t in reached
-        if t.value is not None
-    ]
-    if not completed:
-        return list(trials)
-    most = max(value for value, _ in completed)
-    gains: dict[int, float] = {}
-
-    def gain(rung: int) -> float:
-        if rung not in gains:
-            found = [
-                value - max(v for step, v in curve.items() if step <= rung)
-                for value, curve in completed
-                if min(curve) <= rung
-            ]
-            gains[rung] = statistics.median(found) if found else 0.0
-        return gains[rung]
-
-    shown = []
-    for trial in trials:
-        if trial.state == TrialState.PRUNED and trial.intermediate_values:
-            best = max(sign * v for v in trial.intermediate_values.values())
-            value = min(most, best + gain(max(trial.intermediate_values)))
-            shown.append(_as(trial, TrialState.COMPLETE, sign * value))
-        else:
-            shown.append(trial)
-    return shown
-
-
-def fewer(trials: list[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
-    """At most `MOST_SHOWN` completed points, half of them the best, half the latest: a Gaussian process takes seconds
-    a proposal beyond."""
-    values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None}
-    if len(values) <= MOST_SHOWN:
-        return trials
-    half = MOST_SHOWN // 2
-    numbers = list(values)
-    best = sorted(numbers[:-half], key=values.__getitem__, reverse=direction == MAXIMIZE)
-    kept = {*best[:half], *numbers[-half:]}
-    return [t for t in trials if t.state != TrialState.COMPLETE or t.number in kept]
-
-
-def _worst(values: Sequence[float], direction: optuna.study.StudyDirection) -> float:
-    if not values:
-        return 0.0  # Spearman: no relation
-    return min(values) if direction == MAXIMIZE else max(values)
-
-
-def _as(trial: FrozenTrial, state: TrialState, value: float) -> FrozenTrial:
-    shown = copy.copy(trial)
-    shown.state, shown.value = state, value
-    return shown

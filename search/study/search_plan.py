@@ -19,12 +19,14 @@ from search.space import Space, paper_point
 from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
+from search.study.distributions import distribution, value_of
 from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
 from search.study.promotion import Promotion
 from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
-from search.study.samplers import OWN_FAULT, Point, PointSampler, distribution, first_remembered, key, value_of
+from search.study.samplers import Point, PointSampler, first_remembered, key
 from search.study.seeds import ENDLESS, Seeds
+from search.study.study_as_seen import OWN_FAULT
 from trainables.contract.spec import Evaluation, Verdict
 
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like

@@ -16,19 +16,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space.params import Param
 from search.store.ledger import Trial
-from search.study.samplers import (
-    OWN_FAULT,
-    PointSampler,
-    StudyAsSeen,
-    _draw,
-    distribution,
-    fewer,
-    guessed,
-    key,
-    make_sampler,
-    random_point,
-    value_of,
-)
+from search.study.distributions import distribution, value_of, whole
+from search.study.samplers import PointSampler, _draw, key, make_sampler, random_point
+from search.study.study_as_seen import OWN_FAULT, StudyAsSeen, fewer, guessed
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -106,7 +96,7 @@ def test_only_a_gaussian_process_is_spared_points(
     sampler: str, bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()
-    monkeypatch.setattr("search.study.samplers.fewer", lambda trials, _: calls.append(len(trials)) or trials)
+    monkeypatch.setattr("search.study.study_as_seen.fewer", lambda trials, _: calls.append(len(trials)) or trials)
     World(make_space({"sampler": sampler, "trials": 3}), tmp_path).life()
     assert bool(calls) == bounded
 
@@ -154,8 +144,51 @@ def test_a_gaussian_process_learns_from_pruned_points(tmp_path: Path, monkeypatc
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     shown = regret("shown")
-    monkeypatch.setattr("search.study.samplers.GUESSED", ())
+    monkeypatch.setattr("search.study.study_as_seen.GUESSED", ())
     assert shown >= regret("hidden") - 0.002
+
+
+def test_a_gaussian_process_knows_parameters_under_conditions(tmp_path: Path) -> None:
+    """Optuna's models only those that all points have, and draws the others blindly."""
+    space = make_space(
+        {"sampler": "gp", "trials": 30, "baseline": "none"},
+        params={
+            "batch_size": {"choice": [16, 64]},
+            "temperature": {"float": [0.02, 0.2], "log": True, "when": {"batch_size": [64]}},
+        },
+    )
+
+    def value(trial: Trial, k: int) -> float:  # noqa: ARG001
+        if trial.point["batch_size"] == 16:
+            return 0.2
+        return 0.8 - float(np.log(trial.point["temperature"] / 0.03) ** 2) / 4
+
+    ledger = World(space, tmp_path, value=value).life(concurrency=1).ledger
+    late = [r.trial.point for r in ledger.trials.values() if r.trial.number >= 20]
+    near = [point for point in late if abs(np.log(point.get("temperature", 1) / 0.03)) < 0.35]
+    assert len(near) >= 7  # three of ten by chance
+
+
+def test_a_point_is_whole_to_a_gaussian_process() -> None:
+    params = make_space(
+        params={
+            "batch_size": {"choice": [16, 64]},
+            "dropout": {"float": [0.1, 0.3], "step": 0.1, "when": {"batch_size": [64]}},
+            "temperature": {"float": [0.02, 0.2], "log": True, "when": {"batch_size": [64]}},
+            "pooling": {"choice": ["cls", "avg"], "when": {"batch_size": [64]}},
+        }
+    ).params
+    active = create_trial(
+        value=0.5, params={"batch_size": 16}, distributions={"batch_size": distribution(params["batch_size"])}
+    )
+    shown = whole(active, params)
+    assert shown.params == {
+        "batch_size": 16, "dropout": 0.2, "temperature": pytest.approx(0.2 * 0.1**0.5), "pooling": "cls",
+    }  # fmt: skip
+    assert shown.distributions == {name: distribution(param) for name, param in params.items()}
+    assert active.params == {"batch_size": 16}, "what the storage has stays"
+    assert whole(shown, params) is shown
+    assert whole(create_trial(state=TrialState.FAIL), params).params == {}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +241,7 @@ def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float)
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction=direction)
     view = StudyAsSeen(study.study_name, storage)
-    view.waits, view.mean, view.guesses, view.slow = (4).__eq__, {5: 0.55}.get, False, False
+    view.space, view.waits, view.mean = make_space({"sampler": "tpe"}), (4).__eq__, {5: 0.55}.get
     own = create_trial(state=TrialState.FAIL, user_attrs={OWN_FAULT: "oom"})
     study.add_trial(own)
     assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.COMPLETE, 0.0)]  # nothing is known yet
