@@ -22,7 +22,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, alone (while no other
 #          trial of the study runs; not in older journals)
 # eval     id, and the fields of Evaluation
-# rung     a trial has reached a rung: id, level, value (its best so far), go (false: it is to pause there)
+# rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there)
 # pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
 #          best, best_at, examples, seconds so far
 # end      id, and the fields of Outcome

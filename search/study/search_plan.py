@@ -129,8 +129,9 @@ class SearchPlan:
         if early or level < 0 or (evaluation.planned and evaluation.examples >= evaluation.planned):
             return "go"
         if level > max(record.rungs, default=-1):
-            go = bool(trial.baseline) or self._promotion.goes_on(record, level, evaluation.best)
-            self._note("rung", id=trial.id, level=level, value=evaluation.best, go=go)
+            # what it shows here, not its best so far: the luck of an earlier evaluation is not taken along
+            go = bool(trial.baseline) or self._promotion.goes_on(record, level, evaluation.value)
+            self._note("rung", id=trial.id, level=level, value=evaluation.value, go=go)
         return "go" if record.waiting is None else "pause"
 
     def _leader(self) -> Trial | None:

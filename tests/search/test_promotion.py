@@ -84,6 +84,26 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
             ledger.apply({"e": "again", "t": 0, "id": promoted.trial.id})
 
 
+def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
+    """Not its best so far: a lucky evaluation between two rungs carried it over the next one."""
+
+    def value(trial: Trial, k: int) -> float:
+        return curve(trial, k) + (0.3 if k == 2 else 0.0)
+
+    world = World(asha_space(), tmp_path, value=value)
+    world.life(concurrency=1)
+    shown: dict[str, float] = {}
+    judged = 0
+    for event in read(world.folder.journal):
+        if event["e"] == "eval":
+            shown[event["id"]] = event["value"]
+            lucky = event["best"] > event["value"]
+        elif event["e"] == "rung":
+            assert event["value"] == shown[event["id"]]
+            judged += lucky
+    assert judged  # rungs after the lucky evaluation
+
+
 @pytest.mark.parametrize("trials", [1, 2, 4])
 def test_a_few_points_are_enough_to_complete_one(trials: int, tmp_path: Path) -> None:
     """Fewer than `reduction` points promote nobody: the leader goes to its end."""
