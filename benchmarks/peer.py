@@ -1,212 +1,212 @@
 """(a) A whole search against what people would pick instead: sentence-transformers' `hyperparameter_search` (Optuna).
 
-Both sides are processes of their own, start to exit: the same encoder folder, the same 8,192 sentences (STS-B train and
-Wikipedia), unsupervised SimCSE at batch 64 for 128 steps, four evaluations on STS-B dev, the same eight learning rates,
-all cores, alternated A B A B. (b) is our side with pruning and `SEEDS` seeds a point, as the papers have them, timed
-to the moment the tracking store holds the peer's best score (never, where the search ends without it): which side's
-one seed is the luckier one is a coin's toss, more draws of the best rates are not. Run k has seed k on both sides (in
-(b) also the next ones), since the seed alone moves the best score by a point. The encoder is the first layer of
-all-MiniLM-L6-v2 under mean pooling, which gains some seven points: a random encoder, or one that knows only masked
-words, loses by SimCSE, so that its best score would be its first.
+Both sides are processes of their own, start to exit: the same encoder folder, the same sentences and learning rates,
+batches of 64, four evaluations a trial on the whole sentences of STS-B dev, all cores, alternated A B A B.
+
+`auto` is each side as it comes: 8,192 sentences (STS-B train and Wikipedia), eight rates; ours takes bf16 where the
+machine multiplies it and the peer float32, and the peer keeps Optuna's default pruner, which may end some of its last
+three trials: `peer steps` says what it trained. (b) is our side of it with pruning and `SEEDS` seeds a point, as the
+papers have them, timed to the moment the tracking store holds the peer's best score (never, where the search ends
+without it): which side's one seed is the luckier one is a coin's toss, more draws of the best rates are not. The other
+settings (`peer_settings`) are a quarter of it in steps, so that our start weighs more, prune on neither side, and take
+one precision on both: `fp32`, `bf16`; `short` and `long` sentences; `supervised`, NLI triplets with a hard negative.
+`PEER="settings=fp32+bf16"` narrows; `examples=512;rates=2` in it makes a trial run, whose figures say nothing.
+
+Run k has seed k on both sides (in (b) also the next ones), since the seed alone moves the best score by a point. The
+encoder is the first layer of all-MiniLM-L6-v2 under mean pooling, which gains some seven points: a random encoder, or
+one that knows only masked words, loses by SimCSE, so that its best score would be its first.
+
+Ratios are run by run: median, least and most. Share of the matmul rate: a side's own operations in training and
+evaluation, padding where it computes it, over its whole wall time, its start included, as a share of what the machine
+multiplies just before in that precision on all cores. Only a quiet machine tells: the peer's threads wait for each
+other in every operator, so that other work costs it more than ours, whose trials have a core each. A matmul rate below
+that of other runs gives such work away.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import sqlite3
+import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inputs import SENTENCES, data_folder, first_layers, write_sentences
+import numpy as np
+from numpy.typing import NDArray
 
-RATES = [1e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4]
-BATCH, EVALUATIONS = 64, 4
-STEPS = SENTENCES // BATCH
+from benchmarks.inputs import first_layers
+from benchmarks.peer_settings import BATCH, EVALUATIONS, MAX_LENGTH, Setting, wanted
+from benchmarks.peer_sides import Result, dev_pairs, timed_ours, timed_peer
+
 PRUNER, SEEDS = "successive_halving", 5
-
-SPACE = """
-name: peer
-method: simcse
-encoder: {encoder}
-data: {{train: {sentences}, dev: [stsb], language: en}}
-metric: {{name: stsb_dev, mode: max}}
-params:
-  learning_rate: {{grid: {rates}}}
-  batch_size: {batch}
-  pooling: avg
-  head: none
-search: {{sampler: grid, seed: {seed}, repeats: {repeats}, baseline: none}}
-pruner: {{kind: {pruner}}}
-resources: {{cpus: 1}}
-train: {{max_examples: {examples}, eval_examples: {eval_examples}}}
-"""
-
-
-def peer_search(encoder: str, sentences: str, seed: int, out: str) -> None:
-    """The peer's documented recipe, in this process; writes its best dev score."""
-    import optuna
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-        losses,
-        models,
-    )
-    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
-
-    lines = Path(sentences).read_text(encoding="utf-8").splitlines()
-    rows = [r.split("\t") for r in (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    evaluator = EmbeddingSimilarityEvaluator(
-        [r[0] for r in rows],
-        [r[1] for r in rows],
-        [float(r[2]) for r in rows],
-        name="stsb_dev",
-        show_progress_bar=False,
-    )
-    best = []
-
-    def model(trial: Any) -> SentenceTransformer:
-        del trial
-        transformer = models.Transformer(encoder, max_seq_length=32)
-        pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="mean")
-        return SentenceTransformer(modules=[transformer, pooling], device="cpu")
-
-    def objective(metrics: dict[str, float]) -> float:
-        best.append(metrics["eval_stsb_dev_spearman_cosine"])
-        return best[-1]
-
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments = SentenceTransformerTrainingArguments(
-            output_dir=scratch,
-            per_device_train_batch_size=BATCH,
-            max_steps=STEPS,
-            eval_strategy="steps",
-            eval_steps=STEPS // EVALUATIONS,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            warmup_steps=0,
-            use_cpu=True,
-            seed=seed,
-        )
-        trainer = SentenceTransformerTrainer(
-            model=None,
-            model_init=model,
-            args=arguments,
-            train_dataset=Dataset.from_dict({"anchor": lines, "positive": lines}),
-            loss=lambda m: losses.MultipleNegativesRankingLoss(m, scale=20.0),
-            evaluator=evaluator,
-        )
-        trainer.hyperparameter_search(
-            hp_space=lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", RATES)},
-            compute_objective=objective,
-            n_trials=len(RATES),
-            direction="maximize",
-            backend="optuna",
-            sampler=optuna.samplers.GridSampler({"learning_rate": RATES}, seed=seed),
-        )
-        scores = [
-            h["eval_stsb_dev_spearman_cosine"]
-            for h in trainer.state.log_history
-            if "eval_stsb_dev_spearman_cosine" in h
-        ]
-    Path(out).write_text(json.dumps({"best": max(best + scores)}))
-
-
-def timed_peer(encoder: Path, sentences: Path, seed: int, scratch: Path) -> dict[str, float]:
-    """One run of the peer as a process: wall seconds and best dev score."""
-    out = scratch / "peer.json"
-    arguments = str(encoder), str(sentences), seed, str(out)
-    code = f"from benchmarks.peer import peer_search; peer_search(*{arguments!r})"
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    return {"seconds": time.perf_counter() - started, "best": json.loads(out.read_text())["best"]}
-
-
-def timed_ours(
-    encoder: Path, sentences: Path, seed: int, scratch: Path, pruner: str, repeats: int, target: float = math.inf
-) -> dict[str, float]:
-    """One run of `search run` as a process: wall seconds of the whole and until MLflow has the target, best score."""
-    storage = Path(tempfile.mkdtemp(dir=scratch))
-    space = storage / "peer.yaml"
-    space.write_text(
-        SPACE.format(
-            encoder=encoder,
-            sentences=sentences,
-            rates=RATES,
-            seed=seed,
-            batch=BATCH,
-            pruner=pruner,
-            repeats=repeats,
-            examples=BATCH * STEPS,
-            eval_examples=BATCH * STEPS // EVALUATIONS,
-        )
-    )
-    command = [str(Path(sys.executable).with_name("search")), "run", str(space), "--storage", str(storage)]
-    started = time.perf_counter()
-    reached = math.inf
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    running = True
-    while running:
-        running = process.poll() is None  # what is in the store after the end counts too
-        if _best(storage) >= target:
-            reached = min(reached, time.perf_counter() - started)
-        time.sleep(0.1)
-    seconds = time.perf_counter() - started
-    if process.returncode:
-        raise SystemExit(f"search run failed with exit code {process.returncode}")
-    return {"seconds": seconds, "best": _best(storage), "reached": reached}
-
-
-def _best(storage: Path) -> float:
-    """The best dev score in the tracking store so far, -inf while there is none."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{storage / 'mlflow.db'}?mode=ro", uri=True)) as store:
-            row = store.execute("select max(value) from metrics where key = 'stsb_dev' and is_nan = 0").fetchone()
-    except sqlite3.OperationalError:  # not made yet, or being written
-        return float("-inf")
-    return float("-inf") if row[0] is None else float(row[0])
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+Lengths = NDArray[np.int64]
+Race = dict[str, Result]  # side -> what a run of it gave
 
 
 def run(runs: int) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    settings = wanted(os.environ.get("PEER", ""))
+    taken: dict[str, list[Race]] = {setting.name: [] for setting in settings}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        encoder, sentences = first_layers(scratch / "encoder", 1), write_sentences(scratch / "sentences.txt")
-        theirs: list[dict[str, float]] = []
-        ours: list[dict[str, float]] = []
-        pruned: list[dict[str, float]] = []
+        encoder = first_layers(scratch / "encoder", 1)
+        config, auto = AutoConfig.from_pretrained(encoder), precision_of_auto(encoder)
+        texts = {setting.name: setting.write(scratch) for setting in settings}
+        work = {s.name: our_operations(config, s, encoder, texts[s.name]) for s in settings}
         for seed in range(runs):
-            theirs.append(timed_peer(encoder, sentences, seed, scratch))
-            ours.append(timed_ours(encoder, sentences, seed, scratch, "none", 1))
-            pruned.append(timed_ours(encoder, sentences, seed, scratch, PRUNER, SEEDS, theirs[-1]["best"]))
-            print(f"run {seed}: {theirs[-1]} {ours[-1]} {pruned[-1]}", file=sys.stderr)
-    sides = {
-        "sentence-transformers": (theirs, "seconds"),
-        "ours": (ours, "seconds"),
-        f"ours, pruned, {SEEDS} seeds": (pruned, "seconds"),
-        f"ours, pruned, {SEEDS} seeds, to the peer's best": (pruned, "reached"),
+            for setting in settings:
+                rates = matmul_rates(setting, auto)
+                given = setting, encoder, texts[setting.name], seed, scratch
+                theirs, ours = counted(config, setting, timed_peer(*given)), timed_ours(*given)
+                race = {
+                    "peer": with_share(theirs, theirs["operations"], rates["peer"]),
+                    "ours": with_share(ours, work[setting.name], rates["ours"]),
+                }
+                if setting.name == "auto":
+                    race["pruned"] = timed_ours(*given, PRUNER, SEEDS, theirs["best"])
+                taken[setting.name].append(race)
+                print(f"{setting.name}, run {seed}: {race}", file=sys.stderr, flush=True)
+    return {
+        "rows": [row for setting in settings for row in rows(setting, auto, taken[setting.name])],
+        "taken": {
+            name: [{side: {k: finite(v) for k, v in result.items()} for side, result in r.items()} for r in races]
+            for name, races in taken.items()
+        },
     }
-    rows = [
-        {
-            "side": side,
-            "seconds": finite(statistics.median(r[which] for r in results)),
-            "ratio": finite(statistics.median(a[which] / b["seconds"] for a, b in zip(results, theirs, strict=True))),
-            "reached": f"{sum(math.isfinite(r[which]) for r in results)} of {runs}",
-            "best stsb_dev": statistics.median(r["best"] for r in results),
-        }
-        for side, (results, which) in sides.items()
-    ]
-    taken = {"theirs": theirs, "ours": ours, "pruned": pruned}
-    return {"rows": rows, **{side: [{k: finite(v) for k, v in r.items()} for r in rs] for side, rs in taken.items()}}
+
+
+def precision_of_auto(encoder: Path) -> str:
+    """What our side's `auto` is on this machine."""
+    import torch
+    from transformers import BertModel
+
+    from trainables.training.precision import in_bf16
+
+    return "bf16" if in_bf16("auto", BertModel.from_pretrained(encoder), torch.device("cpu")) else "fp32"
+
+
+def precisions(setting: Setting, auto: str) -> dict[str, str]:
+    """Of each side. auto: what `auto` is here."""
+    return {"peer": setting.peer, "ours": auto if setting.ours == "auto" else setting.ours}
+
+
+def matmul_rates(setting: Setting, auto: str) -> dict[str, float]:
+    """Operations per second of large products on all cores now, in the precision of each side."""
+    import torch
+
+    from benchmarks.operations import matmul_rate
+    from trainables.data.parallel import cores
+
+    torch.set_num_threads(cores())
+    own = precisions(setting, auto)
+    found = {p: matmul_rate("cpu", getattr(torch, DTYPES[p])) for p in dict.fromkeys(own.values())}
+    return {side: found[precision] for side, precision in own.items()}
+
+
+def forward_operations(config: Any, lengths: Lengths) -> float:
+    """Of encoding sentences of these lengths (n,) once.
+
+    `step_operations` of one example: two sentences forward and, twice that, backward, and so their similarity.
+    """
+    from benchmarks.operations import step_operations
+
+    step = step_operations(config, lengths, batch=1, last_first_only=False)
+    return float(len(lengths) / 2 * (step / 3 - 2 * config.hidden_size))
+
+
+def search_operations(config: Any, columns: int, trained: Lengths, evaluated: Lengths) -> float:
+    """Of a side's whole search, from the lengths of all sentences as it encodes them, padding included if it pads.
+
+    Args:
+        columns: texts of an example; all but the first are what every first one of a batch is compared with.
+        trained: encoded for a step, (n,) in all steps of all trials. evaluated: (m,) in all evaluations.
+    """
+    similarities = len(trained) / columns * BATCH * (columns - 1)
+    training = forward_operations(config, trained) + 2 * similarities * config.hidden_size
+    return float(3 * training + forward_operations(config, evaluated))
+
+
+def our_operations(config: Any, setting: Setting, encoder: Path, texts: Path) -> float:
+    """Every trial takes every example once; an evaluation takes every distinct sentence once. Nothing is padded."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    sentences = [text for example in setting.read(texts) for text in example]
+    trained = tokenizer(sentences, truncation=True, max_length=MAX_LENGTH)["input_ids"]
+    evaluated = {tuple(ids) for ids in tokenizer([text for pair in dev_pairs() for text in pair[:2]])["input_ids"]}
+    trial = search_operations(
+        config, setting.columns, lengths_of(trained), np.tile(lengths_of(list(evaluated)), EVALUATIONS)
+    )
+    return len(setting.rates) * trial
+
+
+def lengths_of(sequences: Sequence[Sequence[int]]) -> Lengths:
+    return np.array([len(ids) for ids in sequences])
+
+
+def counted(config: Any, setting: Setting, result: Result) -> Result:
+    """Of a run of the peer: what it has encoded, as it padded it, in operations, and its steps in all trials."""
+    trained, evaluated = (spread(result[kind]) for kind in ("trained", "evaluated"))
+    return {
+        "seconds": result["seconds"],
+        "best": result["best"],
+        "steps": len(trained) / setting.columns / BATCH,
+        "operations": search_operations(config, setting.columns, trained, evaluated),
+    }
+
+
+def with_share(result: Result, operations: float, rate: float) -> Result:
+    """Operations over the whole wall time, as a share of what the machine multiplies."""
+    return result | {"operations": operations, "rate": rate, "share": operations / result["seconds"] / rate}
+
+
+def spread(sentences: Mapping[str, int]) -> Lengths:
+    """(n,) lengths, from how many sentences there are of each."""
+    return np.repeat([int(length) for length in sentences], list(sentences.values()))
+
+
+def rows(setting: Setting, auto: str, races: list[Race]) -> list[dict[str, Any]]:
+    """Of a setting: our search against the peer's, and in (b) the pruned one and its way to the peer's best."""
+    found = [row(setting.name, races, "ours", "seconds")]
+    if "pruned" in races[0]:
+        name = f"{setting.name}, ours pruned, {SEEDS} seeds"
+        found.append(row(name, races, "pruned", "seconds"))
+        found.append(row(f"{name}, to the peer's best", races, "pruned", "reached"))
+    steps = statistics.median(race["peer"]["steps"] for race in races)
+    rates = (statistics.median(race[side]["rate"] for race in races) / 1e9 for side in ("peer", "ours"))
+    alike = {
+        "precision": ", ".join(precisions(setting, auto).values()),
+        "matmul Gflop/s": ", ".join(f"{rate:.4g}" for rate in rates),
+        "peer steps": f"{steps:g} of {setting.steps * len(setting.rates)}",
+    }
+    return [each | alike for each in found]
+
+
+def row(name: str, races: list[Race], side: str, which: str) -> dict[str, Any]:
+    """Medians over the runs; `reached`: runs in which there is such a moment. None: never, or not counted."""
+
+    def median(who: str, what: str) -> float | None:
+        return finite(statistics.median(race[who][what] for race in races)) if what in races[0][who] else None
+
+    ratios = [race[side][which] / race["peer"]["seconds"] for race in races]
+    return {
+        "setting": name,
+        "peer s": median("peer", "seconds"),
+        "ours s": median(side, which),
+        "ratio": finite(statistics.median(ratios)),
+        "least": finite(min(ratios)),
+        "most": finite(max(ratios)),
+        "reached": f"{sum(math.isfinite(race[side][which]) for race in races)} of {len(races)}",
+        "peer best": median("peer", "best"),
+        "ours best": median(side, "best"),
+        "peer share": median("peer", "share"),
+        "ours share": median(side, "share"),
+    }
 
 
 def finite(value: float) -> float | None:
