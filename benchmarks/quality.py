@@ -2,8 +2,8 @@
 
 Every search plays `--runs` times on every table with 1, 4 and 16 workers; after 5, 10, 20 and 40 whole trials' training
 the true value of the point that it would return is held against the best there is. `QUALITY="key=value;..."`
-narrows: `tables=simcse+edacse;workers=1+4;searches=ours+random`. `seed_sd=0.79` (points) is by how much a seed moves a
-trial in tables of one seed.
+narrows: `tables=simcse+edacse;workers=1+4;budgets=10+20;searches=ours+random`. `seed_sd=0.79` (points) is by how much a
+seed moves a trial in tables of one seed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
 }
 
 
-def regrets(surrogate: Surrogate, played: Played) -> list[float]:
+def regrets(surrogate: Surrogate, played: Played, budgets: Sequence[int] = BUDGETS) -> list[float]:
     """Points of Spearman between the best true value and the returned point's, after each budget."""
-    return [100 * (surrogate.optimum - surrogate.true_value(played.at(budget))) for budget in BUDGETS]
+    return [100 * (surrogate.optimum - surrogate.true_value(played.at(budget))) for budget in budgets]
 
 
 def until_near(surrogate: Surrogate, played: Played) -> float:
@@ -106,6 +106,7 @@ def run(runs: int) -> dict[str, Any]:
     wanted = dict(part.split("=") for part in os.environ.get("QUALITY", "").split(";") if part)
     tables = wanted.get("tables", "+".join(recorded())).split("+")
     workers = [int(n) for n in wanted.get("workers", "+".join(map(str, WORKERS))).split("+")]
+    budgets = [int(n) for n in wanted.get("budgets", "+".join(map(str, BUDGETS))).split("+")]
     names = [name for name in SEARCHES if any(part in name for part in wanted.get("searches", "").split("+"))]
     if importlib.util.find_spec("syne_tune") is None:
         print("syne tune is not installed, its rows are left out (benchmarks/curves/peers.py)", file=sys.stderr)
@@ -116,23 +117,25 @@ def run(runs: int) -> dict[str, Any]:
         sheets[table] = summary(surrogate)
         for count in workers:
             for name in names:
-                rows.append(_row(surrogate, table, count, name, runs))
+                rows.append(_row(surrogate, table, count, name, runs, budgets))
                 print(rows[-1], file=sys.stderr, flush=True)
     return {"rows": rows, "tables": sheets}
 
 
-def _row(surrogate: Surrogate, table: str, workers: int, name: str, runs: int) -> dict[str, Any]:
+def _row(
+    surrogate: Surrogate, table: str, workers: int, name: str, runs: int, budgets: Sequence[int]
+) -> dict[str, Any]:
     began, found, near, trials = time.process_time(), [], [], []
     with tempfile.TemporaryDirectory() as root:
         for seed in range(runs):
             played = play(
-                surrogate, partial(SEARCHES[name], surrogate, seed, workers, Path(root)), workers, max(BUDGETS)
+                surrogate, partial(SEARCHES[name], surrogate, seed, workers, Path(root)), workers, max(budgets)
             )
-            found.append(regrets(surrogate, played))
+            found.append(regrets(surrogate, played, budgets))
             near.append(until_near(surrogate, played))
             trials.append(played.trials)
     row: dict[str, Any] = {"table": table, "workers": workers, "search": name, "runs": runs}
-    for budget, values in zip(BUDGETS, np.array(found).T, strict=True):
+    for budget, values in zip(budgets, np.array(found).T, strict=True):
         error = float(values.std(ddof=1) / np.sqrt(runs)) if runs > 1 else float("nan")
         row |= {f"regret at {budget}": round(float(values.mean()), 3), f"se {budget}": round(error, 3)}
     row |= {"until near": round(float(np.mean(near)), 2), "trials": round(float(np.mean(trials)), 1)}

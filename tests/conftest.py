@@ -59,7 +59,8 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
     limit = float(os.environ.get("SLOW_SECONDS", "inf"))
     late = time.monotonic() - BEGAN > limit
     if item.get_closest_marker("slow") and late and not MADE.intersection(item.fixturenames):
-        pytest.skip(f"no time left for {item.name}: slow tests begin within {limit:g} s")
+        # by the test's own name without its case, so that `-rs` folds a file's cases into one line
+        pytest.skip(f"no time left for {item.originalname}: slow tests begin within {limit:g} s")
 
 
 @pytest.fixture(scope="session", autouse=True)

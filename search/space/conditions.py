@@ -124,7 +124,7 @@ def check_combinations(space: Space, where: Callable[[str], Where], problems: Pr
     conflicts, base = declared(space.method).config.conflicts, space.base
     seen = set()
     for point in _combinations(space):
-        for key, message in conflicts(base | point):
+        for key, message in conflicts({**base, **point}):
             if (key, message) not in seen:
                 seen.add((key, message))
                 problems.add(where(key), f"params.{key}", message)

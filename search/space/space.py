@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -60,14 +61,14 @@ class Space:
     script: Plugin | None = None
     source: str = ""
 
-    @property
-    def base(self) -> dict[str, Any]:
+    @cached_property
+    def base(self) -> Mapping[str, Any]:
         """Every hyperparameter's value where nothing is searched: default, then preset, then constant."""
         return declared(self.method).values(self.preset) | dict(self.constants)
 
     def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """All hyperparameters of a trial at this point, in the order of the method's configuration."""
-        return self.base | dict(point)
+        return {**self.base, **point}
 
     def active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a parameter exists at this point, given what its conditions name.
