@@ -71,6 +71,7 @@ SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
     "ours: random, asha": ours("random", "asha"),
     "ours: tpe, none, 3 seeds": ours("tpe", "none", repeats=3),
     "ours: tpe, asha, 3 seeds": ours("tpe", "asha", repeats=3),
+    "ours: gp, asha, 3 seeds": ours("gp", "asha", repeats=3),
     "ours: gp, none, 3 seeds": ours("gp", "none", repeats=3),
     "ours: tpe, asha, memory": with_memory,
     "optuna: tpe, none": peer(Optuna, "tpe", "none"),

@@ -25,6 +25,7 @@ from search.study.study_as_seen import StudyAsSeen
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
+EVENLY = 3  # 1 in this many proposals that would be learnt from paused trials is drawn evenly: see `_ask`
 Point = dict[str, Any]
 
 
@@ -125,8 +126,15 @@ class PointSampler(BaseSampler):
         return self._unseen(number)
 
     def _ask(self, study: optuna.Study, trial: FrozenTrial, attempt: int) -> Point:
+        """A point that the sampler draws, or now and then an even draw.
+
+        Where trials pause, most of what a sampler learns from are first rungs, and what leads there is not what leads
+        at the end: it would follow them ever further. 1 in 3 even draws keep the rungs in touch with the rest of the
+        space, as in BOHB (Falkner et al. 2018, arXiv:1807.01774, rho = 1/3).
+        """
         space = self._space
-        if space.search.sampler == "random":
+        learnt = space.search.sampler in ("tpe", "gp") and space.pruner.kind == "asha"
+        if space.search.sampler == "random" or (learnt and trial.number % EVENLY == 0):
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
             return random_point(space, rng)
         (seed,) = np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1).tolist()

@@ -301,6 +301,24 @@ def test_after_twenty_repetitions_an_unseen_point_is_drawn(monkeypatch: pytest.M
     assert fresh == random_point(endless, np.random.default_rng([3, 7, 21]))
 
 
+@pytest.mark.parametrize(
+    ("sampler", "pruner", "evenly"),
+    [("tpe", "asha", [3, 6, 9]), ("gp", "asha", [3, 6, 9]), ("tpe", "median", []), ("qmc", "asha", [])],
+)
+def test_where_trials_pause_one_proposal_in_three_is_an_even_draw(
+    sampler: str, pruner: str, evenly: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What leads at the first rung is not what leads at the end: a sampler followed it for ever."""
+    monkeypatch.setattr(optuna.samplers.TPESampler, "sample_relative", lambda *_: {"learning_rate": 1e-5})
+    monkeypatch.setattr(optuna.samplers.GPSampler, "sample_relative", lambda *_: {"learning_rate": 1e-5})
+    params = {"learning_rate": {"float": [1e-5, 1e-3], "log": True}, "dropout": {"float": [0.0, 0.5]}}
+    space = make_space({"sampler": sampler, "trials": 12, "seed": 7}, params=params, pruner={"kind": pruner})
+    ledger = World(space, tmp_path).life(concurrency=1).ledger
+    drawn = [r.trial.number for r in ledger.trials.values()
+             if r.trial.point == random_point(space, np.random.default_rng([7, r.trial.number, 0]))]  # fmt: skip
+    assert drawn == evenly
+
+
 def test_equal_points_have_equal_keys() -> None:
     assert key({"a": 1, "b": [2]}) == key({"b": (2,), "a": 1}) != key({"a": 1, "b": 2})
 
