@@ -32,6 +32,7 @@ NAMES = {
     "sda": "(g) SDA parse and augment rate, first and second time",
     "real": "every method through `search run` on real sets, against the untrained encoder",
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
+    "defaults": "a real search by the shipped default against the one before it, at the same training",
     "confirming": "trials that a confirmation spends and the error it leaves, adaptive against fixed, simulated",
     "proposals": "CPU seconds of a proposal per sampler, at 100, 1,000 and 5,000 points",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
