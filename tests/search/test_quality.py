@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import defaults
 from benchmarks.curves import record
 from benchmarks.curves.peers import Optuna, Random
 from benchmarks.curves.play import Ours, Played, Searcher, play
 from benchmarks.curves.surrogate import Surrogate, Table, load_table
-from benchmarks.curves.tables import HERE, TABLES, points, space_of
+from benchmarks.curves.tables import HERE, TABLES, Inputs, points, space_of
+from benchmarks.defaults import SIDES
 from search.space import Space, space_from
 
 EVALUATIONS, RUNG = 9, 100
@@ -126,3 +128,13 @@ def test_a_table_holds_what_its_sheet_says(table: str) -> None:
     assert loaded.evaluations >= 12
     assert all(point in drawn for point in loaded.points)
     assert np.isfinite(loaded.curves).all()
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_both_sides_of_the_real_search_are_spaces_of_one_budget(side: str) -> None:
+    inputs = Inputs("builtin:tiny", "sentences.txt", "selecting_dev.tsv", "held_out_dev.tsv", {})
+    made = space_from(defaults.space_of(side, inputs, 4))
+    assert made.params.keys() == space_of("simcse").params.keys()
+    assert (made.search.budget, made.search.seed, made.search.baseline) == (20, 4, "paper")
+    kinds = {"tpe, hyperband (before)": ("tpe", "hyperband", 1), "auto, asha, 3 seeds (shipped)": ("gp", "asha", 3)}
+    assert (made.search.sampler, made.pruner.kind, made.search.repeats) == kinds[side]
