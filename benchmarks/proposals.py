@@ -45,7 +45,7 @@ def seconds(sampler: str, size: int, runs: int) -> float:
     space, rng, seen = space_from(plain), np.random.default_rng(0), set[str]()
     with tempfile.TemporaryDirectory() as root:
         storage = open_storage(StudyFolder(root, "study"))
-        proposer = PointSampler(space, seen, storage, lambda number: False, lambda number: None)  # noqa: ARG005
+        proposer = PointSampler(space, seen, storage, lambda number: None)  # noqa: ARG005
         study = optuna.create_study(storage=storage, study_name="study", direction="maximize", sampler=proposer)
         for _ in range(size):
             point = random_point(space, rng)

@@ -96,15 +96,10 @@ def check_search(
         problems.add(where("points"), "points", f"listed points need sampler grid, got {search.sampler}")
 
 
-def suited(search: Search, params: Mapping[str, Param]) -> Search:
-    """`sampler: auto` as what it takes: a Gaussian process, TPE where parameters have conditions.
-
-    On recorded curves the Gaussian process ends nearer the best for the same training, but not under conditions, where
-    TPE has a model of each branch (docs/performance.md).
-    """
-    if search.sampler != "auto":
-        return search
-    return replace(search, sampler="tpe" if any(param.when for param in params.values()) else "gp")
+def suited(search: Search) -> Search:
+    """`sampler: auto` as what it takes: a Gaussian process, which on recorded curves ends nearer the best for the same
+    training (docs/performance.md)."""
+    return replace(search, sampler="gp") if search.sampler == "auto" else search
 
 
 def check_size(space: Space, where: Callable[[str], Where], problems: Problems) -> None:

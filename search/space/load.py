@@ -190,7 +190,7 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     assert metric is not None
     space = Space(
         name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
-        constants=constants, rows=rows, search=suited(search, params), pruner=pruner, resources=resources,
+        constants=constants, rows=rows, search=suited(search), pruner=pruner, resources=resources,
         smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, source=source,
     )  # fmt: skip
     check_size(space, where, problems)

@@ -76,7 +76,7 @@ class Search:
 
     sampler: str = knob(
         "auto",
-        "what proposes points; auto = gp, or tpe under conditions; grid = the exact product (under a pruner, shuffled)",
+        "what proposes points; auto = gp (a Gaussian process); grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )
     trials: int | None = knob(

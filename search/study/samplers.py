@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
+from scipy.stats import qmc
 
 from search.space import PAPER, Param, Space, paper_point
 from search.study.distributions import distribution, label, value_of
@@ -25,7 +26,8 @@ from search.study.study_as_seen import StudyAsSeen
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
-EVENLY = 3  # 1 in this many proposals that would be learnt from paused trials is drawn evenly: see `_ask`
+FIRST = 10  # proposals that no sampler learns from, as in Optuna's own
+EVENLY = 3  # then 1 in this many that would be learnt from paused trials is drawn evenly: see `_ask`
 Point = dict[str, Any]
 
 
@@ -43,6 +45,16 @@ def random_point(space: Space, rng: np.random.Generator) -> Point:
     return walk(space, lambda param: _draw(param, rng))
 
 
+def even_point(space: Space, place: int) -> Point:
+    """The `place`-th point, from 0, of the space's scrambled Sobol sequence (its seed's): fills a space more evenly
+    than independent draws do."""
+    sequence = qmc.Sobol(len(space.params), seed=np.random.default_rng(space.search.seed))
+    if place:
+        sequence.fast_forward(place)
+    shares = dict(zip(space.params, sequence.random()[0], strict=True))
+    return walk(space, lambda param: _at(param, float(shares[param.name])))
+
+
 def key(point: Mapping[str, Any]) -> str:
     """Equal for equal points."""
     return json.dumps(point, sort_keys=True, default=str)
@@ -55,7 +67,6 @@ class PointSampler(BaseSampler):
         space: what may be proposed.
         seen: keys of the points proposed so far (shared with the study, which adds to it).
         storage: of the Optuna study.
-        waits: whether the point of a number is paused at a rung.
         mean: the value so far of a point that is to have further seeds, None where it has none yet.
         memory: the points that are tried first (`Ledger.memory`).
     """
@@ -65,12 +76,10 @@ class PointSampler(BaseSampler):
         space: Space,
         seen: Container[str],
         storage: BaseStorage,
-        waits: Callable[[int], bool],
         mean: Callable[[int], float | None],
         memory: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self._space, self._seen, self._storage, self._waits, self._mean = space, seen, storage, waits, mean
-        self._memory = memory
+        self._space, self._seen, self._storage, self._mean, self._memory = space, seen, storage, mean, memory
         self._grid = _rows(space) if space.is_grid else None
         self._proposed: tuple[int | None, Point] = (None, {})
         self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
@@ -101,8 +110,7 @@ class PointSampler(BaseSampler):
         if self._proposed[0] != trial.number:
             if self._learnt_from is None:
                 self._learnt_from = StudyAsSeen(study.study_name, self._storage, sampler=self)
-                self._learnt_from.space, self._learnt_from.waits = self._space, self._waits
-                self._learnt_from.mean = self._mean
+                self._learnt_from.space, self._learnt_from.mean = self._space, self._mean
             self._proposed = (trial.number, self._propose(self._learnt_from, trial))
         point = self._proposed[1]
         if param_name not in point:  # a half-stored proposal of an earlier life took another branch of the space
@@ -134,7 +142,9 @@ class PointSampler(BaseSampler):
         """
         space = self._space
         learnt = space.search.sampler in ("tpe", "gp") and space.pruner.kind == "asha"
-        if space.search.sampler == "random" or (learnt and trial.number % EVENLY == 0):
+        if learnt and attempt == 0 and _evenly(trial.number):
+            return even_point(space, sum(map(_evenly, range(trial.number))))
+        if space.search.sampler == "random" or (learnt and _evenly(trial.number)):
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
             return random_point(space, rng)
         (seed,) = np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1).tolist()
@@ -162,6 +172,10 @@ class PointSampler(BaseSampler):
             if key(point) not in self._seen:
                 return point
         return point  # nearly everything of a huge space has been seen: a repetition is the lesser evil
+
+
+def _evenly(number: int) -> bool:
+    return number < FIRST or number % EVENLY == 0
 
 
 def first_remembered(space: Space) -> int:
@@ -210,8 +224,17 @@ def _draw(param: Param, rng: np.random.Generator) -> Any:
     count = param.count()
     if count is not None and not param.log:
         return param.at(int(rng.integers(count)))
+    return _at(param, float(rng.random()))
+
+
+def _at(param: Param, share: float) -> Any:
+    """The value that lies so far, in [0, 1), between the parameter's ends, on its own scale."""
+    count = param.count()
+    if count is not None and not param.log:
+        return param.at(int(share * count))
     assert param.low is not None
     assert param.high is not None
     if param.log:
-        return param.nearest(float(np.exp(rng.uniform(np.log(param.low), np.log(param.high)))))
-    return float(rng.uniform(param.low, param.high))
+        low, high = np.log(param.low), np.log(param.high)
+        return param.nearest(float(np.exp(low + (high - low) * share)))
+    return float(param.low + (param.high - param.low) * share)

@@ -58,7 +58,7 @@ class SearchPlan:
                 storage=storage,
                 study_name=folder.study,
                 direction="maximize" if self.maximise else "minimize",
-                sampler=PointSampler(space, self._seen, storage, self._waits, self._seeds.mean, ledger.memory),
+                sampler=PointSampler(space, self._seen, storage, self._seeds.mean, ledger.memory),
                 pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
             ),

@@ -19,17 +19,18 @@ MAXIMIZE = optuna.study.StudyDirection.MAXIMIZE
 
 
 class StudyAsSeen(optuna.Study):
-    """The study as samplers see it: points that failed by their own fault count as completed with the worst value, and
-    points that wait at a rung as pruned there; points that are to have further seeds as completed at the mean of those
-    they have. To samplers that read completed points only (`GUESSED`), pruned points are completed at the value that
-    they would probably have reached; to a Gaussian process, every point has all parameters (`whole`).
+    """The study as samplers see it: points that failed by their own fault count as completed with the worst value;
+    where trials pause, points that have an evaluation as pruned at their latest, whether they wait at a rung or have
+    gone on from it: those that go on are the best, and samplers take what runs for unknown or bad; points that are to
+    have further seeds as completed at the mean of those they have. To samplers that read completed points only
+    (`GUESSED`), pruned points are completed at the value that they would probably have reached; to a Gaussian process,
+    every point has all parameters (`whole`).
 
     Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
     what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
     """
 
     space: Space  # set by who makes it, as the others
-    waits: Callable[[int], bool]
     mean: Callable[[int], float | None]
 
     def _get_trials(
@@ -53,10 +54,12 @@ class StudyAsSeen(optuna.Study):
     def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
         if trial.state == TrialState.FAIL and OWN_FAULT in trial.user_attrs:
             return _as(trial, TrialState.COMPLETE, worst)
-        if trial.state == TrialState.RUNNING and trial.intermediate_values and self.waits(trial.number):
-            return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
-        if trial.state == TrialState.RUNNING and (mean := self.mean(trial.number)) is not None:
+        if trial.state != TrialState.RUNNING:
+            return trial
+        if (mean := self.mean(trial.number)) is not None:
             return _as(trial, TrialState.COMPLETE, mean)
+        if trial.intermediate_values and self.space.pruner.kind == "asha":
+            return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
         return trial
 
 

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from search.space.params import Param
 from search.store.ledger import Trial
 from search.study.distributions import distribution, value_of, whole
-from search.study.samplers import PointSampler, _draw, key, make_sampler, random_point
+from search.study.samplers import PointSampler, _draw, even_point, key, make_sampler, random_point
 from search.study.study_as_seen import OWN_FAULT, StudyAsSeen, fewer, guessed
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
@@ -237,11 +237,12 @@ def test_parameters_as_optuna_knows_them() -> None:
 
 @pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.2), ("minimize", 0.7)])
 def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float) -> None:
-    """Completed; pruned; failed by its own fault and by another's; waiting at its rung; with one of its seeds; new."""
+    """Completed; pruned; failed by its own fault and by another's; waiting at its rung or gone on from it; with one of
+    its seeds; new. Gone on, a trial was taken for unknown by a Gaussian process and for bad by TPE."""
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction=direction)
     view = StudyAsSeen(study.study_name, storage)
-    view.space, view.waits, view.mean = make_space({"sampler": "tpe"}), (4).__eq__, {5: 0.55}.get
+    view.space, view.mean = make_space({"sampler": "tpe"}, pruner={"kind": "asha"}), {5: 0.55}.get
     own = create_trial(state=TrialState.FAIL, user_attrs={OWN_FAULT: "oom"})
     study.add_trial(own)
     assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.COMPLETE, 0.0)]  # nothing is known yet
@@ -253,14 +254,17 @@ def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float)
         frozen(TrialState.RUNNING, [0.6]),
         frozen(TrialState.RUNNING, [0.9]),
         create_trial(state=TrialState.PRUNED),
+        create_trial(state=TrialState.RUNNING),
     ]:
         study.add_trial(trial)
     done, pruned, failed, runs = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING
     assert [(t.state, t.value) for t in view.get_trials()] == [
-        (done, worst), (done, 0.7), (pruned, 0.2), (failed, None), (pruned, 0.1), (done, 0.55), (runs, None),
-        (pruned, None),
+        (done, worst), (done, 0.7), (pruned, 0.2), (failed, None), (pruned, 0.1), (done, 0.55), (pruned, 0.9),
+        (pruned, None), (runs, None),
     ]  # fmt: skip
     assert [t.number for t in view.get_trials(states=(done,))] == [0, 1, 5]
+    view.space = make_space({"sampler": "tpe"}, pruner={"kind": "hyperband"})
+    assert [t.number for t in view.get_trials(states=(runs,))] == [4, 6, 8]  # where nothing pauses, as Optuna has it
 
 
 class Everything:
@@ -274,7 +278,7 @@ class Everything:
 
 
 def sampler_of(space: Any, seen: Any) -> PointSampler:
-    return PointSampler(space, seen, optuna.storages.InMemoryStorage(), lambda _: False, lambda _: None)
+    return PointSampler(space, seen, optuna.storages.InMemoryStorage(), lambda _: None)
 
 
 def test_after_twenty_repetitions_an_unseen_point_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,20 +307,46 @@ def test_after_twenty_repetitions_an_unseen_point_is_drawn(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("sampler", "pruner", "evenly"),
-    [("tpe", "asha", [3, 6, 9]), ("gp", "asha", [3, 6, 9]), ("tpe", "median", []), ("qmc", "asha", [])],
+    [
+        ("tpe", "asha", [1, 2, 3, 4, 6, 12]),
+        ("gp", "asha", [1, 2, 3, 4, 6, 12]),
+        ("tpe", "median", []),
+        ("qmc", "asha", []),
+    ],
 )
-def test_where_trials_pause_one_proposal_in_three_is_an_even_draw(
+def test_where_trials_pause_the_first_proposals_and_then_one_in_three_are_even_draws(
     sampler: str, pruner: str, evenly: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What leads at the first rung is not what leads at the end: a sampler followed it for ever."""
-    monkeypatch.setattr(optuna.samplers.TPESampler, "sample_relative", lambda *_: {"learning_rate": 1e-5})
-    monkeypatch.setattr(optuna.samplers.GPSampler, "sample_relative", lambda *_: {"learning_rate": 1e-5})
+    for kind in (optuna.samplers.TPESampler, optuna.samplers.GPSampler):
+        monkeypatch.setattr(kind, "sample_relative", lambda *_: {"learning_rate": 1e-5})
+    monkeypatch.setattr("search.study.samplers.FIRST", 5)
+    monkeypatch.setattr("search.study.samplers.EVENLY", 6)
     params = {"learning_rate": {"float": [1e-5, 1e-3], "log": True}, "dropout": {"float": [0.0, 0.5]}}
-    space = make_space({"sampler": sampler, "trials": 12, "seed": 7}, params=params, pruner={"kind": pruner})
+    space = make_space({"sampler": sampler, "trials": 15, "seed": 7}, params=params, pruner={"kind": pruner})
     ledger = World(space, tmp_path).life(concurrency=1).ledger
-    drawn = [r.trial.number for r in ledger.trials.values()
-             if r.trial.point == random_point(space, np.random.default_rng([7, r.trial.number, 0]))]  # fmt: skip
-    assert drawn == evenly
+    places = {1: 1, 2: 2, 3: 3, 4: 4, 6: 5, 12: 6}  # 0 is the baseline's
+    points = {r.trial.number: r.trial.point for r in ledger.trials.values()}
+    assert [n for n, place in places.items() if points[n] == even_point(space, place)] == evenly
+    learnt = [n for n, point in points.items() if point["learning_rate"] == 1e-5]
+    assert not evenly or learnt == [n for n in range(1, 15) if n not in places]
+
+
+def test_even_draws_fill_a_space_and_repeat_themselves() -> None:
+    """Eight points of a scrambled Sobol sequence: one in every eighth of a range, one to four of every choice."""
+    params = {
+        "learning_rate": {"float": [1e-5, 1e-3], "log": True},
+        "batch_size": {"choice": [16, 32]},
+        "dropout": {"float": [0.0, 0.4]},
+    }
+    space = make_space({"sampler": "gp", "seed": 5}, params=params, pruner={"kind": "asha"})
+    points = [even_point(space, place) for place in range(8)]
+    rates = sorted(int((np.log10(point["learning_rate"]) + 5) / 2 * 8) for point in points)
+    assert rates == sorted(int(point["dropout"] / 0.4 * 8) for point in points) == list(range(8))
+    assert [point["batch_size"] for point in points].count(16) == 4
+    assert points == [even_point(space, place) for place in range(8)]
+    other = make_space({"sampler": "gp", "seed": 6}, params=params, pruner={"kind": "asha"})
+    assert all(even_point(other, place) != point for place, point in enumerate(points))
 
 
 def test_equal_points_have_equal_keys() -> None:
