@@ -94,7 +94,7 @@ def worth(point: Mapping[str, Any], inputs: Inputs) -> dict[str, float]:
 
 
 def run(runs: int) -> dict[str, Any]:
-    """Rows: the two sides, medians; and the second over the first, run by run."""
+    """Rows: the two sides, medians. gains: what the second has more than the first, run by run."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         inputs = make_inputs("simcse", scratch / "inputs")

@@ -35,16 +35,16 @@ def ours(sampler: str, pruner: str, **search: Any) -> Callable[[Surrogate, int, 
 
 
 def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path) -> Searcher:
-    """Ours as shipped, started from a search of 20 whole trials on every other table."""
-    shipped: dict[str, Any] = {"search": {"sampler": "tpe"}, "pruner": {"kind": "asha"}}
+    """TPE and asha, started from a search of 20 whole trials on every other table."""
+    settings: dict[str, Any] = {"search": {"sampler": "tpe"}, "pruner": {"kind": "asha"}}
     names = []
     for table in recorded():
         other = _surrogate(table)
         if other.space.name != surrogate.space.name:
             names.append(f"{table}-{seed}")
-            make = partial(Ours, other, shipped, 1000 + seed, 1, root, names[-1])
+            make = partial(Ours, other, settings, 1000 + seed, 1, root, names[-1])
             play(other, make, 1, 20)
-    return Ours(surrogate, shipped | {"search": {"sampler": "tpe", "start": names}}, seed, workers, root)
+    return Ours(surrogate, settings | {"search": {"sampler": "tpe", "start": names}}, seed, workers, root)
 
 
 @cache

@@ -134,7 +134,7 @@ class PointSampler(BaseSampler):
         return self._unseen(number)
 
     def _ask(self, study: optuna.Study, trial: FrozenTrial, attempt: int) -> Point:
-        """A point that the sampler draws, or now and then an even draw.
+        """A point that the sampler draws, or at first and now and then an even draw.
 
         Where trials pause, most of what a sampler learns from are first rungs, and what leads there is not what leads
         at the end: it would follow them ever further. 1 in 3 even draws keep the rungs in touch with the rest of the
