@@ -17,7 +17,7 @@ from search.space import Space, load_space, paper_point
 from search.study.samplers import Point, random_point
 
 HERE = Path(__file__).parent
-TABLES = ("simcse", "simcse_sup", "edacse")
+TABLES = ("simcse", "simcse_sup", "edacse", "simcse_zh")
 POINTS, SEEDS = 64, 3
 PAIRS = 150  # that select, and as many that are held out: both of STS-B's dev split
 

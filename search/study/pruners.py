@@ -51,10 +51,13 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
     """Training examples before which a trial may not be pruned.
 
     `warmup: auto` follows the learning-rate schedule: `warmup_share` of the trial, or `warmup_epochs` of its epochs
-    (GCLSR); values during warm-up say little about what a rate will do.
+    (GCLSR); values during warm-up say little about what a rate will do. Where trials pause it is none: who is judged
+    too early is taken up later, and to wait would train every point for its warm-up before the first is compared.
     """
     if settings.warmup is not None:
         return settings.warmup
+    if settings.kind == "asha":
+        return 0
     share = number(params, "warmup_share")
     if (epochs := number(params, "warmup_epochs")) and (whole := number(params, "epochs")):
         share = epochs / whole

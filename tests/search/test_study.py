@@ -10,6 +10,7 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, agree, curve, make_space, optuna_study
 from optuna.trial import TrialState
 
+from search.store.journal import read
 from search.store.ledger import Trial
 from search.study.samplers import key
 
@@ -175,6 +176,20 @@ def test_warmup_auto_follows_the_schedule(tmp_path: Path) -> None:
     pruned = [s for s in World(space, tmp_path).life().ledger.trials.values() if s.state == "pruned"]
     assert pruned
     assert min(s.examples for s in pruned) >= 0.5 * EVALUATIONS * RUNG
+
+
+def test_where_trials_pause_rungs_do_not_depend_on_whose_warm_up_comes_first(tmp_path: Path) -> None:
+    for first in (0.5, 0.0):
+        space = make_space(
+            {"trials": 12, "seed": int(2 * first)}, pruner={"kind": "asha"}, train={"eval_examples": RUNG}, params={
+                "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "warmup_share": {"choice": [first, 0.5 - first]},
+            },
+        )  # fmt: skip
+        world = World(space, tmp_path / str(first))
+        world.life()
+        assert optuna_study(world).user_attrs["pruner_resources"][0] == RUNG
+        judged = {e["id"] for e in read(world.folder.journal) if e["e"] == "rung" and e["level"] == 0}
+        assert judged == {f"t{number:04d}" for number in range(12)}
 
 
 def test_failures_are_fail_in_the_study_with_their_kind(tmp_path: Path) -> None:
