@@ -1,7 +1,8 @@
 """Which search returns the best model for the training it spends: recorded learning curves, simulated time.
 
-Every search plays `--runs` times on every table with 1, 4 and 16 workers; after 5, 10, 20 and 40 whole trials' training
-the true value of the point that it would return is held against the best there is. `QUALITY="key=value;..."`
+Every search plays `--runs` times on every table with 1, 4 and 16 workers, for 5, 10, 20 and 40 whole trials' training
+each, which ours is told as `search.budget`; the true value of the point that it would return is held against the best
+there is. `QUALITY="key=value;..."`
 narrows: `tables=simcse+edacse;workers=1+4;budgets=10+20;searches=ours+random`. `seed_sd=0.79` (points) is by how much a
 seed moves a trial in tables of one seed.
 """
@@ -29,12 +30,15 @@ BUDGETS, WORKERS = (5, 10, 20, 40), (1, 4, 16)
 NEAR = 0.005  # half a point of Spearman
 
 
-def ours(sampler: str, pruner: str, **search: Any) -> Callable[[Surrogate, int, int, Path], Searcher]:
+Make = Callable[[Surrogate, int, int, Path, float], Searcher]  # seed, workers, folder for studies, whole trials
+
+
+def ours(sampler: str, pruner: str, **search: Any) -> Make:
     settings = {"search": {"sampler": sampler, **search}, "pruner": {"kind": pruner}}
-    return lambda surrogate, seed, workers, root: Ours(surrogate, settings, seed, workers, root)
+    return lambda surrogate, *args: Ours(surrogate, settings, *args)
 
 
-def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path) -> Searcher:
+def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path, budget: float) -> Searcher:
     """TPE and asha, started from a search of 20 whole trials on every other table."""
     settings: dict[str, Any] = {"search": {"sampler": "tpe"}, "pruner": {"kind": "asha"}}
     names = []
@@ -42,9 +46,11 @@ def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path) -> Se
         other = _surrogate(table)
         if other.space.name != surrogate.space.name:
             names.append(f"{table}-{seed}")
-            make = partial(Ours, other, settings, 1000 + seed, 1, root, names[-1])
+            if (root / names[-1]).exists():
+                continue
+            make = partial(Ours, other, settings, 1000 + seed, 1, root, 20, names[-1])
             play(other, make, 1, 20)
-    return Ours(surrogate, settings | {"search": {"sampler": "tpe", "start": names}}, seed, workers, root)
+    return Ours(surrogate, settings | {"search": {"sampler": "tpe", "start": names}}, seed, workers, root, budget)
 
 
 @cache
@@ -57,11 +63,11 @@ def recorded() -> list[str]:
     return [*(table for table in TABLES if (HERE / f"{table}.json.gz").exists()), OLDER]
 
 
-def peer(kind: Callable[..., Searcher], *what: str) -> Callable[[Surrogate, int, int, Path], Searcher]:
-    return lambda surrogate, seed, workers, root: kind(surrogate, *what, seed=seed)  # noqa: ARG005
+def peer(kind: Callable[..., Searcher], *what: str) -> Make:
+    return lambda surrogate, seed, *_: kind(surrogate, *what, seed=seed)
 
 
-SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
+SEARCHES: dict[str, Make] = {
     "ours: tpe, hyperband": ours("tpe", "hyperband"),
     "ours: tpe, asha": ours("tpe", "asha"),
     "ours: tpe, successive halving": ours("tpe", "successive_halving"),
@@ -87,9 +93,9 @@ SEARCHES: dict[str, Callable[[Surrogate, int, int, Path], Searcher]] = {
 }
 
 
-def regrets(surrogate: Surrogate, played: Played, budgets: Sequence[int] = BUDGETS) -> list[float]:
-    """Points of Spearman between the best true value and the returned point's, after each budget."""
-    return [100 * (surrogate.optimum - surrogate.true_value(played.at(budget))) for budget in budgets]
+def regret(surrogate: Surrogate, played: Played, budget: float) -> float:
+    """Points of Spearman between the best true value and the returned point's, after this much training."""
+    return 100 * (surrogate.optimum - surrogate.true_value(played.at(budget)))
 
 
 def until_near(surrogate: Surrogate, played: Played) -> float:
@@ -129,12 +135,11 @@ def _row(
     began, found, near, trials = time.process_time(), [], [], []
     with tempfile.TemporaryDirectory() as root:
         for seed in range(runs):
-            played = play(
-                surrogate, partial(SEARCHES[name], surrogate, seed, workers, Path(root)), workers, max(budgets)
-            )
-            found.append(regrets(surrogate, played, budgets))
-            near.append(until_near(surrogate, played))
-            trials.append(played.trials)
+            make = partial(SEARCHES[name], surrogate, seed, workers, Path(root))
+            played = {budget: play(surrogate, partial(make, budget), workers, budget) for budget in budgets}
+            found.append([regret(surrogate, played[budget], budget) for budget in budgets])
+            near.append(until_near(surrogate, played[max(budgets)]))
+            trials.append(played[max(budgets)].trials)
     row: dict[str, Any] = {"table": table, "workers": workers, "search": name, "runs": runs}
     for budget, values in zip(budgets, np.array(found).T, strict=True):
         error = float(values.std(ddof=1) / np.sqrt(runs)) if runs > 1 else float("nan")

@@ -37,7 +37,8 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
         if count:
             parts.append(f"{count} {stop}")
     if (share := training_share(space, ledger)) is not None:
-        parts.append(f"{min(1.0, share):.0%} of the training budget spent")
+        kept = ", ".join(name for name in ledger.kept if name in ledger.open_trials and ledger.closed is None)
+        parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", its rest for {kept}" if kept else ""))
     if ledger.failed():
         parts.append(f"{ledger.failed()} failed ({failures(ledger)})")
     elapsed = ledger.elapsed(now if ledger.closed is None else None)

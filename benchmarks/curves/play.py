@@ -111,14 +111,22 @@ def _named(points: Collection[list[Job]]) -> Point:
 class Ours:
     """This project's search: the journal, the driver and the plan that `search run` has, without Ray.
 
-    Args: study: its name, in `root`; its `search.start` names studies there.
+    Args: budget: whole trials, as `search.budget` says it; study: its name, in `root`; its `search.start` names studies
+    there.
     """
 
     def __init__(
-        self, surrogate: Surrogate, settings: dict[str, Any], seed: int, workers: int, root: Path, study: str = ""
+        self,
+        surrogate: Surrogate,
+        settings: dict[str, Any],
+        seed: int,
+        workers: int,
+        root: Path,
+        budget: float,
+        study: str = "",
     ) -> None:
         plain = surrogate.space.resolved()
-        plain["search"] |= {"trials": None, "budget": 10_000, "baseline": "none", "patience": None, "seed": seed}
+        plain["search"] |= {"trials": None, "budget": budget, "baseline": "none", "patience": None, "seed": seed}
         for section, values in settings.items():
             plain[section] |= values
         space, self._table = space_from(plain), surrogate.table

@@ -21,6 +21,9 @@ ENDINGS: dict[Status, str] = {
 }
 
 
+BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "whole trials": "budget"}  # reasons
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyResult:
     """How a life of a study ended.
@@ -84,7 +87,8 @@ def closing_lines(result: StudyResult) -> list[str]:
         command = f"search status {study}{result.storage_option}"
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
-        larger = {"out_of_budget": " --set search.time=... (or device_hours)"}.get(result.status, "")
+        spent = next((key for words, key in BUDGETS.items() if words in result.reason), None)
+        larger = f" --set search.{spent}=..." if result.status == "out_of_budget" and spent else ""
         lines.append(f"  go on:        search resume {study}{result.storage_option}{larger}")
     lines.append(f"  see more:     analysis best --metric {space.metric.name} --study {study}{result.tracking_option}")
     if result.kept:

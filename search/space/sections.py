@@ -122,7 +122,11 @@ class Pruner:
     states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
     reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
     warmup: int | None = knob(
-        None, "no pruning before this many examples; null = auto, the schedule's, none for asha", kind="int", low=0, optional=True
+        None,
+        "no pruning before this many examples; null = auto, the schedule's, none for asha",
+        kind="int",
+        low=0,
+        optional=True,
     )
     min_rung: int | None = knob(
         None, "examples of the first rung; null = after a fifteenth of a trial", kind="int", low=1, optional=True

@@ -22,7 +22,9 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, alone (while no other
 #          trial of the study runs; not in older journals)
 # eval     id, and the fields of Evaluation
-# rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there)
+# rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
+#          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
+#          trials that the rest of the budget is kept for
 # pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
 #          best, best_at, examples, seconds so far
 # end      id, and the fields of Outcome
@@ -109,6 +111,8 @@ class Ledger:
     points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
+    kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this life
+    longest_step: int = 0  # examples from one evaluation to the next, at most
     whole_trial: int = 0  # examples of the first trial as planned: the unit of budgets and patience; 0 = not known yet
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
@@ -126,7 +130,7 @@ class Ledger:
         self.last = max(self.last, time)
         if kind == "life":
             self.lives.append((time, time))
-            self.closed = None
+            self.closed, self.kept = None, ()
             self._stage = event.get("stage", "search")
             self.stages[self._stage] = "died"
             if self._stage == "confirm":
@@ -183,6 +187,7 @@ class Ledger:
         record = self.on_rungs[event["id"]] = self.trials[event["id"]]
         record.rungs[event["level"]] = event["value"]
         record.waiting = None if event["go"] else event["level"]
+        self.kept = event.get("kept", self.kept)
         self.tried.add(record.trial.number)
 
     def _retry(self, event: Event) -> None:
@@ -193,7 +198,9 @@ class Ledger:
     def _eval(self, event: Event) -> None:
         record = self.trials[event["id"]]
         if record.trial.stage == "search":
-            self.examples += event["examples"] - record.examples
+            step = event["examples"] - record.examples
+            self.examples += step
+            self.longest_step = max(self.longest_step, step)
             self.whole_trial = self.whole_trial or event["planned"]
         record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
         record.best, record.best_at = event["best"], event["best_at"]

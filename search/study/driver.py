@@ -149,7 +149,8 @@ class Driver:
         if verdict == "pause":
             self.folder.mark_trial(trial_id, True)
         self.tick()
-        verdict = "pause" if self.pausing else verdict
+        whole = 0 < evaluation.planned <= evaluation.examples  # it ends by itself, as completed
+        verdict = "pause" if self.pausing and not whole else verdict
         self._verdicts[trial_id] = verdict
         return verdict
 

@@ -2,7 +2,8 @@
 
 A trial that reaches a rung goes on when it is among the best 1 in `reduction` of all that have reached it, and pauses
 otherwise; when others push it up into that share, it is taken up again. Who stands where is in the ledger
-(`rung` events).
+(`rung` events). One that had to make way at the end of a budget (`budget_end`) waits at the rung that it has passed, or
+at level -1 when it had reached none; nobody has judged those, and all of them go on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from search.store.ledger import Ledger, TrialRecord
 
 
 class Promotion:
-    """The rungs of a study. Only points' first seeds stand on them.
+    """The rungs of a study. Only points' first seeds stand on those from level 0 on.
 
     Args:
         reduction: 1 in this many goes on, at least 2.
@@ -41,7 +42,7 @@ class Promotion:
         for level in sorted({r.waiting for r in waiting if r.waiting is not None}, reverse=True):
             reached = self._on(level)
             ranked = sorted(reached, key=lambda r: (-self._sign * r.rungs[level], r.trial.number))
-            for record in ranked[: len(reached) // self._reduction]:
+            for record in ranked[: len(reached) // self._reduction if level >= 0 else None]:
                 if record.waiting == level and record.waits:
                     return record
         return None

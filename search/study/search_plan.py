@@ -19,6 +19,7 @@ from search.space import Space, paper_point
 from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
+from search.study.budget_end import BudgetEnd
 from search.study.distributions import distribution, value_of
 from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
@@ -74,13 +75,19 @@ class SearchPlan:
         self._proposed = 0
         self._pruner_ready = False
         self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
+        self._end = BudgetEnd(space, ledger)
+        self._replaying = False
         if PRUNER_RESOURCES in self.study.user_attrs:
             self._ready_pruner({}, None)
         if self.repaired:
+            self._replaying = True
             self._replay(folder)
+            self._replaying = False
         self._reconcile()
 
     def next(self) -> Trial | None:
+        if self._promotion and (kept := self._end.kept()):
+            return next((self.ledger.trials[id].trial for id in kept if self.ledger.trials[id].waits), None)
         if self._promotion and (promoted := self._promotion.next()):
             return promoted.trial
         if self._queue:
@@ -97,12 +104,14 @@ class SearchPlan:
     def exhausted(self) -> bool:
         if self._proposed < self._limit:
             return False
-        if self._promotion and (self._promotion.next() or self._leader()):
+        if self._promotion and (self._end.kept() or self._promotion.next() or self._leader()):
             return False
         return all(self._waits(number) for number in self._open)
 
     def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
         kind = self.space.pruner.kind
+        if kind == "asha" and trial.repeat:
+            return self._at_rung(trial, evaluation)
         if trial.repeat or kind == "wilcoxon":
             return "go"  # the point's first seed shows its curve; wilcoxon compares seeds
         asked = self._open[trial.number]
@@ -119,18 +128,29 @@ class SearchPlan:
         return "go"
 
     def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Verdict:
-        """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there."""
+        """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there.
+
+        It also pauses, at the rung that it has passed, when the rest of the budget is kept for others.
+        """
         record = self.ledger.trials[trial.id]
         warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
         self._ready_pruner(trial.params, evaluation)
         assert self._promotion is not None
+        if evaluation.planned and evaluation.examples >= evaluation.planned:
+            return "go"
+        passed, kept = max(record.rungs, default=-1), [] if self._replaying else self._end.kept(trial.id)
+        if kept and trial.id not in kept:
+            if record.waiting is None:
+                value = record.rungs.get(passed, evaluation.value)
+                self._note("rung", id=trial.id, level=passed, value=value, go=False, kept=kept)
+            return "pause"
         level = self._promotion.level(evaluation.rung)
         early = evaluation.examples < earliest(self.space.pruner, warmup, evaluation.planned)
-        if early or level < 0 or (evaluation.planned and evaluation.examples >= evaluation.planned):
+        if trial.repeat or early or level < 0:
             return "go"
-        if level > max(record.rungs, default=-1):
+        if level > passed:
             # what it shows here, not its best so far: the luck of an earlier evaluation is not taken along
-            go = bool(trial.baseline) or self._promotion.goes_on(record, level, evaluation.value)
+            go = bool(trial.baseline) or trial.id in kept or self._promotion.goes_on(record, level, evaluation.value)
             self._note("rung", id=trial.id, level=level, value=evaluation.value, go=go)
         return "go" if record.waiting is None else "pause"
 

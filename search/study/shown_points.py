@@ -60,7 +60,7 @@ def shown(trial: FrozenTrial, records: list[TrialRecord], driven: bool) -> Froze
 
     Args: driven: whether a driver is at work on the study.
     """
-    if any(record.waits for record in records) and trial.intermediate_values:
+    if any(record.waits for record in records[:1]) and trial.intermediate_values:
         return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
     if driven and (not records or any(record.state == "running" for record in records)):
         return trial

@@ -47,15 +47,18 @@ def world() -> Any:
     return SimpleNamespace(space=space(), table=table, curve=curve)
 
 
-def ours(pruner: str, workers: int, root: Path) -> Searcher:
+def ours(pruner: str, workers: int, root: Path, budget: float = 100) -> Searcher:
     settings = {"search": {"sampler": "random"}, "pruner": {"kind": pruner}}
-    return Ours(world(), settings, 0, workers, root)
+    return Ours(world(), settings, 0, workers, root, budget)
 
 
+@pytest.mark.parametrize("told", [6, 100])
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("pruner", ["none", "asha", "hyperband"])
-def test_the_real_driver_plays_and_every_evaluation_is_counted(pruner: str, workers: int, tmp_path: Path) -> None:
-    played = play(world(), partial(ours, pruner, workers, tmp_path), workers, budget=6)
+def test_the_real_driver_plays_and_every_evaluation_is_counted(
+    pruner: str, workers: int, told: float, tmp_path: Path
+) -> None:
+    played = play(world(), partial(ours, pruner, workers, tmp_path, told), workers, budget=6)
     assert played.spent == 6
     (journal,) = tmp_path.glob("*/study/tracking.jsonl")
     evaluations = sum(json.loads(line)["e"] == "eval" for line in journal.read_text().splitlines())

@@ -22,6 +22,7 @@ from search.console.display import LiveTable, PlainLines, display_for
 from search.console.status import listing, print_status, print_studies, study_status
 from search.running.life import SEARCH, Life, Options
 from search.running.result import StudyResult, closing_lines
+from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.store.lock import exclusive
@@ -188,6 +189,31 @@ def test_the_last_lines_say_how_to_go_on(world: World) -> None:
     assert "analysis best --metric stsb_dev --study fake-1 --tracking-uri sqlite:////elsewhere.db" in text
     assert "2 x nan: the loss is nan" in text
     assert "the tracker is behind (locked)" in text
+
+
+@pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 1800}, {"time": 2}, {"device_hours": 1 / 3600}])
+def test_they_name_the_budget_that_is_spent(budget: dict[str, Any], tmp_path: Path) -> None:
+    world = World(make_space({"trials": None, **budget}), tmp_path)
+    driver = world.life()
+    result = StudyResult(
+        space=world.space, folder=world.folder, status=driver.status, exit_code=0, reason=driver.reason,
+        ledger=driver.ledger,
+    )  # fmt: skip
+    (line,) = [line for line in closing_lines(result) if "go on:" in line]
+    assert line.endswith(f" --set search.{next(iter(budget))}=...")
+
+
+def test_the_headline_says_for_whom_the_rest_of_the_budget_is_kept(tmp_path: Path) -> None:
+    world = World(make_space({"trials": None, "budget": 4, "baseline": "none"}, pruner={"kind": "asha"}), tmp_path)
+    driver = world.life(concurrency=4)
+    ledger, said = Ledger(), set()
+    for event in read(world.folder.journal):
+        ledger.apply(event)
+        if ", its rest for " in (line := headline(world.space, ledger, 1)):
+            said.add(line.split(", its rest for ")[1].split(",")[0])
+    assert len(said) == 1
+    assert driver.ledger.trials[said.pop()].state == "completed"
+    assert ", its rest for " not in headline(world.space, driver.ledger, 0)
 
 
 def test_best_trials_are_completed_ones_first(world: World) -> None:

@@ -64,6 +64,12 @@ def test_a_budget_is_the_same_after_any_death(tmp_path: Path) -> None:
     assert world.life(concurrency=1).ledger.examples == 5 * EVALUATIONS * RUNG
 
 
+def test_a_trial_that_spends_the_budget_with_its_last_evaluation_is_complete(tmp_path: Path) -> None:
+    driver = World(make_space({"budget": 2, "trials": None}), tmp_path).life(concurrency=1)
+    assert driver.status == "out_of_budget"
+    assert [record.state for record in driver.ledger.trials.values()] == ["completed"] * 2
+
+
 def test_downtime_does_not_count_against_the_time_budget(tmp_path: Path) -> None:
     world = World(make_space({"trials": 500, "time": 4}), tmp_path)
     with pytest.raises(Death):
