@@ -10,7 +10,7 @@ import math
 
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
-from search.study.plan import point_means, seed_values
+from search.study.plan import seed_values
 
 NAMED_ALONE = 2  # seeds of another point beside which one with a single seed can be named best
 
@@ -41,7 +41,7 @@ class BudgetEnd:
     def _leader(
         self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str], left: float
     ) -> TrialRecord | None:
-        """Of the first seeds that are better already than every completed point and can be finished, the one that shows
+        """Of the first seeds that are better already than every completed trial and can be finished, the one that shows
         most now. A trial's value is the best of its evaluations, which can only rise, but which is luck in part.
 
         None where the analysis would not name a point with one seed, since others have three.
@@ -49,7 +49,7 @@ class BudgetEnd:
         sign, ledger = self._ledger.sign, self._ledger
         if max((len(seed_values(records)) for records in ledger.by_point.values()), default=0) > NAMED_ALONE:
             return None
-        best = max((sign * mean for mean in point_means(ledger).values()), default=-math.inf)
+        best = -math.inf if ledger.best is None or ledger.best.best is None else sign * ledger.best.best
         found = [
             (sign * r.value, -r.trial.number, r)
             for r in trials
