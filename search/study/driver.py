@@ -149,7 +149,8 @@ class Driver:
         if verdict == "pause":
             self.folder.mark_trial(trial_id, True)
         self.tick()
-        whole = 0 < evaluation.planned <= evaluation.examples  # it ends by itself, as completed
+        # who has spent the budget with its last evaluation ends by itself, as completed
+        whole = self.status == "out_of_budget" and 0 < evaluation.planned <= evaluation.examples
         verdict = "pause" if self.pausing and not whole else verdict
         self._verdicts[trial_id] = verdict
         return verdict
