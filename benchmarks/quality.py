@@ -2,9 +2,8 @@
 
 Every search plays `--runs` times on every table with 1, 4 and 16 workers, for 5, 10, 20 and 40 whole trials' training
 each, which ours is told as `search.budget`; the true value of the point that it would return is held against the best
-there is. `QUALITY="key=value;..."`
-narrows: `tables=simcse+edacse;workers=1+4;budgets=10+20;searches=ours+random`. `seed_sd=0.79` (points) is by how much a
-seed moves a trial in tables of one seed.
+there is. `QUALITY="key=value;..."` narrows: `tables=simcse+edacse;workers=1+4;budgets=10+20;searches=ours+random`.
+`seed_sd=0.79` (points) is by how much a seed moves a trial in tables of one seed.
 """
 
 from __future__ import annotations

@@ -286,6 +286,8 @@ class Driver:
             self.stopped(trial_id)
         while self._again:  # not taken up again in this life
             self._pause(self.ledger.trials[self._again.pop(0).id])
+        if self.status == "out_of_budget" and self.plan.exhausted():  # the last of it went into the last trial
+            self.status, self.reason = "finished", ""
         if self.status == "finished" and self._stage == "search":
             for record in self.ledger.waiting():
                 self._write("end", id=record.trial.id, **asdict(

@@ -87,7 +87,8 @@ class SearchPlan:
 
     def next(self) -> Trial | None:
         if self._promotion and (kept := self._end.kept()):
-            return next((self.ledger.trials[id].trial for id in kept if self.ledger.trials[id].waits), None)
+            records = [self.ledger.trials[name] for name in kept]
+            return next((record.trial for record in records if record.waits), None)
         if self._promotion and (promoted := self._promotion.next()):
             return promoted.trial
         if self._queue:

@@ -50,6 +50,10 @@ def make_space(search: dict[str, Any] | None = None, **changes: Any) -> Space:
     return space_from(plain | changes)
 
 
+def asha_space(**search: Any) -> Space:
+    return make_space({"trials": 27, "baseline": "none", **search}, pruner={"kind": "asha", "reduction": 3})
+
+
 def curve(trial: Trial, k: int) -> float:
     """Value of evaluation k = 1..EVALUATIONS: best at a learning rate of 3e-5; noise from point and seed."""
     rate = trial.params["learning_rate"]
@@ -175,6 +179,10 @@ class World:
     def _tick(self) -> int:
         self.now += 0.01
         return int(self.now * 1000)
+
+
+def steps(ledger: Ledger) -> dict[str, tuple[str, int, float | None]]:
+    return {name: (r.state, r.examples, r.best) for name, r in ledger.trials.items()}
 
 
 def optuna_study(world: World) -> optuna.Study:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import Counter
 from pathlib import Path
@@ -10,20 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness import EVALUATIONS, RUNG, Death, World, curve, make_space
+from harness import EVALUATIONS, RUNG, Death, World, asha_space, curve, make_space, steps
 
 from analysis.tables.trials import _row
-from search.space import Space
 from search.store.journal import read
 from search.store.ledger import Ledger, Trial
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver, Fault
 from search.study.promotion import Promotion
 from search.tracking.batches import TrialBatch
-
-
-def asha_space(**search: Any) -> Space:
-    return make_space({"trials": 27, "baseline": "none", **search}, pruner={"kind": "asha", "reduction": 3})
 
 
 def promotions(world: World) -> Counter[str]:
@@ -36,10 +30,6 @@ def promotions(world: World) -> Counter[str]:
             waits.remove(event["id"])
             found[event["id"]] += 1
     return found
-
-
-def steps(ledger: Ledger) -> dict[str, tuple[str, int, float | None]]:
-    return {name: (r.state, r.examples, r.best) for name, r in ledger.trials.items()}
 
 
 def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) -> None:
@@ -206,79 +196,6 @@ def test_a_budget_ends_the_search_with_paused_trials_that_a_larger_one_takes_up(
     assert driver.ledger.waiting()
     world.space = asha_space(trials=None, budget=8)
     assert world.life(concurrency=1).ledger.examples == 8 * EVALUATIONS * RUNG
-
-
-@pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 3 * EVALUATIONS * RUNG}])
-def test_the_rest_of_a_budget_finishes_the_leader(budget: dict[str, Any], tmp_path: Path) -> None:
-    finished = 0
-    for seed in range(20):
-        world = World(asha_space(trials=None, seed=seed, **budget), tmp_path / str(seed))
-        driver = world.life(concurrency=4, seed=seed)
-        ledger = driver.ledger
-        assert driver.status == "out_of_budget"
-        assert ledger.examples < (3 * EVALUATIONS + 4) * RUNG  # each of four notices at its next evaluation
-        assert ledger.best is not None
-        finished += ledger.best.best == max(r.best for r in ledger.trials.values() if r.best is not None)
-    assert finished >= 15  # the others showed too late that they were better
-
-
-def test_the_baseline_is_complete_at_the_end_of_a_small_budget(tmp_path: Path) -> None:
-    space = make_space({"trials": None, "budget": 2, "repeats": 2}, pruner={"kind": "asha"})
-    world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
-    ledger = world.life(concurrency=4).ledger
-    assert ledger.trials["t0000"].trial.baseline
-    assert ledger.trials["t0000"].state == "completed"
-
-
-def test_who_made_way_goes_on_under_a_larger_budget(tmp_path: Path) -> None:
-    ways = 0
-    for seed in range(8):
-        world = World(asha_space(trials=None, seed=seed, repeats=3, budget=5), tmp_path / str(seed))
-        world.life(concurrency=4, seed=seed)
-        events = list(read(world.folder.journal))
-        made_way = {e["id"] for e in events if e["e"] == "rung" and e["level"] == -1}
-        ways += len(made_way)
-        world.space = asha_space(trials=None, seed=seed, repeats=3, budget=12)
-        ledger = world.life(concurrency=4, seed=seed).ledger
-        assert all(ledger.trials[name].examples > RUNG for name in made_way)
-        assert not any(event["state"] == "fail" for event in ledger.points.values())
-    assert ways
-
-
-def test_a_sampler_s_memory_lost_at_the_end_of_a_budget_changes_nothing(tmp_path: Path) -> None:
-    events = []
-    for lost in (False, True):
-        world = World(asha_space(trials=None, budget=3, repeats=2), tmp_path / str(lost))
-        world.life(concurrency=4)
-        if lost:
-            world.folder.optuna.write_bytes(b"nothing that can be read\n")
-        world.space = asha_space(trials=None, budget=5, repeats=2)
-        world.life(concurrency=4)
-        events.append([(e["e"], e.get("id"), e.get("examples")) for e in read(world.folder.journal)])
-    assert events[0] == events[1]
-
-
-def test_seeds_make_way_and_go_on(tmp_path: Path) -> None:
-    """At the end of a budget a second seed waits, too; the search ends with no trial that nobody takes up."""
-    space = asha_space(trials=9, repeats=2, budget=6)
-    for seed in range(8):
-        world = World(space, tmp_path / str(seed))
-        world.life(concurrency=4, seed=seed)
-        world.space = asha_space(trials=9, repeats=2)
-        driver = world.life(concurrency=4, seed=seed)
-        assert driver.status == "finished"
-        assert not driver.ledger.open_trials
-
-
-@pytest.mark.parametrize("die_at", range(60, 130, 3))
-def test_deaths_at_the_end_of_a_budget_change_nothing(die_at: int, tmp_path: Path) -> None:
-    space = asha_space(trials=None, budget=3)
-    plain = World(space, tmp_path / "plain")
-    expected = steps(plain.life(concurrency=1).ledger)
-    world = World(space, tmp_path / "killed")
-    with contextlib.suppress(Death):
-        world.life(concurrency=1, die_at=die_at)
-    assert steps(world.life(concurrency=1).ledger) == expected
 
 
 def test_states_on_disk_are_bounded_and_the_most_promising_stay(tmp_path: Path) -> None:

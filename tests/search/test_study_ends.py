@@ -70,6 +70,15 @@ def test_a_trial_that_spends_the_budget_with_its_last_evaluation_is_complete(tmp
     assert [record.state for record in driver.ledger.trials.values()] == ["completed"] * 2
 
 
+@pytest.mark.parametrize("pruner", ["none", "asha"])
+def test_a_budget_that_is_just_enough_for_all_points_finishes_the_search(pruner: str, tmp_path: Path) -> None:
+    world = World(make_space({"budget": 2, "trials": 2}, pruner={"kind": pruner}), tmp_path)
+    driver = world.life(concurrency=2)
+    assert (driver.status, driver.reason) == ("finished", "")
+    assert driver.ledger.examples == 2 * EVALUATIONS * RUNG
+    assert not driver.ledger.open_trials
+
+
 def test_downtime_does_not_count_against_the_time_budget(tmp_path: Path) -> None:
     world = World(make_space({"trials": 500, "time": 4}), tmp_path)
     with pytest.raises(Death):
