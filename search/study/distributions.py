@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -37,6 +37,45 @@ def value_of(param: Param, stored: Any) -> Any:
     if param.values is not None:
         return next(v for v in param.values if label(v) == stored)
     return param.nearest(stored)
+
+
+def rising(param: Param) -> list[Any] | None:
+    """The values of a list of at least three numbers, in order; None of other parameters."""
+    values = param.values or ()
+    if len(values) < 3 or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        return None
+    return sorted(values)
+
+
+def distribution_seen(param: Param) -> BaseDistribution:
+    """The parameter as a sampler sees it: a list of numbers by the places of its values, evenly spaced.
+
+    To Optuna the values of a list have nothing to do with each other. Of batches of 16, 32 and 64 a sampler would learn
+    nothing about 32 from the other two; mostly such lists are geometric, so places are nearer to the truth than values.
+    """
+    values = rising(param)
+    return distribution(param) if values is None else IntDistribution(0, len(values) - 1)
+
+
+def value_seen(param: Param, drawn: Any) -> Any:
+    """The value that a sampler has drawn from `distribution_seen`."""
+    values = rising(param)
+    return value_of(param, drawn) if values is None else values[int(drawn)]
+
+
+def by_place(trials: Sequence[FrozenTrial], params: Mapping[str, Param]) -> list[FrozenTrial]:
+    """Points in the terms of `distribution_seen`."""
+    lists = {name: values for name, param in params.items() if (values := rising(param))}
+    seen = {name: distribution_seen(params[name]) for name in lists}
+
+    def shown(trial: FrozenTrial) -> FrozenTrial:
+        places = {name: values.index(trial.params[name]) for name, values in lists.items() if name in trial.params}
+        other = copy.copy(trial)
+        other.params = trial.params | places
+        other.distributions = trial.distributions | {name: seen[name] for name in places}
+        return other
+
+    return [shown(trial) if trial.params else trial for trial in trials] if lists else list(trials)
 
 
 def whole(trial: FrozenTrial, params: Mapping[str, Param]) -> FrozenTrial:

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
 from search.space import PAPER, Param, Space, paper_point
-from search.study.distributions import distribution, label, value_of
+from search.study.distributions import distribution_seen, label, value_seen
 from search.study.study_as_seen import StudyAsSeen
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
@@ -154,9 +154,8 @@ class PointSampler(BaseSampler):
 
         def draw(param: Param) -> Any:
             if param.name in drawn:
-                return value_of(param, drawn[param.name])
-            alone = sampler.sample_independent(study, trial, param.name, distribution(param))
-            return value_of(param, alone)
+                return value_seen(param, drawn[param.name])
+            return value_seen(param, sampler.sample_independent(study, trial, param.name, distribution_seen(param)))
 
         return walk(space, draw)
 

@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Space
-from search.study.distributions import whole
+from search.study.distributions import by_place, whole
 
 GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials only
 MOST_SHOWN = 300  # completed points that a Gaussian process is shown
@@ -24,7 +24,7 @@ class StudyAsSeen(optuna.Study):
     gone on from it: those that go on are the best, and samplers take what runs for unknown or bad; points that are to
     have further seeds as completed at the mean of those they have. To samplers that read completed points only
     (`GUESSED`), pruned points are completed at the value that they would probably have reached; to a Gaussian process,
-    every point has all parameters (`whole`).
+    every point has all parameters (`whole`). Lists of numbers stand by the places of their values (`by_place`).
 
     Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
     what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
@@ -49,6 +49,7 @@ class StudyAsSeen(optuna.Study):
             seen = guessed(seen, self.direction)
         if self.space.search.sampler == "gp":
             seen = [whole(t, self.space.params) for t in fewer(seen, self.direction)]
+        seen = by_place(seen, self.space.params)
         return seen if states is None else [t for t in seen if t.state in states]
 
     def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
