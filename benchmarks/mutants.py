@@ -59,6 +59,12 @@ TESTS = {
     "search/study/shown_points.py": ["tests/search/test_shown_points.py"],
     "search/study/promotion.py": ["tests/search/test_promotion.py"],
     "search/study/pruners.py": ["tests/search/test_pruners.py"],
+    "search/study/distributions.py": [
+        f"tests/search/test_{name}.py" for name in ("lists_of_numbers", "study_as_seen", "samplers")
+    ],
+    "search/study/study_as_seen.py": [
+        f"tests/search/test_{name}.py" for name in ("study_as_seen", "lists_of_numbers", "study")
+    ],
     "search/study/samplers.py": [
         "tests/search/test_samplers.py",
         "tests/search/test_study.py",

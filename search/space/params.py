@@ -90,6 +90,11 @@ class Param:
             return self.at(round((inside - self.low) / self.step))
         return round(inside) if self.kind == "int" else float(inside)
 
+    def rising(self) -> list[Any] | None:
+        """The values of a list of at least three numbers, in order; None of other parameters."""
+        values = self.values or ()
+        return sorted(values) if len(values) > 2 and all(map(_is_number, values)) else None
+
     def written(self) -> dict[str, Any]:
         """The parameter as a space file writes it."""
         out: dict[str, Any] = {self.kind: [self.low, self.high] if self.values is None else list(self.values)}

@@ -39,33 +39,25 @@ def value_of(param: Param, stored: Any) -> Any:
     return param.nearest(stored)
 
 
-def rising(param: Param) -> list[Any] | None:
-    """The values of a list of at least three numbers, in order; None of other parameters."""
-    values = param.values or ()
-    if len(values) < 3 or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
-        return None
-    return sorted(values)
-
-
 def distribution_seen(param: Param) -> BaseDistribution:
     """The parameter as a sampler sees it: a list of numbers by the places of its values, evenly spaced.
 
     To Optuna the values of a list have nothing to do with each other. Of batches of 16, 32 and 64 a sampler would learn
     nothing about 32 from the other two; mostly such lists are geometric, so places are nearer to the truth than values.
     """
-    values = rising(param)
+    values = param.rising()
     return distribution(param) if values is None else IntDistribution(0, len(values) - 1)
 
 
 def value_seen(param: Param, drawn: Any) -> Any:
     """The value that a sampler has drawn from `distribution_seen`."""
-    values = rising(param)
+    values = param.rising()
     return value_of(param, drawn) if values is None else values[int(drawn)]
 
 
 def by_place(trials: Sequence[FrozenTrial], params: Mapping[str, Param]) -> list[FrozenTrial]:
     """Points in the terms of `distribution_seen`."""
-    lists = {name: values for name, param in params.items() if (values := rising(param))}
+    lists = {name: values for name, param in params.items() if (values := param.rising())}
     seen = {name: distribution_seen(params[name]) for name in lists}
 
     def shown(trial: FrozenTrial) -> FrozenTrial:

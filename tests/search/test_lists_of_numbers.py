@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 from search.space import Space
 from search.space.params import Param
 from search.store.ledger import Trial
-from search.study.distributions import by_place, distribution, distribution_seen, rising, value_seen
+from search.study.distributions import by_place, distribution, distribution_seen, value_seen
 from search.study.samplers import PointSampler
 
 SIZES = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
@@ -30,7 +30,7 @@ def choice(*values: Any) -> Param:
 )
 def test_other_lists_have_no_order(values: tuple[Any, ...]) -> None:
     param = choice(*values)
-    assert rising(param) is None
+    assert param.rising() is None
     assert distribution_seen(param) == distribution(param)
 
 
@@ -38,7 +38,7 @@ def test_a_list_of_numbers_is_learnt_by_place() -> None:
     param = choice(64, 16, 0.5)  # in whatever order it is written
     assert distribution_seen(param) == IntDistribution(0, 2)
     assert [value_seen(param, place) for place in range(3)] == [0.5, 16, 64]
-    assert rising(Param(name="batch_size", kind="int", low=1, high=9)) is None
+    assert Param(name="batch_size", kind="int", low=1, high=9).rising() is None
 
 
 def test_points_in_places_leave_the_study_as_it_is() -> None:
