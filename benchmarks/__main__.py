@@ -35,6 +35,7 @@ NAMES = {
     "defaults": "a real search by the shipped default against the one before it, at the same training",
     "confirming": "trials that a confirmation spends and the error it leaves, adaptive against fixed, simulated",
     "proposals": "CPU seconds of a proposal per sampler, at 100, 1,000 and 5,000 points",
+    "guesses": "what samplers are shown of paused points, against what such points reached, on recorded curves",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "todays": "real searches of a small pre-trained ModernBERT and Qwen3: LoRA, batches of 1,024 in pieces, prompts",
     "retrieval": "exact search in 100,000 documents for 1,000 queries, and its measures",

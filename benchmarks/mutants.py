@@ -62,6 +62,7 @@ TESTS = {
     "search/study/distributions.py": [
         f"tests/search/test_{name}.py" for name in ("lists_of_numbers", "study_as_seen", "samplers")
     ],
+    "search/study/guesses.py": ["tests/search/test_guesses.py"],
     "search/study/study_as_seen.py": [
         f"tests/search/test_{name}.py" for name in ("study_as_seen", "lists_of_numbers", "study")
     ],

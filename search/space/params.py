@@ -95,6 +95,16 @@ class Param:
         values = self.values or ()
         return sorted(values) if len(values) > 2 and all(map(_is_number, values)) else None
 
+    def place(self, value: Any) -> float:
+        """Where a number lies between the ends of the range, on its scale, or among the values of `rising`: 0 to 1."""
+        if (values := self.rising()) is not None:
+            return values.index(value) / (len(values) - 1)
+        assert self.low is not None
+        assert self.high is not None
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return float((value - self.low) / (self.high - self.low))
+
     def written(self) -> dict[str, Any]:
         """The parameter as a space file writes it."""
         out: dict[str, Any] = {self.kind: [self.low, self.high] if self.values is None else list(self.values)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
 from collections.abc import Callable, Container, Sequence
 
 import optuna
@@ -11,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Space
 from search.study.distributions import by_place, whole
+from search.study.guesses import guessed
 
 GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials only
 MOST_SHOWN = 300  # completed points that a Gaussian process is shown
@@ -46,7 +46,7 @@ class StudyAsSeen(optuna.Study):
         worst = _worst(values, self.direction)
         seen = [self._as_seen(t, worst) for t in trials]
         if self.space.search.sampler in GUESSED:
-            seen = guessed(seen, self.direction)
+            seen = guessed(seen, self.space.params, self.direction)
         if self.space.search.sampler == "gp":
             seen = [whole(t, self.space.params) for t in fewer(seen, self.direction)]
         seen = by_place(seen, self.space.params)
@@ -54,7 +54,9 @@ class StudyAsSeen(optuna.Study):
 
     def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
         if trial.state == TrialState.FAIL and OWN_FAULT in trial.user_attrs:
-            return _as(trial, TrialState.COMPLETE, worst)
+            failed = _as(trial, TrialState.COMPLETE, worst)
+            failed.intermediate_values = {}  # nobody is to learn a gain from the fall to the worst value
+            return failed
         if trial.state != TrialState.RUNNING:
             return trial
         if (mean := self.mean(trial.number)) is not None:
@@ -62,47 +64,6 @@ class StudyAsSeen(optuna.Study):
         if trial.intermediate_values and self.space.pruner.kind == "asha":
             return _as(trial, TrialState.PRUNED, trial.intermediate_values[max(trial.intermediate_values)])
         return trial
-
-
-def guessed(trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:
-    """Pruned points as completed at what they would probably have reached: the best so far plus the median further gain
-    of completed points from that rung on, at most the best completed value. Until a point is completed, those that were
-    pruned at the furthest rung stand for completed ones: several workers have tens of points before the first is."""
-    sign = 1.0 if direction == MAXIMIZE else -1.0
-    told = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED) and t.intermediate_values]
-    reached = [t for t in told if t.state == TrialState.COMPLETE]
-    if told and not reached:
-        furthest = max(max(t.intermediate_values) for t in told)
-        reached = [t for t in told if max(t.intermediate_values) == furthest]
-    completed = [
-        (sign * t.value, {step: sign * v for step, v in t.intermediate_values.items()})
-        for t in reached
-        if t.value is not None
-    ]
-    if not completed:
-        return list(trials)
-    most = max(value for value, _ in completed)
-    gains: dict[int, float] = {}
-
-    def gain(rung: int) -> float:
-        if rung not in gains:
-            found = [
-                value - max(v for step, v in curve.items() if step <= rung)
-                for value, curve in completed
-                if min(curve) <= rung
-            ]
-            gains[rung] = statistics.median(found) if found else 0.0
-        return gains[rung]
-
-    shown = []
-    for trial in trials:
-        if trial.state == TrialState.PRUNED and trial.intermediate_values:
-            best = max(sign * v for v in trial.intermediate_values.values())
-            value = min(most, best + gain(max(trial.intermediate_values)))
-            shown.append(_as(trial, TrialState.COMPLETE, sign * value))
-        else:
-            shown.append(trial)
-    return shown
 
 
 def fewer(trials: list[FrozenTrial], direction: optuna.study.StudyDirection) -> list[FrozenTrial]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from optuna.distributions import FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from search.space import Param
 from search.store.ledger import Trial
 from search.study.distributions import distribution, whole
-from search.study.study_as_seen import OWN_FAULT, StudyAsSeen, fewer, guessed
+from search.study.study_as_seen import OWN_FAULT, StudyAsSeen, fewer
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -31,47 +33,23 @@ def frozen(state: TrialState, values: list[float], value: float | None = None) -
     )
 
 
-def test_a_pruned_point_is_shown_at_what_it_would_have_reached() -> None:
-    done = [
-        frozen(TrialState.COMPLETE, [0.1, 0.3, 0.4], 0.4),
-        frozen(TrialState.COMPLETE, [0.2, 0.5, 0.4], 0.5),
-        frozen(TrialState.COMPLETE, [0.3, 0.5, 0.9], 0.9),
-    ]
-    stopped = [
-        frozen(TrialState.PRUNED, [0.15], 0.15),  # further gains from the first rung: 0.3, 0.3, 0.6
-        frozen(TrialState.PRUNED, [0.3, 0.2], 0.2),  # best so far 0.3; from the second: 0.1, 0.0, 0.4
-        frozen(TrialState.PRUNED, [0.8], 0.8),  # no better than the best completed
-    ]
-    shown = guessed(done + stopped, MAX)
-    assert [t.value for t in shown] == pytest.approx([0.4, 0.5, 0.9, 0.45, 0.4, 0.9])
-    assert {t.state for t in shown} == {TrialState.COMPLETE}
-    assert [t.state for t in stopped] == [TrialState.PRUNED] * 3  # the study's own stay as they are
-
-
-def test_the_same_where_smaller_is_better() -> None:
-    done = [frozen(TrialState.COMPLETE, [0.9, 0.6], 0.6)]
-    assert guessed([*done, frozen(TrialState.PRUNED, [0.95], 0.95)], MIN)[1].value == pytest.approx(0.65)
-
-
-def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> None:
-    """With four workers thirty points were drawn blindly before the first was completed."""
-    curves = [[0.1], [0.2, 0.3], [0.25, 0.5], [0.6]]  # further gains from the first rung: 0.1, 0.25
-    shown = guessed([frozen(TrialState.PRUNED, curve, curve[-1]) for curve in curves], MAX)
-    assert [t.value for t in shown] == pytest.approx([0.275, 0.3, 0.5, 0.5])
-    assert {t.state for t in shown} == {TrialState.COMPLETE}
-
-
-def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value() -> None:
-    done = create_trial(
-        state=TrialState.COMPLETE, value=0.9, params={}, distributions={}, intermediate_values={200: 0.5, 300: 0.9}
+def test_a_failure_is_no_gain_that_others_would_have_had() -> None:
+    """Out of memory after its first evaluation: bad in itself, but it says nothing about what training brings."""
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize")
+    view = StudyAsSeen(study.study_name, storage)
+    params = {"x": Param(name="x", kind="float", low=0.0, high=1.0)}
+    view.space, view.mean = (
+        replace(make_space({"sampler": "gp"}, pruner={"kind": "asha"}), params=params),
+        lambda _: None,
     )
-    shown = guessed([done, *(frozen(TrialState.PRUNED, values, 0.1) for values in ([0.2], [0.1, 0.3]))], MAX)
-    assert [t.value for t in shown] == pytest.approx([0.9, 0.2, 0.7])
-
-
-def test_without_a_value_nothing_is_guessed() -> None:
-    running = frozen(TrialState.RUNNING, [], None)
-    assert guessed([running], MAX) == [running]
+    study.add_trial(frozen(TrialState.COMPLETE, [0.5, 0.6], 0.6))
+    for _ in range(2):
+        failed = frozen(TrialState.FAIL, [0.5])
+        failed.user_attrs = {OWN_FAULT: "oom"}
+        study.add_trial(failed)
+    study.add_trial(frozen(TrialState.PRUNED, [0.3], 0.3))
+    assert [t.value for t in view.get_trials()] == pytest.approx([0.6, 0.3, 0.3, 0.4])
 
 
 @pytest.mark.parametrize(("direction", "sign"), [(MAX, 1), (MIN, -1)])
