@@ -13,7 +13,6 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space import Param
-from search.study.distributions import distribution
 from search.study.guesses import guessed, inputs, regressed
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
@@ -150,10 +149,10 @@ def test_a_point_in_numbers() -> None:
     }  # fmt: skip
 
 
-def test_points_of_lists_in_lists_have_inputs() -> None:
-    params = make_space(params={"batch_size": {"choice": [16, 64]}}).params
-    trial = create_trial(
-        state=DONE, value=0.3, params={"batch_size": 16}, intermediate_values={100: 0.3},
-        distributions={"batch_size": distribution(params["batch_size"])},
-    )  # fmt: skip
-    assert inputs(trial.params, params).tolist() == [1.0, 0.0]
+def test_two_numbers_and_lists_are_choices_to_a_regression_too() -> None:
+    params = {
+        "batch_size": Param(name="batch_size", kind="choice", values=(16, 64)),
+        "mlp": Param(name="mlp", kind="choice", values=([64, 32], [])),
+    }
+    assert inputs({"batch_size": 16, "mlp": "[64, 32]"}, params).tolist() == [1.0, 0.0, 1.0, 0.0]  # as Optuna has them
+    assert inputs({"batch_size": 64, "mlp": "[]"}, params).tolist() == [0.0, 1.0, 0.0, 1.0]

@@ -133,15 +133,21 @@ def test_a_table_holds_what_its_sheet_says(table: str) -> None:
     assert np.isfinite(loaded.curves).all()
 
 
-@pytest.mark.parametrize(("table", "better"), [("simcse", 0.03), ("edacse", 0.02), ("builtin", -0.4)])
-def test_what_samplers_are_shown_of_paused_points_is_near_what_those_reached(table: str, better: float) -> None:
-    """On recorded curves, against the guess before, whose ceiling was the best completed point. Regressed gains disturb
-    the order of the bad points of `builtin`; there it is the better half that they put in order."""
+@pytest.mark.parametrize(
+    ("table", "measure", "by"),
+    [
+        ("simcse", "rank correlation", 0.03),
+        ("simcse", "of the better half", 0.05),
+        ("edacse", "rank correlation", 0.02),
+        ("builtin", "of the better half", 0.03),  # the order of its bad points suffers: docs/performance.md
+    ],
+)
+def test_what_samplers_are_shown_of_paused_points_is_near_what_those_reached(
+    table: str, measure: str, by: float
+) -> None:
+    """On recorded curves, against the guess before, whose ceiling was the best completed point."""
     rows = {row["guess"]: row for row in guesses.of_table(table, load_table(table), 40)}
-    before, now = rows["median, capped"], rows["ours"]
-    assert now["rank correlation"] > before["rank correlation"] + better
-    assert now["of the better half"] > before["of the better half"] - 0.02
-    assert rows["one gain a rung"]["regret of the best six, points"] < before["regret of the best six, points"]
+    assert rows["ours"][measure] > rows["median, capped"][measure] + by
 
 
 @pytest.mark.parametrize("side", SIDES)
