@@ -1,6 +1,7 @@
-"""What a proposal costs: CPU seconds of one point, per sampler, in studies of 100, 1,000 and 5,000 completed points.
+"""What a proposal costs: CPU seconds of one point, per sampler, in studies of 100, 1,000 and 5,000 points.
 
-The study's own sampler, storage and view on it; six hyperparameters, values at random. `--runs` proposals each.
+The study's own sampler, storage and view on it; six hyperparameters, curves at random, halved as `pruner: asha` does:
+a ninth of the points is completed, the others are paused. `--runs` proposals each.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState, create_trial
 
 from benchmarks.curves.tables import space_of
+from benchmarks.guesses import halved
 from search.space import Space, space_from
 from search.space.sections import SAMPLERS
 from search.store.layout import StudyFolder
-from search.study.distributions import distribution, label
+from search.study.distributions import distribution
 from search.study.optuna_storage import open_storage
 from search.study.samplers import PointSampler, key, random_point
 
 SIZES = (100, 1000, 5000)
+EVALUATIONS = 12
 
 
 def run(runs: int) -> dict[str, Any]:
@@ -39,25 +41,19 @@ def run(runs: int) -> dict[str, Any]:
 
 
 def seconds(sampler: str, size: int, runs: int) -> float:
-    """Median CPU seconds of a proposal after so many completed points."""
+    """Median CPU seconds of a proposal after so many points."""
     plain = space_of("simcse").resolved()
     plain["search"] |= {"sampler": sampler, "trials": 100_000, "baseline": "none"}
+    plain["pruner"] |= {"kind": "asha"}
     space, rng, seen = space_from(plain), np.random.default_rng(0), set[str]()
+    points = [random_point(space, rng) for _ in range(size)]
+    seen.update(map(key, points))
+    curves = rng.normal(size=(size, 1)) + rng.normal(0.5, 0.3, (size, EVALUATIONS)).cumsum(1)
     with tempfile.TemporaryDirectory() as root:
         storage = open_storage(StudyFolder(root, "study"))
         proposer = PointSampler(space, seen, storage, lambda number: None)  # noqa: ARG005
         study = optuna.create_study(storage=storage, study_name="study", direction="maximize", sampler=proposer)
-        for _ in range(size):
-            point = random_point(space, rng)
-            seen.add(key(point))
-            study.add_trial(
-                create_trial(
-                    state=TrialState.COMPLETE,
-                    value=float(rng.normal()),
-                    params={name: label(value) for name, value in point.items()},
-                    distributions={name: distribution(space.params[name]) for name in point},
-                )
-            )
+        study.add_trials(halved(space, points, curves))
         return statistics.median(_one(study, space) for _ in range(runs))
 
 

@@ -3,7 +3,8 @@
 Every search plays `--runs` times on every table with 1, 4 and 16 workers, for 5, 10, 20 and 40 whole trials' training
 each, which ours is told as `search.budget`; the true value of the point that it would return is held against the best
 there is. `QUALITY="key=value;..."` narrows: `tables=simcse+edacse;workers=1+4;budgets=10+20;searches=ours+random`.
-`seed_sd=0.79` (points) is by how much a seed moves a trial in tables of one seed.
+`first=300`: the seed of the first search. `seed_sd=0.79` (points): by how much a seed moves a trial, in tables of one
+seed.
 """
 
 from __future__ import annotations
@@ -117,23 +118,24 @@ def run(runs: int) -> dict[str, Any]:
     if importlib.util.find_spec("syne_tune") is None:
         print("syne tune is not installed, its rows are left out (benchmarks/curves/peers.py)", file=sys.stderr)
         names = [name for name in names if not name.startswith("syne tune")]
-    rows, sheets = [], {}
+    first = int(wanted.get("first", 0))
+    seeds, rows, sheets = range(first, first + runs), [], {}
     for table in tables:
         surrogate = Surrogate(load_table(table), float(wanted.get("seed_sd", 0)) / 100)
         sheets[table] = summary(surrogate)
         for count in workers:
             for name in names:
-                rows.append(_row(surrogate, table, count, name, runs, budgets))
+                rows.append(_row(surrogate, table, count, name, seeds, budgets))
                 print(rows[-1], file=sys.stderr, flush=True)
     return {"rows": rows, "tables": sheets}
 
 
 def _row(
-    surrogate: Surrogate, table: str, workers: int, name: str, runs: int, budgets: Sequence[int]
+    surrogate: Surrogate, table: str, workers: int, name: str, seeds: Sequence[int], budgets: Sequence[int]
 ) -> dict[str, Any]:
-    began, found, near, trials = time.process_time(), [], [], []
+    began, found, near, trials, runs = time.process_time(), [], [], [], len(seeds)
     with tempfile.TemporaryDirectory() as root:
-        for seed in range(runs):
+        for seed in seeds:
             make = partial(SEARCHES[name], surrogate, seed, workers, Path(root))
             played = {budget: play(surrogate, partial(make, budget), workers, budget) for budget in budgets}
             found.append([regret(surrogate, played[budget], budget) for budget in budgets])
