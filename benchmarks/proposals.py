@@ -1,7 +1,7 @@
 """What a proposal costs: CPU seconds of one point, per sampler, in studies of 100, 1,000 and 5,000 points.
 
 The study's own sampler, storage and view on it; six hyperparameters, curves at random, halved as `pruner: asha` does:
-a ninth of the points is completed, the others are paused. `--runs` proposals each.
+one point in 27 is completed, the others are paused. `--runs` proposals each.
 """
 
 from __future__ import annotations
