@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from search.store.layout import StudyFolder
 from search.store.ledger import Event, Ledger
 from search.tracking.batches import PARAM_LIMIT, TrialBatch
 from search.tracking.mlflow_store import make_store, quiet_loggers
-from search.tracking.notes import study_note, trial_note
+from search.tracking.notes import study_note
+from search.tracking.runs import study_metrics, study_params, study_tags, trial_name, trial_tags
 from search.tracking.saved_views import saved_views, view_address
 from search.tracking.trials_file import TrialsFile
 from trainables.contract.whole_files import whole_file
@@ -36,7 +37,6 @@ from trainables.contract.whole_files import whole_file
 # at once leave the tracker seconds behind and not ever further. What a death makes it tell twice does no harm.
 BATCH_EVENTS = 10_000
 CALLERS = 4  # of a server, at once
-SOURCE = {"mlflow.source.name": "search", "mlflow.source.type": "LOCAL"}  # MLflow's column "Source"
 LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given the next one; seconds it is waited for
 
 
@@ -271,26 +271,11 @@ class Tracker:
         from mlflow.entities import Param
 
         client, space = self._client, self.space
-        tags = {
-            schema.ROLE: "study",
-            schema.STUDY_ID: self.folder.study,
-            schema.METHOD: space.method,
-            schema.METRIC: space.metric.name,
-            schema.MODE: space.metric.mode,
-            schema.FOLDER: self.folder.uri,
-            schema.SEARCHED: ",".join(space.params),
-            schema.NOTE: study_note(space, self.folder),
-            **SOURCE,
-        }
         began = int(self.folder.space.stat().st_mtime * 1000)
+        tags = study_tags(space, self.folder)
         run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
         run_id: str = run.info.run_id
-        resolved = space.resolved()
-        if space.plugins:  # their text is in the space file
-            resolved["plugins"] = [plugin.file for plugin in space.plugins]
-        if space.script:
-            resolved["script"] = space.script.file
-        params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in flatten(resolved).items()]
+        params = [Param(name, str(v)[:PARAM_LIMIT]) for name, v in study_params(space).items()]
         for i in range(0, len(params), 100):  # MLflow takes 100 at once
             client.log_batch(run_id, params=params[i : i + 100])
         for path in (self.folder.space, self.folder.environment):
@@ -304,24 +289,7 @@ class Tracker:
         """MLflow's run of a trial that starts, if it is not there."""
         trial_id = event["id"]
         if trial_id not in self._run_ids:
-            tags = {
-                schema.ROLE: "trial",
-                schema.STUDY_ID: self.folder.study,
-                schema.TRIAL_ID: trial_id,
-                schema.POINT_ID: event["point_id"],
-                schema.SEED: str(event["seed"]),
-                schema.STAGE: event["stage"],
-                schema.OPTUNA_NUMBER: str(event["number"]),
-                schema.METHOD: self.space.method,
-                schema.FOLDER: f"trials/{trial_id}",
-                schema.PARENT: self._study_run,
-                schema.NOTE: trial_note(event, self.space, self.folder),
-                **SOURCE,
-            }
-            if event["baseline"]:
-                tags[schema.BASELINE] = event["baseline"]
-            if origin := event.get("origin"):
-                tags[schema.ORIGIN] = origin
+            tags = trial_tags(event, self.space, self.folder, self._study_run)
             name = trial_name(trial_id, event["point"])
             run = self._client.create_run(self.experiment_id, start_time=event["t"], run_name=name, tags=tags)
             self._run_ids[trial_id] = run.info.run_id
@@ -334,45 +302,6 @@ class Tracker:
             token = page.token
             if not token:
                 return found
-
-
-def study_metrics(ledger: Ledger, metric: str, time_ms: int) -> list[Any]:
-    """What compares studies: the best value, which MLflow's compare page draws since it is the first, and its cost."""
-    from mlflow.entities import Metric
-
-    values: dict[str, float] = {}
-    if ledger.best is not None and ledger.best.best is not None:
-        values[schema.best_key(metric)] = ledger.best.best
-    values |= {
-        schema.TRIALS: ledger.ended(), schema.POINTS: len(ledger.tried), schema.FAILED: ledger.failed(),
-        schema.HOURS: ledger.elapsed() / 3600,
-    }  # fmt: skip
-    return [Metric(name, round(float(value), 6), time_ms, 0) for name, value in values.items()]
-
-
-def trial_name(trial_id: str, point: Mapping[str, Any]) -> str:
-    """`t07 lr=3e-5`: the id and the first searched parameter, short enough for MLflow's table."""
-    if not point:
-        return trial_id
-    name, value = next(iter(point.items()))
-    text = f"{value:.2g}" if isinstance(value, float) else str(value)
-    return f"{trial_id} {_short(name)}={text}"[:40]
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as `a.b.c` keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _short(name: str) -> str:
-    known = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sample_size": "n"}
-    return known.get(name, name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from search import schema
 from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import Replayer, replay
+from search.tracking.runs import trial_name
 from search.tracking.saved_views import saved_views, unpacked
-from search.tracking.tracker import Tracker, trial_name
+from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
 
