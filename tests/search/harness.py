@@ -19,9 +19,10 @@ from search.store.journal import Journal
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.adaptive_confirm import AdaptiveConfirm
-from search.study.confirm_plan import ConfirmPlan
+from search.study.confirm_plan import ConfirmPlan, confirming_trial
 from search.study.driver import Driver
 from search.study.optuna_storage import UnsyncedBackend, open_storage
+from search.study.plan import make_trial
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
 
@@ -236,3 +237,26 @@ class MortalJournal(Journal):
         if self.writes is not None:
             self.writes.one()
         return super().append(kind, time, **fields)
+
+
+def recorded(space: Any, searched: dict[int, list[float]], fresh: dict[int, list[float | None]]) -> Ledger:
+    """A ledger of these values by point, in the search and on fresh seeds (None: it failed); point 0 is the baseline
+    where the space has one."""
+    ledger = Ledger(maximise=space.metric.mode == "max")
+    ledger.apply({"e": "life", "t": 0})
+    first = {}
+    for stage, values in (("search", searched), ("confirm", fresh)):
+        for number, ours in values.items():
+            for repeat, value in enumerate(ours):
+                point = {"learning_rate": 1e-5 * (number + 1), "batch_size": 32}
+                baseline = "paper" if number == 0 and space.search.baseline == "paper" else ""
+                trial = make_trial(
+                    space, point, number=number, repeat=repeat, seed=3 + repeat, stage="search", baseline=baseline
+                )
+                first.setdefault(number, trial)
+                trial = trial if stage == "search" else confirming_trial(space, first[number], repeat)
+                stop = "completed" if value is not None else "failed:nan"
+                ledger.apply({"e": "start", "t": 0, **vars(trial)})
+                ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": stop, "best": value, "best_at": 1,
+                              "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
+    return ledger
