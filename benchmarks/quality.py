@@ -79,6 +79,7 @@ SEARCHES: dict[str, Make] = {
     "ours: tpe, asha, 3 seeds": ours("tpe", "asha", repeats=3),
     "ours: gp, asha, 3 seeds": ours("gp", "asha", repeats=3),
     "ours: gp, none, 3 seeds": ours("gp", "none", repeats=3),
+    "ours: gp, asha, baseline, 3 seeds": ours("gp", "asha", repeats=3, baseline="paper"),
     "ours: tpe, asha, memory": with_memory,
     "optuna: tpe, none": peer(Optuna, "tpe", "none"),
     "optuna: tpe, median": peer(Optuna, "tpe", "median"),
@@ -87,7 +88,9 @@ SEARCHES: dict[str, Make] = {
     "optuna: gp, median": peer(Optuna, "gp", "median"),
     "optuna: gp, hyperband": peer(Optuna, "gp", "hyperband"),
     "ray: OptunaSearch, ASHA": peer(RayAsha),
-    "syne tune: random, ASHA": peer(SyneTune, "asha"),
+    "syne tune: ASHA, stopping": peer(SyneTune, "stopping"),
+    "syne tune: ASHA, promotion": peer(SyneTune, "promotion"),
+    "syne tune: PASHA": peer(SyneTune, "pasha"),
     "syne tune: BOHB": peer(SyneTune, "bohb"),
     "random": peer(Random),
 }

@@ -1,13 +1,16 @@
 """Other searches on the simulated clock, each with its own code: Optuna plain, Ray Tune's OptunaSearch with ASHA, Syne
-Tune's ASHA and BOHB. With its dependencies Syne Tune brings a CUDA library; these do:
-`pip install --no-deps syne-tune dill sortedcontainers statsmodels patsy formulaic interface_meta`."""
+Tune's ASHA, BOHB and PASHA. With its dependencies Syne Tune brings a CUDA library; these do, and 0.14 and later have
+neither PASHA nor ASHA that promotes:
+`pip install --no-deps syne-tune==0.13.0 dill sortedcontainers statsmodels patsy formulaic interface_meta`."""
 
 from __future__ import annotations
 
+import logging
 import types
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,39 +125,56 @@ class RayAsha:
 
 
 class SyneTune:
-    """Syne Tune's ASHA, its stopping kind, over random points, or over BOHB's kernel densities; its defaults.
+    """Syne Tune's ASHA of both kinds, BOHB (kernel densities and ASHA, stopping) and PASHA; its defaults.
 
     It knows no conditions: what is not active in a point is drawn and left out of it.
     """
 
     def __init__(self, surrogate: Surrogate, kind: str, seed: int) -> None:
-        from syne_tune.optimizer.baselines import ASHA, BOHB
+        from syne_tune.optimizer import baselines
 
+        make = {
+            "stopping": partial(baselines.ASHA, type="stopping"),
+            "promotion": partial(baselines.ASHA, type="promotion"),
+            "pasha": baselines.PASHA,
+            "bohb": baselines.BOHB,
+        }[kind]
         self._space, self._trials = surrogate.space, list[Any]()
-        self._scheduler = {"asha": ASHA, "bohb": BOHB}[kind](
-            {name: domain(param) for name, param in surrogate.space.params.items()}, metric="value",
-            time_attr="evaluations", max_t=surrogate.table.evaluations, do_minimize=False, random_seed=seed,
+        logging.getLogger("syne_tune").setLevel(logging.ERROR)  # of how a tuner of its own would be used
+        self._scheduler = make(
+            {name: domain(param) for name, param in surrogate.space.params.items()}, metric="value", mode="max",
+            resource_attr="evaluations", max_t=surrogate.table.evaluations, random_seed=seed,
         )  # fmt: skip
 
     def next(self) -> tuple[str, Point, int] | None:
         from syne_tune.backend.trial_status import Trial
 
-        config = self._scheduler.suggest().config
-        trial = Trial(len(self._trials), config, datetime.now(UTC))
-        self._trials.append(trial)
-        self._scheduler.on_trial_add(trial)
+        suggestion = self._scheduler.suggest(len(self._trials))
+        if suggestion is None:
+            return None
+        if suggestion.spawn_new_trial_id:
+            trial = Trial(len(self._trials), suggestion.config, datetime.now(UTC))
+            self._trials.append(trial)
+            self._scheduler.on_trial_add(trial)
+        else:  # a paused one goes on
+            trial = self._trials[suggestion.checkpoint_trial_id]
+        config = trial.config
         return str(trial.trial_id), walk(self._space, lambda p: value_of(p, config[p.name])), SEED_OF_TRIALS
 
     def evaluated(self, job: Job, value: float) -> Judged:
         trial = self._trials[int(job.id)]
-        if self._scheduler.on_trial_result(trial, {"value": value, "evaluations": job.done}) == ASHA_GO:
+        decision = self._scheduler.on_trial_result(trial, {"value": value, "evaluations": job.done})
+        if decision == ASHA_GO:
             return "go"
         self._scheduler.on_trial_remove(trial)
-        return "stop"
+        return "wait" if decision == "PAUSE" else "stop"
 
     def ended(self, job: Job) -> None:
-        result = {"value": float(job.curve[-1]), "evaluations": job.done}
-        self._scheduler.on_trial_complete(self._trials[int(job.id)], result)
+        trial, result = self._trials[int(job.id)], {"value": float(job.curve[-1]), "evaluations": job.done}
+        if self._scheduler.on_trial_result(trial, dict(result)) == ASHA_GO:
+            self._scheduler.on_trial_complete(trial, result)
+        else:
+            self._scheduler.on_trial_remove(trial)
 
 
 def domain(param: Any) -> Any:
