@@ -12,7 +12,7 @@ from search.store.ledger import Ledger, TrialRecord
 
 
 class Promotion:
-    """The rungs of a study. Only points' first seeds stand on those from level 0 on.
+    """The rungs of a study. Only points' first seeds stand on those from level 0 on, and not the baseline's.
 
     Args:
         reduction: 1 in this many goes on, at least 2.
@@ -61,4 +61,5 @@ class Promotion:
         return best
 
     def _on(self, level: int) -> list[TrialRecord]:
-        return [r for r in self._ledger.on_rungs.values() if level in r.rungs and not r.failed]
+        records = self._ledger.on_rungs.values()
+        return [r for r in records if level in r.rungs and not (r.failed or r.trial.baseline)]

@@ -241,16 +241,17 @@ def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float
 
 
 def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") -> tuple[Promotion, list[Any]]:
-    """Trials that have reached these rungs, each waiting at its highest but for those with an "r" in `states`."""
+    """Trials that have reached these rungs, each waiting at its highest but for those with an "r" in `states`, which
+    run, and a "b", the baseline, which does, too."""
     records: list[Any] = [
         SimpleNamespace(
             rungs=mine,
             failed=False,
-            waits=state != "r",
-            waiting=None if state == "r" else max(mine),
-            trial=SimpleNamespace(number=number),
+            waits=state not in "rb",
+            waiting=None if state in "rb" else max(mine),
+            trial=SimpleNamespace(number=number, baseline="paper" if state == "b" else ""),
         )
-        for number, (mine, state) in enumerate(zip(rungs, states.ljust(len(rungs)), strict=True))
+        for number, (mine, state) in enumerate(zip(rungs, states.ljust(len(rungs), "w"), strict=True))
     ]
     ledger: Any = Ledger(maximise=maximise)
     ledger.on_rungs = {str(number): record for number, record in enumerate(records)}
@@ -281,6 +282,18 @@ def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
     assert rungs.next() is None  # one of three, and that one runs
     rungs, records = on_rungs({0: 0.1}, {0: 0.9}, maximise=False)
     assert rungs.next() is records[0]
+
+
+def test_the_baseline_holds_no_place_on_a_rung() -> None:
+    """It is not there by what it showed: a poor one lets nobody go on, a good one keeps nobody."""
+    rungs, _ = on_rungs({0: 0.1}, {0: 0.9}, states="b")
+    assert rungs.next() is None
+    rungs, records = on_rungs({0: 0.9}, {0: 0.7}, {0: 0.5}, states="b")
+    assert rungs.next() is records[1]
+    new: Any = SimpleNamespace(rungs={})
+    assert rungs.goes_on(new, 0, 0.8)
+    rungs, _ = on_rungs({0: 0.1}, states="b")
+    assert not rungs.goes_on(new, 0, 0.8)
 
 
 def test_the_leader_is_the_best_of_the_highest_rung() -> None:
