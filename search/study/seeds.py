@@ -71,16 +71,18 @@ class Seeds:
         return mean_so_far(self._records(number))
 
     def _promising(self, unsettled: set[int]) -> int | None:
-        """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline's
-        seeds follow when a point has all of its own: only then is there something to compare."""
+        """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline, which
+        nobody judged, does not count among them; its seeds follow when a point has all of its own: only then is there
+        something to compare."""
         ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds
         baseline = None
         for stage, number in self._ledger.by_point:
             if stage != "search" or (mean := self.mean(number)) is None:
                 continue
-            ranked.append((-self._sign * mean, number, len(seed_values(self._records(number)))))
             if self._records(number)[0].trial.baseline:
                 baseline = number
+            else:
+                ranked.append((-self._sign * mean, number, len(seed_values(self._records(number)))))
         ranked.sort()
         repeats = self._space.search.repeats
         ready = {n for n in unsettled if self._may_go_on(self._records(n), ahead=False)}
@@ -89,7 +91,7 @@ class Seeds:
         for level in sorted({seeds for _, _, seeds in ranked}, reverse=True):
             reached = [(number, seeds) for _, number, seeds in ranked if seeds >= level]
             for number, seeds in reached[: len(reached) // PROMISING]:
-                if seeds == level and number in ready and number != baseline:
+                if seeds == level and number in ready:
                     return number
         return None
 

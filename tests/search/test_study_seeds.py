@@ -59,8 +59,8 @@ def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_pat
 def test_further_seeds_go_to_the_best_third_while_points_come(
     sampler: str, search: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Under a sampler that learns, and where points never end: a second seed for 1 in 3, a third for 1 in 9, and the
-    baseline's when another point has all of its own."""
+    """Under a sampler that learns, and where points never end: a second seed for 1 in 3 of all but the baseline, a
+    third for 1 in 9, and the baseline's when another point has all of its own."""
     space = make_space({"sampler": sampler, "trials": 18, "repeats": 3} | search)
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
     ledger = world.life(concurrency=1).ledger
@@ -69,13 +69,13 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
         number, repeat = record.trial.number, record.trial.repeat
         new_points = any(r.trial.number > max(ended, default=-1) for r in list(ledger.trials.values())[len(ended) :])
         if repeat and new_points and number and record.state == "completed":
-            rivals = [sum(v) / len(v) for v in ended.values() if len(v) >= repeat]
+            rivals = [sum(v) / len(v) for n, v in ended.items() if n and len(v) >= repeat]
             assert sum(mean >= sum(ended[number]) / repeat for mean in rivals) <= len(rivals) // 3
         if repeat and not number:
             assert max(map(len, ended.values())) == 3
         if record.best is not None:
             ended.setdefault(number, []).append(record.best)
-        if max(ended, default=0) < 2:
+        if max(ended, default=0) < 3:
             assert not repeat
     assert max(map(len, ended.values())) == len(ended[0]) == 3
 
