@@ -140,7 +140,7 @@ class SyneTune:
             "bohb": baselines.BOHB,
         }[kind]
         self._space, self._trials = surrogate.space, list[Any]()
-        logging.getLogger("syne_tune").setLevel(logging.ERROR)  # of how a tuner of its own would be used
+        logging.getLogger("syne_tune").setLevel(logging.ERROR)  # else a warning a search
         self._scheduler = make(
             {name: domain(param) for name, param in surrogate.space.params.items()}, metric="value", mode="max",
             resource_attr="evaluations", max_t=surrogate.table.evaluations, random_seed=seed,

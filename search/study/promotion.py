@@ -61,5 +61,6 @@ class Promotion:
         return best
 
     def _on(self, level: int) -> list[TrialRecord]:
-        records = self._ledger.on_rungs.values()
-        return [r for r in records if level in r.rungs and not (r.failed or r.trial.baseline)]
+        # nobody judges the baseline: on a rung a poor one would have others go on that lead nobody
+        records = (r for r in self._ledger.on_rungs.values() if not (r.trial.baseline and level >= 0))
+        return [r for r in records if level in r.rungs and not r.failed]

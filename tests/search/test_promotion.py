@@ -242,14 +242,14 @@ def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float
 
 def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") -> tuple[Promotion, list[Any]]:
     """Trials that have reached these rungs, each waiting at its highest but for those with an "r" in `states`, which
-    run, and a "b", the baseline, which does, too."""
+    run, and a "b", the baseline, which does, too ("B": which waits)."""
     records: list[Any] = [
         SimpleNamespace(
             rungs=mine,
             failed=False,
             waits=state not in "rb",
             waiting=None if state in "rb" else max(mine),
-            trial=SimpleNamespace(number=number, baseline="paper" if state == "b" else ""),
+            trial=SimpleNamespace(number=number, baseline="paper" if state in "bB" else ""),
         )
         for number, (mine, state) in enumerate(zip(rungs, states.ljust(len(rungs), "w"), strict=True))
     ]
@@ -294,6 +294,8 @@ def test_the_baseline_holds_no_place_on_a_rung() -> None:
     assert rungs.goes_on(new, 0, 0.8)
     rungs, _ = on_rungs({0: 0.1}, states="b")
     assert not rungs.goes_on(new, 0, 0.8)
+    rungs, records = on_rungs({-1: 0.4}, states="B")  # a further seed that made way at a budget's end goes on
+    assert rungs.next() is records[0]
 
 
 def test_the_leader_is_the_best_of_the_highest_rung() -> None:
