@@ -4,6 +4,10 @@ Every point of a table is trained to its end with every seed, by `trainables` al
 A trial is one line of `FOLDER/TABLE.jsonl`, written when it ends: an interrupted recording goes on where it stopped.
 The first seed of every table's points comes first. `--pack` writes what has been recorded as
 `benchmarks/curves/TABLE.json.gz`, with its datasheet.
+
+`--promised N` goes on with a table that is there, with N points of which the surrogate of its recording promises most:
+where searches are led to, and where random points say least. Without them most of a search's regret was its distance
+from a peak that training does not have. Repeat it until what is promised is there.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks.curves.surrogate import Surrogate, table_of
 from benchmarks.curves.tables import HERE, SEEDS, TABLES, Inputs, make_inputs, points, space_of, trial_spec
 from search.space import Space
 from search.study.samplers import Point
@@ -86,12 +92,30 @@ def cut_last_half_line(file: Path) -> None:
         file.write_bytes(text[: text.rfind(b"\n") + 1])
 
 
+def unpack(table: str, work: Path, sheet: dict[str, Any]) -> None:
+    """A packed table's trials and datasheet, as a recording in progress; `sheet` is what goes on with it."""
+    content = json.loads(gzip.decompress((HERE / f"{table}.json.gz").read_bytes()))
+    lines = (json.dumps(trial, ensure_ascii=False, separators=(",", ":")) + "\n" for trial in content["trials"])
+    work.mkdir(parents=True, exist_ok=True)
+    (work / f"{table}.jsonl").write_text("".join(lines), encoding="utf-8")
+    further = {"promised points": f"of commit {sheet['commit'][:7]}, on {sheet['machine']['cpu']}"}
+    (work / f"{table}.sheet.json").write_text(json.dumps(content["datasheet"] | further, indent=1), encoding="utf-8")
+
+
+def promised(trials: list[dict[str, Any]], space: Space, seeds: int, count: int) -> list[Point]:
+    """Points that lack seeds, of a recording that was interrupted; else the `count` that are promised most."""
+    had = {json.dumps(t["point"]): t["point"] for t in trials}
+    seen = Counter(json.dumps(t["point"]) for t in trials)
+    return [had[name] for name, n in seen.items() if n < seeds] or Surrogate(table_of(trials, space)).promised(count)
+
+
 @click.command()
 @click.argument("tables", nargs=-1, type=click.Choice(TABLES))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=WORK, help="where recordings grow")
 @click.option("--seeds", default=SEEDS, show_default=True)
+@click.option("--promised", "more", default=0, help="record so many of the points promised most, instead")
 @click.option("--pack", "packing", is_flag=True, help="write what has been recorded as TABLE.json.gz, and end")
-def main(tables: tuple[str, ...], work: Path, seeds: int, packing: bool) -> None:
+def main(tables: tuple[str, ...], work: Path, seeds: int, more: int, packing: bool) -> None:
     """Record learning curves; every table without arguments."""
     tables = tables or TABLES
     if packing:
@@ -107,17 +131,22 @@ def main(tables: tuple[str, ...], work: Path, seeds: int, packing: bool) -> None
     torch.set_num_threads(1)
     spaces = {table: space_of(table) for table in tables}
     inputs: dict[str, Inputs] = {}
+    wanted: dict[str, list[Point]] = {}
     warm = ProcessCache()
     for seed in range(seeds):
         for table, space in spaces.items():
             file = work / f"{table}.jsonl"
             if table not in inputs:
                 inputs[table] = make_inputs(table, work / table)
-                sheet = json.dumps(datasheet(table, space, inputs[table]), indent=1)
-                (work / f"{table}.sheet.json").write_text(sheet, encoding="utf-8")
+                sheet = datasheet(table, space, inputs[table])
+                if not more:
+                    (work / f"{table}.sheet.json").write_text(json.dumps(sheet, indent=1), encoding="utf-8")
+                elif not file.exists():
+                    unpack(table, work, sheet)
                 cut_last_half_line(file)
+                wanted[table] = promised(recorded(file), space, seeds, more) if more else points(space)
             done = {(json.dumps(t["point"]), t["seed"]) for t in recorded(file)}
-            for number, point in enumerate(points(space)):
+            for number, point in enumerate(wanted[table]):
                 if (json.dumps(point), seed) in done:
                     continue
                 trial = record(space, inputs[table], point, seed, warm)

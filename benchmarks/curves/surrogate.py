@@ -19,6 +19,8 @@ from search.study.samplers import Point, key, random_point
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
+ALIKE = 12  # recorded trials of which one lends a trial its deviation: four points by three seeds
+APART = 0.15  # of the unit cube that features span
 OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
 
 
@@ -43,8 +45,11 @@ def load_table(name: str) -> Table:
     """A table of `benchmarks/curves`, or the older recording."""
     if name == OLDER:
         return _older()
-    space = space_of(name)
-    trials = json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))["trials"]
+    return table_of(json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))["trials"], space_of(name))
+
+
+def table_of(trials: list[dict[str, Any]], space: Space) -> Table:
+    """Recorded trials (`record`) as a table."""
     rung = int(space.base["eval_examples"])
     count = int(space.base["max_examples"]) // rung
     trials = [t for t in trials if len(t["curve"]) >= count - 1]  # collapsed ones have no curve to learn from
@@ -81,7 +86,8 @@ class Surrogate:
 
     The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
     on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed, of a point
-    about as good: settings that collapse have many times the seed noise of good ones.
+    with about the same curve: seeds part where curves fall, and settings that collapse have many times the noise of
+    good ones.
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
@@ -98,7 +104,7 @@ class Surrogate:
         self._noise = np.array([
             (table.curves[i] - means[g]) * np.sqrt(len(groups[g]) / (len(groups[g]) - 1)) for i, g in repeated
         ])  # fmt: skip
-        self._noise_of = np.array([means[g].max() for _, g in repeated])  # the values of their points
+        self._noise_of = np.array([means[g] for _, g in repeated])  # the mean curves of their points
         self._inputs = np.array([self.features(point) for point in self._points])
         self._curves = means
         self._mean = means.mean(0)
@@ -138,14 +144,14 @@ class Surrogate:
         draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
         if not len(self._noise):
             return mean + self._seed_sd * draw.standard_normal()
-        deviations = self._noise_at(float(mean.max()))
+        deviations = self._noise_at(mean)
         moved: Floats = mean + deviations[draw.integers(len(deviations))]
         return moved
 
-    def _noise_at(self, value: float) -> Floats:
-        """Recorded deviations of the quarter of the points that are nearest to a value."""
-        nearest = np.argsort(np.abs(self._noise_of - value), kind="stable")
-        found: Floats = self._noise[nearest[: max(2, len(nearest) // 4)]]
+    def _noise_at(self, curve: Floats) -> Floats:
+        """Recorded deviations of the points whose mean curves are nearest to this one."""
+        nearest = np.argsort(((self._noise_of - curve) ** 2).sum(1), kind="stable")
+        found: Floats = self._noise[nearest[:ALIKE]]
         return found
 
     def true_value(self, point: Point) -> float:
@@ -153,11 +159,27 @@ class Surrogate:
         return float(self.mean_curves([point])[0].max())
 
     @cached_property
+    def _candidates(self) -> list[Point]:
+        rng = np.random.default_rng(0)
+        return [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
+
+    @cached_property
     def optimum(self) -> float:
         """The best true value there is, as far as random points and the recorded ones show."""
-        rng = np.random.default_rng(0)
-        points = [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
-        return float(self.mean_curves(points).max())
+        return float(self.mean_curves(self._candidates).max())
+
+    def promised(self, count: int) -> list[Point]:
+        """The points of the best true values, `APART` from each other and from recorded ones (distance of features)."""
+        taken, found = list(self._inputs), []
+        for i in np.argsort(-self.mean_curves(self._candidates).max(1)):
+            point = self._candidates[i]
+            inputs = self.features(point)
+            if min(float(np.linalg.norm(inputs - other)) for other in taken) >= APART:
+                taken.append(inputs)
+                found.append(point)
+            if len(found) == count:
+                break
+        return found
 
     def left_out(self) -> dict[str, float]:
         """How well a recorded point's best value is predicted from all others: R2, rank correlation, error (points)."""
@@ -165,7 +187,7 @@ class Surrogate:
         guessed, real = (self._mean + scores @ self._axes).max(1), self._curves.max(1)
         errors = guessed - real
         ranks = [np.argsort(np.argsort(v)) for v in (guessed, real)]
-        noise = [self._noise, self._noise_at(float(real.max()))] if len(self._noise) else []
+        noise = [self._noise, self._noise_at(self._curves[int(real.argmax())])] if len(self._noise) else []
         sds = [float(100 * deviations.max(1).std()) for deviations in noise] or [0.0, 0.0]
         return {
             "points": float(len(real)),

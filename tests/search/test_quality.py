@@ -95,12 +95,12 @@ def test_a_surrogate_finds_a_smooth_truth_from_points_it_has_not_seen() -> None:
 
 def test_a_good_point_has_the_seed_noise_of_good_points() -> None:
     """Settings that collapse vary many times as much; their noise on a good one would make the luckiest trial win."""
-    rates = np.linspace(-5, -3, 16)
+    rates = np.linspace(-5, -3, 48)
     known = [{"learning_rate": float(10**rate), "dropout": 0.1} for rate in rates for _ in range(2)]
     level = [-0.2 * (rate + 4) ** 2 for rate in rates for _ in range(2)]
     moved = [sign * (0.001 if abs(rate + 4) < 0.3 else 0.1) for rate in rates for sign in (-1, 1)]
     curves = np.array([np.full(EVALUATIONS, v + m) for v, m in zip(level, moved, strict=True)])
-    surrogate = Surrogate(Table(space(), known, [0, 1] * 16, curves, curves, np.ones(32), RUNG))
+    surrogate = Surrogate(Table(space(), known, [0, 1] * 48, curves, curves, np.ones(96), RUNG))
     best, worst = ({"learning_rate": rate, "dropout": 0.1} for rate in (1e-4, 1e-5))
     spread = [np.std([surrogate.curve(point, seed)[-1] for seed in range(40)]) for point in (best, worst)]
     assert spread[0] < 0.002
@@ -129,7 +129,9 @@ def test_a_table_holds_what_its_sheet_says(table: str) -> None:
     assert content["datasheet"]["trials"] == len(content["trials"])
     loaded = load_table(table)
     assert loaded.evaluations >= 12
-    assert all(point in drawn for point in loaded.points)
+    further = [point for point in loaded.points if point not in drawn]  # promised ones
+    assert all(space_of(table).params.keys() >= point.keys() for point in further)
+    assert all(point in loaded.points for point in drawn)
     assert np.isfinite(loaded.curves).all()
 
 
