@@ -106,7 +106,13 @@ def promised(trials: list[dict[str, Any]], space: Space, seeds: int, count: int)
     """Points that lack seeds, of a recording that was interrupted; else the `count` that are promised most."""
     had = {json.dumps(t["point"]): t["point"] for t in trials}
     seen = Counter(json.dumps(t["point"]) for t in trials)
-    return [had[name] for name, n in seen.items() if n < seeds] or Surrogate(table_of(trials, space)).promised(count)
+    if lacking := [had[name] for name, n in seen.items() if n < seeds]:
+        return lacking
+    surrogate = Surrogate(table_of(trials, space))
+    found = surrogate.promised(count)
+    for number, point in enumerate(found):
+        print(space.name, number, f"promised {surrogate.true_value(point):.5f}", file=sys.stderr)
+    return found
 
 
 @click.command()
