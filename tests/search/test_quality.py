@@ -160,6 +160,21 @@ def test_what_is_promised_most_is_recorded_next_and_what_lacks_seeds_before() ->
     assert record.promised(trials[:-1], space(), 2, 3) == [trials[-1]["point"]]
 
 
+def test_a_packed_table_goes_on_as_a_recording_and_is_packed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def content(folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(gzip.decompress((folder / "simcse.json.gz").read_bytes()))
+        return found
+
+    record.unpack("simcse", tmp_path, {"commit": "0123456789", "machine": {"cpu": "another"}})
+    monkeypatch.setattr(record, "HERE", tmp_path)
+    record.pack("simcse", tmp_path)
+    before, after = content(HERE), content(tmp_path)
+    assert after["trials"] == before["trials"]
+    assert after["datasheet"] == before["datasheet"] | {"promised points": "of commit 0123456, on another"}
+
+
 @pytest.mark.parametrize(
     ("table", "measure", "by"),
     [
