@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.curves.peers import Optuna, Random, RayAsha, SyneTune
-from benchmarks.curves.play import Ours, Played, Searcher, play
+from benchmarks.curves.play import Knowing, Ours, Played, Searcher, play
 from benchmarks.curves.surrogate import OLDER, Surrogate, load_table, summary
 from benchmarks.curves.tables import HERE, TABLES
 
@@ -36,6 +36,12 @@ Make = Callable[[Surrogate, int, int, Path, float], Searcher]  # seed, workers, 
 def ours(sampler: str, pruner: str, **search: Any) -> Make:
     settings = {"search": {"sampler": sampler, **search}, "pruner": {"kind": pruner}}
     return lambda surrogate, *args: Ours(surrogate, settings, *args)
+
+
+def knowing(of: int) -> Make:
+    """What would be left to win if half of the proposals were each the best of so many even draws."""
+    settings = {"search": {"sampler": "random", "repeats": 3}, "pruner": {"kind": "asha"}}
+    return lambda surrogate, *args: Knowing(of, surrogate, settings, *args)
 
 
 def with_memory(surrogate: Surrogate, seed: int, workers: int, root: Path, budget: float) -> Searcher:
@@ -75,6 +81,7 @@ SEARCHES: dict[str, Make] = {
     "ours: gp, asha": ours("gp", "asha"),
     "ours: gp, none": ours("gp", "none"),
     "ours: random, asha": ours("random", "asha"),
+    "knowing: half the best of 6, asha, 3 seeds": knowing(6),
     "ours: tpe, none, 3 seeds": ours("tpe", "none", repeats=3),
     "ours: tpe, asha, 3 seeds": ours("tpe", "asha", repeats=3),
     "ours: gp, asha, 3 seeds": ours("gp", "asha", repeats=3),

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from optuna.trial import FrozenTrial
+
 from benchmarks.curves.surrogate import Floats, Surrogate
 from search.space import space_from
 from search.store.journal import Journal
@@ -16,7 +18,7 @@ from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
 from search.study.memory import remembered
-from search.study.samplers import Point
+from search.study.samplers import FIRST, Point
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
 
@@ -175,3 +177,23 @@ class Ours:
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
+
+
+class Knowing(Ours):
+    """No search but a yardstick: from the 11th point on every second draw is the best of several by their true values,
+    which nobody knows.
+
+    Args: of: of how many even draws; rest: as `Ours`.
+    """
+
+    def __init__(self, of: int, surrogate: Surrogate, *rest: Any) -> None:
+        super().__init__(surrogate, *rest)
+        plan: Any = self._driver.plan
+        sampler, drawn = plan.study.sampler, plan.study.sampler._ask
+
+        def ask(study: Any, trial: FrozenTrial, attempt: int) -> Point:
+            count = of if trial.number >= FIRST and trial.number % 2 else 1
+            points = (drawn(study, trial, i + of * attempt) for i in range(count))
+            return max(points, key=surrogate.true_value)
+
+        sampler._ask = ask

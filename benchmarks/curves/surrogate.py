@@ -19,7 +19,7 @@ from search.study.samplers import Point, key, random_point
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
-ALIKE = 12  # recorded trials of which one lends a trial its deviation: four points by three seeds
+ALIKE = 4  # recorded points of which one of a seed lends a trial its deviation
 APART = 0.15  # of the unit cube that features span
 OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
 
@@ -100,11 +100,11 @@ class Surrogate:
         groups = list(by_point.values())
         self._points = [table.points[rows[0]] for rows in groups]
         means = np.array([table.curves[rows].mean(0) for rows in groups])
-        repeated = [(i, g) for g, rows in enumerate(groups) if len(rows) > 1 for i in rows]
-        self._noise = np.array([
-            (table.curves[i] - means[g]) * np.sqrt(len(groups[g]) / (len(groups[g]) - 1)) for i, g in repeated
-        ])  # fmt: skip
-        self._noise_of = np.array([means[g] for _, g in repeated])  # the mean curves of their points
+        self._repeated = [g for g, rows in enumerate(groups) if len(rows) > 1]
+        self._noise = [
+            (table.curves[groups[g]] - means[g]) * np.sqrt(len(groups[g]) / (len(groups[g]) - 1))
+            for g in self._repeated
+        ]  # (seeds, evaluations) of each of these points
         self._inputs = np.array([self.features(point) for point in self._points])
         self._curves = means
         self._mean = means.mean(0)
@@ -142,17 +142,18 @@ class Surrogate:
         """(evaluations,) of one trial."""
         mean: Floats = self.mean_curves([point])[0]
         draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
-        if not len(self._noise):
+        if not self._noise:
             return mean + self._seed_sd * draw.standard_normal()
-        deviations = self._noise_at(mean)
+        deviations = self._noise_at(mean, self.features(point))
         moved: Floats = mean + deviations[draw.integers(len(deviations))]
         return moved
 
-    def _noise_at(self, curve: Floats) -> Floats:
-        """Recorded deviations of the points whose mean curves are nearest to this one."""
-        nearest = np.argsort(((self._noise_of - curve) ** 2).sum(1), kind="stable")
-        found: Floats = self._noise[nearest[:ALIKE]]
-        return found
+    def _noise_at(self, curve: Floats, inputs: Floats) -> Floats:
+        """Recorded deviations of the points that are nearest to this one, by mean curve and by hyperparameters."""
+        apart = ((self._curves[self._repeated] - curve) ** 2).sum(1)
+        away = (((self._inputs[self._repeated] - inputs) / self._models[0].sizes) ** 2).sum(1)
+        nearest = np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
+        return np.concatenate([self._noise[i] for i in nearest])
 
     def true_value(self, point: Point) -> float:
         """The best evaluation of the mean curve."""
@@ -186,8 +187,11 @@ class Surrogate:
         scores = np.array([[model.without(i) for model in self._models] for i in range(len(self._points))])
         guessed, real = (self._mean + scores @ self._axes).max(1), self._curves.max(1)
         errors = guessed - real
-        ranks = [np.argsort(np.argsort(v)) for v in (guessed, real)]
-        noise = [self._noise, self._noise_at(self._curves[int(real.argmax())])] if len(self._noise) else []
+        ranks = [_ranks(guessed), _ranks(real)]
+        best = int(real.argmax())
+        noise = (
+            [np.concatenate(self._noise), self._noise_at(self._curves[best], self._inputs[best])] if self._noise else []
+        )
         sds = [float(100 * deviations.max(1).std()) for deviations in noise] or [0.0, 0.0]
         return {
             "points": float(len(real)),
@@ -198,6 +202,10 @@ class Surrogate:
             "seed sd of the best, points": sds[1],
             "spread, points": float(100 * real.std()),
         }
+
+
+def _ranks(values: Floats) -> NDArray[np.intp]:
+    return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 class _GaussianProcess:
@@ -222,12 +230,12 @@ class _GaussianProcess:
         return float(self._centre + self._scale * (self._outputs[i] - self._weights[i] / self._inverse[i, i]))
 
     def _kernel(self, a: Floats, b: Floats) -> Floats:
-        a, b = a / self._sizes, b / self._sizes
+        a, b = a / self.sizes, b / self.sizes
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
         return np.asarray(np.exp(-0.5 * np.maximum(squares, 0)))
 
     def _set(self, theta: Floats) -> None:
-        self._sizes = np.exp(theta[:-1])
+        self.sizes = np.exp(theta[:-1])
         full = self._kernel(self._inputs, self._inputs) + np.exp(theta[-1]) * np.eye(len(self._inputs))
         self._inverse = np.linalg.inv(full)
         self._weights = self._inverse @ self._outputs

@@ -17,19 +17,21 @@ from search.space import Space, load_space, paper_point
 from search.study.samplers import Point, random_point
 
 HERE = Path(__file__).parent
-TABLES = ("simcse", "simcse_sup", "edacse", "simcse_zh")
+TABLES = ("simcse", "simcse_sup", "edacse", "simcse_zh", "sda")
 POINTS, SEEDS = 64, 3
 PAIRS = 150  # that select, and as many that are held out: both of STS-B's dev split
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a table's trials get: an encoder's folder, training texts, two sets of pairs, and where all comes from."""
+    """What a table's trials get: an encoder's folder, training texts, two sets of pairs, the folder of a parser for
+    methods that have one, and where all comes from."""
 
     encoder: str
     train: str
     selecting: str
     held_out: str
+    parser: str | None
     sources: dict[str, str]
 
 
@@ -52,7 +54,8 @@ def points(space: Space, count: int = POINTS) -> list[Point]:
 def make_inputs(table: str, folder: Path) -> Inputs:
     """Writes a table's training texts, pairs and encoder into `folder` (seeded: the same ones every time)."""
     folder.mkdir(parents=True, exist_ok=True)
-    data, language = data_folder(), space_of(table).data.language
+    space, data = space_of(table), data_folder()
+    language = space.data.language
     header, *rows = (data / f"{language}_stsb_dev.tsv").read_text("utf-8").rstrip("\n").split("\n")
     random.Random(0).shuffle(rows)
     selecting, held_out = folder / "selecting_dev.tsv", folder / "held_out_dev.tsv"
@@ -64,7 +67,7 @@ def make_inputs(table: str, folder: Path) -> Inputs:
         sources |= {"train": "zh_sentences.txt", "encoder": "benchmarks.pretraining: tiny, zh"}
     else:
         encoder = folder / "minilm1"
-        if table == "simcse":
+        if space.method in ("simcse", "sda"):
             train = write_lines(folder / "sentences.txt", stsb_sentences())
             sources |= {"train": "the distinct sentences of the train split of STS-B, en"}
         else:
@@ -74,7 +77,11 @@ def make_inputs(table: str, folder: Path) -> Inputs:
         if not (encoder / "tokenizer.json").exists():
             texts = (line for path in (train, selecting, held_out) for line in path.read_text("utf-8").split("\n"))
             fewer_pieces(first_layers(encoder, 1), texts)
-    return Inputs(str(encoder), str(train), str(selecting), str(held_out), sources)
+    parser = None
+    if space.data.parser:
+        parser = str(data.parent / "models" / f"{language}_ewt_sm")
+        sources |= {"parser": Path(parser).name}
+    return Inputs(str(encoder), str(train), str(selecting), str(held_out), parser, sources)
 
 
 def fewer_pieces(folder: Path, texts: Iterable[str]) -> None:
@@ -98,7 +105,8 @@ def trial_spec(space: Space, inputs: Inputs, point: Point, seed: int, folder: st
     """A trial of a table, with the real paths instead of the space's names."""
     from trainables.contract.spec import TrialSpec
 
-    data = asdict(space.data) | {"train": inputs.train, "dev": [inputs.selecting, inputs.held_out]}
+    data = asdict(space.data) | {"train": inputs.train, "parser": inputs.parser}
+    data |= {"dev": [inputs.selecting, inputs.held_out]}
     return TrialSpec(
         method=space.method,
         encoder=inputs.encoder,
