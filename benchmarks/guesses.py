@@ -21,7 +21,7 @@ from search.space.space import Space
 from search.study import guesses
 from search.study.distributions import distribution, label
 from search.study.pruners import EARLIEST
-from search.study.samplers import Point, key
+from search.study.samplers import Point
 
 POINTS, BEST, REDUCTION = 36, 6, 3
 Guess = Callable[[Sequence[FrozenTrial], Space], Sequence[float]]
@@ -39,10 +39,7 @@ def run(runs: int) -> dict[str, Any]:
 def of_table(name: str, table: Table, runs: int) -> list[dict[str, Any]]:
     """Means over the halvings: the rank correlation of guess and truth over all points and over their better half, and
     by how many points of Spearman the six best by the guess are worse than the best recorded one."""
-    by_point: dict[str, list[int]] = {}
-    for i, point in enumerate(table.points):
-        by_point.setdefault(key(point), []).append(i)
-    groups = list(by_point.values())
+    groups = table.by_point()
     truth = np.array([table.curves[rows].mean(0).max() for rows in groups])
     rng, found = np.random.default_rng(0), {guess: list[tuple[float, float, float]]() for guess in GUESSES}
     for _ in range(runs):

@@ -19,7 +19,7 @@ from search.study.samplers import Point, key, random_point
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
-ALIKE = 4  # recorded points of which one of a seed lends a trial its deviation
+ALIKE = 4  # the recorded points most like a trial's; one seed of theirs lends it its deviation
 APART = 0.15  # of the unit cube that features span
 OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
 
@@ -39,6 +39,13 @@ class Table:
     @property
     def evaluations(self) -> int:
         return int(self.curves.shape[1])
+
+    def by_point(self) -> list[list[int]]:
+        """The rows of each point, one per seed; points in the order in which they were first recorded."""
+        found: dict[str, list[int]] = {}
+        for i, point in enumerate(self.points):
+            found.setdefault(key(point), []).append(i)
+        return list(found.values())
 
 
 def load_table(name: str) -> Table:
@@ -86,18 +93,15 @@ class Surrogate:
 
     The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
     on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed, of a point
-    with about the same curve: seeds part where curves fall, and settings that collapse have many times the noise of
-    good ones.
+    that is like it by curve and by hyperparameters: seeds part where curves fall, settings that collapse have many
+    times the noise of good ones, and low learning rates little.
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
 
     def __init__(self, table: Table, seed_sd: float = 0.0) -> None:
         self.table, self.space, self._seed_sd = table, table.space, seed_sd
-        by_point: dict[str, list[int]] = {}
-        for i, point in enumerate(table.points):
-            by_point.setdefault(key(point), []).append(i)
-        groups = list(by_point.values())
+        groups = table.by_point()
         self._points = [table.points[rows[0]] for rows in groups]
         means = np.array([table.curves[rows].mean(0) for rows in groups])
         self._repeated = [g for g, rows in enumerate(groups) if len(rows) > 1]
