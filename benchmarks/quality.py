@@ -28,6 +28,7 @@ from benchmarks.curves.tables import HERE, TABLES
 
 BUDGETS, WORKERS = (5, 10, 20, 40), (1, 4, 16)
 NEAR = 0.005  # half a point of Spearman
+APART = 10  # between the seeds of two searches: further seeds of a point are the next ones
 
 
 Make = Callable[[Surrogate, int, int, Path, float], Searcher]  # seed, workers, folder for studies, whole trials
@@ -129,7 +130,7 @@ def run(runs: int) -> dict[str, Any]:
         print("syne tune is not installed, its rows are left out (benchmarks/curves/peers.py)", file=sys.stderr)
         names = [name for name in names if not name.startswith("syne tune")]
     first = int(wanted.get("first", 0))
-    seeds, rows, sheets = range(first, first + runs), [], {}
+    seeds, rows, sheets = range(first, first + APART * runs, APART), [], {}
     for table in tables:
         surrogate = Surrogate(load_table(table), float(wanted.get("seed_sd", 0)) / 100)
         sheets[table] = summary(surrogate)

@@ -28,10 +28,11 @@ class Random:
 
     def __init__(self, surrogate: Surrogate, seed: int) -> None:
         self._space, self._rng, self._count = surrogate.space, np.random.default_rng(seed), 0
+        self._seed = SEED_OF_TRIALS + seed
 
     def next(self) -> tuple[str, Point, int] | None:
         self._count += 1
-        return str(self._count), random_point(self._space, self._rng), SEED_OF_TRIALS
+        return str(self._count), random_point(self._space, self._rng), self._seed
 
     def evaluated(self, job: Job, value: float) -> Judged:  # noqa: ARG002
         return "go"
@@ -61,11 +62,12 @@ class Optuna:
             direction="maximize", sampler=samplers[sampler](seed=seed), pruner=pruners[pruner]()
         )
         self._asked: dict[str, optuna.Trial] = {}
+        self._seed = SEED_OF_TRIALS + seed
 
     def next(self) -> tuple[str, Point, int] | None:
         asked = self._study.ask()
         self._asked[str(asked.number)] = asked
-        return str(asked.number), suggested(self._space, asked), SEED_OF_TRIALS
+        return str(asked.number), suggested(self._space, asked), self._seed
 
     def evaluated(self, job: Job, value: float) -> Judged:
         asked = self._asked[job.id]
@@ -89,7 +91,7 @@ class RayAsha:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         space = surrogate.space
-        self._space, self._count, self._points = space, 0, dict[str, Point]()
+        self._space, self._count, self._seed = space, 0, SEED_OF_TRIALS + seed
 
         def define(trial: Any) -> None:
             self._point = suggested(space, trial)
@@ -108,7 +110,7 @@ class RayAsha:
         trial = types.SimpleNamespace(trial_id=name, last_result={}, run_metadata=None)
         self._trials[name] = trial
         self._asha.on_trial_add(None, trial)
-        return name, self._point, SEED_OF_TRIALS
+        return name, self._point, self._seed
 
     def evaluated(self, job: Job, value: float) -> Judged:
         result, trial = {"value": value, "training_iteration": job.done}, self._trials[job.id]
@@ -139,7 +141,7 @@ class SyneTune:
             "pasha": baselines.PASHA,
             "bohb": baselines.BOHB,
         }[kind]
-        self._space, self._trials = surrogate.space, list[Any]()
+        self._space, self._trials, self._seed = surrogate.space, list[Any](), SEED_OF_TRIALS + seed
         logging.getLogger("syne_tune").setLevel(logging.ERROR)  # else a warning a search
         self._scheduler = make(
             {name: domain(param) for name, param in surrogate.space.params.items()}, metric="value", mode="max",
@@ -159,7 +161,7 @@ class SyneTune:
         else:  # a paused one goes on
             trial = self._trials[suggestion.checkpoint_trial_id]
         config = trial.config
-        return str(trial.trial_id), walk(self._space, lambda p: value_of(p, config[p.name])), SEED_OF_TRIALS
+        return str(trial.trial_id), walk(self._space, lambda p: value_of(p, config[p.name])), self._seed
 
     def evaluated(self, job: Job, value: float) -> Judged:
         trial = self._trials[int(job.id)]

@@ -19,7 +19,7 @@ from search.study.samplers import Point, key, random_point
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
-ALIKE = 4  # the recorded points most like a trial's; one seed of theirs lends it its deviation
+ALIKE = 4  # the recorded points most like a trial's, one of which lends it its deviation
 APART = 0.15  # of the unit cube that features span
 OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
 
@@ -41,11 +41,11 @@ class Table:
         return int(self.curves.shape[1])
 
     def by_point(self) -> list[list[int]]:
-        """The rows of each point, one per seed; points in the order in which they were first recorded."""
+        """The rows of each point by seed; points in the order in which they were first recorded."""
         found: dict[str, list[int]] = {}
         for i, point in enumerate(self.points):
             found.setdefault(key(point), []).append(i)
-        return list(found.values())
+        return [sorted(rows, key=lambda i: self.seeds[i]) for rows in found.values()]
 
 
 def load_table(name: str) -> Table:
@@ -92,9 +92,10 @@ class Surrogate:
     """What a trial of any point would have shown.
 
     The mean curve is a Gaussian process of the hyperparameters (one length scale each), fitted by marginal likelihood
-    on the principal components of the recorded mean curves; a trial adds the deviation of one recorded seed, of a point
-    that is like it by curve and by hyperparameters: seeds part where curves fall, settings that collapse have many
-    times the noise of good ones, and low learning rates little.
+    on the principal components of the recorded mean curves; a trial adds what the recorded seeds of a point that is
+    like it, by curve and by hyperparameters, differ by: seeds part where curves fall, settings that collapse have many
+    times the noise of good ones, and low learning rates little. A seed is a random mixture of the recorded ones, the
+    same for all points: similar settings have the same luck under the same seed (docs/performance.md).
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
@@ -106,9 +107,10 @@ class Surrogate:
         means = np.array([table.curves[rows].mean(0) for rows in groups])
         self._repeated = [g for g, rows in enumerate(groups) if len(rows) > 1]
         self._noise = [
-            (table.curves[groups[g]] - means[g]) * np.sqrt(len(groups[g]) / (len(groups[g]) - 1))
+            (table.curves[groups[g]] - means[g]) * np.sqrt(2 * len(groups[g]) / (len(groups[g]) - 1))
             for g in self._repeated
-        ]  # (seeds, evaluations) of each of these points
+        ]  # (seeds, evaluations) of each of these points; even mixtures of theirs have the variance of a seed
+        self._seeds = [np.array([table.seeds[i] for i in groups[g]]) for g in self._repeated]
         self._inputs = np.array([self.features(point) for point in self._points])
         self._curves = means
         self._mean = means.mean(0)
@@ -148,16 +150,18 @@ class Surrogate:
         draw = np.random.default_rng([seed, *(int(c) for c in key(point).encode()[:200])])
         if not self._noise:
             return mean + self._seed_sd * draw.standard_normal()
-        deviations = self._noise_at(mean, self.features(point))
-        moved: Floats = mean + deviations[draw.integers(len(deviations))]
+        alike = self._alike(mean, self.features(point))
+        lender = alike[draw.integers(len(alike))]
+        count = max(self.table.seeds) + 1
+        shares = np.random.default_rng(seed).dirichlet([1 / count] * count)  # none below 0: what falls does not soar
+        moved: Floats = mean + shares[self._seeds[lender]] @ self._noise[lender]
         return moved
 
-    def _noise_at(self, curve: Floats, inputs: Floats) -> Floats:
-        """Recorded deviations of the points that are nearest to this one, by mean curve and by hyperparameters."""
+    def _alike(self, curve: Floats, inputs: Floats) -> NDArray[np.intp]:
+        """The points with several seeds that are nearest to this one, by mean curve and by hyperparameters."""
         apart = ((self._curves[self._repeated] - curve) ** 2).sum(1)
         away = (((self._inputs[self._repeated] - inputs) / self._models[0].sizes) ** 2).sum(1)
-        nearest = np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
-        return np.concatenate([self._noise[i] for i in nearest])
+        return np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
 
     def true_value(self, point: Point) -> float:
         """The best evaluation of the mean curve."""
@@ -193,17 +197,15 @@ class Surrogate:
         errors = guessed - real
         ranks = [_ranks(guessed), _ranks(real)]
         best = int(real.argmax())
-        noise = (
-            [np.concatenate(self._noise), self._noise_at(self._curves[best], self._inputs[best])] if self._noise else []
-        )
-        sds = [float(100 * deviations.max(1).std()) for deviations in noise] or [0.0, 0.0]
+        seeds = [self.table.curves[rows].max(1).var(ddof=1) for rows in self.table.by_point() if len(rows) > 1] or [0.0]
+        near = self._alike(self._curves[best], self._inputs[best]) if self._noise else [0]
         return {
             "points": float(len(real)),
             "r2": float(1 - (errors**2).sum() / ((real - real.mean()) ** 2).sum()),
             "rank correlation": float(np.corrcoef(ranks[0], ranks[1])[0, 1]),
             "error, points": float(100 * np.sqrt((errors**2).mean())),
-            "seed sd, points": sds[0],
-            "seed sd of the best, points": sds[1],
+            "seed sd, points": float(100 * np.sqrt(np.mean(seeds))),
+            "seed sd of the best, points": float(100 * np.sqrt(np.mean([seeds[i] for i in near]))),
             "spread, points": float(100 * real.std()),
         }
 

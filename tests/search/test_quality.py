@@ -166,8 +166,32 @@ def test_a_setting_is_lent_the_seeds_of_settings_like_it(table: str) -> None:
     recorded = np.concatenate([curves.max(1) - curves.mean(0).max() for curves in low])
     rng = np.random.default_rng(1)
     drawn = [point for point in (random_point(loaded.space, rng) for _ in range(800)) if point["learning_rate"] < 3e-4]
-    lent = [surrogate.curve(point, 7).max() - surrogate.true_value(point) for point in drawn]
+    lent = [surrogate.curve(point, seed).max() - surrogate.true_value(point) for seed, point in enumerate(drawn)]
     assert 0.7 < np.std(lent) / np.std(recorded) < 2
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("table", TABLES)
+def test_similar_settings_have_the_same_luck_under_the_same_seed(table: str) -> None:
+    """As recorded: seeds move a point and its nearest one alike, by correlations of .3 to .8 among the better half. A
+    trial's own luck, drawn for it alone, made of near points a lottery that no search has."""
+    loaded = load_table(table)
+    surrogate = Surrogate(loaded)
+    groups = [rows for rows in loaded.by_point() if len(rows) == 3]
+    points = [loaded.points[rows[0]] for rows in groups]
+    recorded = np.array([loaded.curves[rows] - loaded.curves[rows].mean(0) for rows in groups])
+    means = surrogate.mean_curves(points)
+    lent = np.array([[surrogate.curve(point, seed) for seed in range(20)] for point in points]) - means[:, None]
+    inputs = np.array([surrogate.features(point) for point in points])
+    apart = ((inputs[:, None] - inputs) ** 2).sum(-1) + 9 * np.eye(len(points))
+    best = np.array([loaded.curves[rows].mean(0).max() for rows in groups])
+    near = [(i, j) for i, j in enumerate(apart.argmin(1)) if best[i] >= np.median(best)]
+
+    def alike(moves: Any) -> float:
+        return float(np.mean([np.corrcoef(moves[i].ravel(), moves[j].ravel())[0, 1] for i, j in near]))
+
+    assert alike(recorded) > 0.2
+    assert alike(lent) == pytest.approx(alike(recorded), abs=0.2)
 
 
 def test_what_is_promised_most_is_recorded_next_and_what_lacks_seeds_before() -> None:
