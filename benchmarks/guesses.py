@@ -40,7 +40,7 @@ def of_table(name: str, table: Table, runs: int) -> list[dict[str, Any]]:
     """Means over the halvings: the rank correlation of guess and truth over all points and over their better half, and
     by how many points of Spearman the six best by the guess are worse than the best recorded one."""
     groups = table.by_point()
-    truth = np.array([table.curves[rows].mean(0).max() for rows in groups])
+    truth = np.array([table.curves[rows].max(1).mean() for rows in groups])
     rng, found = np.random.default_rng(0), {guess: list[tuple[float, float, float]]() for guess in GUESSES}
     for _ in range(runs):
         picked = rng.permutation(len(groups))[:POINTS]

@@ -19,6 +19,7 @@ from search.study.samplers import Point, key, random_point
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
+LUCKS = 64  # draws of a seed over which a true value is a mean
 ALIKE = 4  # the recorded points most like a trial's, one of which lends it its deviation
 APART = 0.15  # of the unit cube that features span
 OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
@@ -152,10 +153,13 @@ class Surrogate:
             return mean + self._seed_sd * draw.standard_normal()
         alike = self._alike(mean, self.features(point))
         lender = alike[draw.integers(len(alike))]
-        count = max(self.table.seeds) + 1
-        shares = np.random.default_rng(seed).dirichlet([1 / count] * count)  # none below 0: what falls does not soar
-        moved: Floats = mean + shares[self._seeds[lender]] @ self._noise[lender]
+        moved: Floats = mean + self._shares(np.random.default_rng(seed))[self._seeds[lender]] @ self._noise[lender]
         return moved
+
+    def _shares(self, rng: np.random.Generator) -> Floats:
+        """A seed's shares of the recorded ones. None is below 0: what falls under one does not soar under another."""
+        count = max(self.table.seeds) + 1
+        return rng.dirichlet([1 / count] * count)
 
     def _alike(self, curve: Floats, inputs: Floats) -> NDArray[np.intp]:
         """The points with several seeds that are nearest to this one, by mean curve and by hyperparameters."""
@@ -164,8 +168,24 @@ class Surrogate:
         return np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
 
     def true_value(self, point: Point) -> float:
-        """The best evaluation of the mean curve."""
-        return float(self.mean_curves([point])[0].max())
+        """What a trial of this point is worth on average over seeds; a trial is worth its best evaluation."""
+        return float(self._true_values([point])[0])
+
+    def _true_values(self, points: list[Point]) -> Floats:
+        """(n,)"""
+        means = self.mean_curves(points)
+        if not self._noise:
+            return np.asarray(means.max(1))
+        alike = [self._alike(mean, self.features(point)) for mean, point in zip(means, points, strict=True)]
+        return np.array([(mean + self._moves[near]).max(-1).mean() for mean, near in zip(means, alike, strict=True)])
+
+    @cached_property
+    def _moves(self) -> Floats:
+        """(points with several seeds, draws of a seed, evaluations): what these lend; the mean over draws is 0."""
+        rng = np.random.default_rng(0)
+        drawn = [self._shares(rng) for _ in range(LUCKS)]
+        shares = np.array([np.roll(one, turn) for one in drawn for turn in range(len(one))])
+        return np.array([shares[:, seeds] @ noise for seeds, noise in zip(self._seeds, self._noise, strict=True)])
 
     @cached_property
     def _candidates(self) -> list[Point]:
@@ -173,14 +193,18 @@ class Surrogate:
         return [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
 
     @cached_property
+    def _promises(self) -> Floats:
+        return self._true_values(self._candidates)
+
+    @property
     def optimum(self) -> float:
         """The best true value there is, as far as random points and the recorded ones show."""
-        return float(self.mean_curves(self._candidates).max())
+        return float(self._promises.max())
 
     def promised(self, count: int) -> list[Point]:
         """The points of the best true values, `APART` from each other and from recorded ones (distance of features)."""
         taken, found = list(self._inputs), []
-        for i in np.argsort(-self.mean_curves(self._candidates).max(1)):
+        for i in np.argsort(-self._promises):
             point = self._candidates[i]
             inputs = self.features(point)
             if min(float(np.linalg.norm(inputs - other)) for other in taken) >= APART:

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import defaults, guesses
 from benchmarks.curves import record
-from benchmarks.curves.peers import Optuna, Random
+from benchmarks.curves.peers import Optuna, Random, RayAsha
 from benchmarks.curves.play import Knowing, Ours, Played, Searcher, play
 from benchmarks.curves.surrogate import Surrogate, Table, load_table
 from benchmarks.curves.tables import HERE, TABLES, Inputs, points, space_of
@@ -93,6 +93,15 @@ def test_peers_play_on_the_same_clock() -> None:
 
 
 @pytest.mark.costly
+def test_first_trials_have_the_same_luck_in_every_library(tmp_path: Path) -> None:
+    peers: list[Searcher] = [Random(world(), 7), Optuna(world(), "tpe", "none", 7), RayAsha(world(), 7)]
+    searches = [Ours(world(), {}, 7, 2, tmp_path, 10), *peers]
+    seeds = [found[2] for search in searches for found in (search.next(), search.next()) if found]
+    assert len(seeds) == 8
+    assert len(set(seeds)) == 1
+
+
+@pytest.mark.costly
 def test_a_surrogate_finds_a_smooth_truth_from_points_it_has_not_seen() -> None:
     rng = np.random.default_rng(0)
     known = [
@@ -163,11 +172,24 @@ def test_a_setting_is_lent_the_seeds_of_settings_like_it(table: str) -> None:
     loaded = load_table(table)
     surrogate = Surrogate(loaded)
     low = [loaded.curves[rows] for rows in loaded.by_point() if loaded.points[rows[0]]["learning_rate"] < 3e-4]
-    recorded = np.concatenate([curves.max(1) - curves.mean(0).max() for curves in low])
+    recorded = np.concatenate([curves.max(1) - curves.max(1).mean() for curves in low])
     rng = np.random.default_rng(1)
     drawn = [point for point in (random_point(loaded.space, rng) for _ in range(800)) if point["learning_rate"] < 3e-4]
     lent = [surrogate.curve(point, seed).max() - surrogate.true_value(point) for seed, point in enumerate(drawn)]
-    assert 0.7 < np.std(lent) / np.std(recorded) < 2
+    spread = np.std(recorded) * np.sqrt(3 / 2)  # about the mean of three
+    assert 0.7 < np.std(lent) / spread < 2
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("table", TABLES)
+def test_a_setting_is_worth_what_its_trials_reach_on_average(table: str) -> None:
+    """A trial is worth its best evaluation; the best of the mean curve is less, by 2 points where curves leap."""
+    loaded = load_table(table)
+    surrogate, rng = Surrogate(loaded), np.random.default_rng(2)
+    points = [random_point(loaded.space, rng) for _ in range(20)]
+    reached = [[surrogate.curve(point, 100 * i + k).max() for k in range(100)] for i, point in enumerate(points)]
+    lift = np.mean(reached) - surrogate.mean_curves(points).max(1).mean()
+    assert np.mean(reached) == pytest.approx(np.mean([surrogate.true_value(p) for p in points]), abs=0.3 * lift)
 
 
 @pytest.mark.costly
@@ -184,7 +206,7 @@ def test_similar_settings_have_the_same_luck_under_the_same_seed(table: str) -> 
     lent = np.array([[surrogate.curve(point, seed) for seed in range(20)] for point in points]) - means[:, None]
     inputs = np.array([surrogate.features(point) for point in points])
     apart = ((inputs[:, None] - inputs) ** 2).sum(-1) + 9 * np.eye(len(points))
-    best = np.array([loaded.curves[rows].mean(0).max() for rows in groups])
+    best = np.array([loaded.curves[rows].max(1).mean() for rows in groups])
     near = [(i, j) for i, j in enumerate(apart.argmin(1)) if best[i] >= np.median(best)]
 
     def alike(moves: Any) -> float:
