@@ -20,6 +20,7 @@ from benchmarks.quality import recorded
 from search.space.space import Space
 from search.study import guesses
 from search.study.distributions import distribution, label
+from search.study.promotion import rungs
 from search.study.pruners import EARLIEST
 from search.study.samplers import Point
 
@@ -63,12 +64,11 @@ def of_table(name: str, table: Table, runs: int) -> list[dict[str, Any]]:
 def halved(space: Space, points: Sequence[Point], curves: Floats) -> list[FrozenTrial]:
     """Points with what they show until they pause. curves: (points, evaluations)."""
     count = curves.shape[1]
-    last, left, rung = np.full(len(points), count), np.arange(len(points)), -(-count // EARLIEST)
-    while rung < count:
+    last, left = np.full(len(points), count), np.arange(len(points))
+    for rung in rungs(-(-count // EARLIEST), count, REDUCTION):
         ranked = left[np.argsort(-curves[left, rung - 1], kind="stable")]
         left, paused = np.split(ranked, [max(1, len(ranked) // REDUCTION)])
         last[paused] = rung
-        rung *= REDUCTION
     return [
         create_trial(
             state=TrialState.COMPLETE if end == count else TrialState.PRUNED,

@@ -6,11 +6,13 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from search.space import Space
 from search.store.errors import UserError
+from search.study.promotion import rungs
 from search.study.pruners import first_rung, warmup_examples
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared
@@ -187,9 +189,9 @@ def planned(space: Space, values: Mapping[str, Any]) -> int:
 def pruned_share(space: Space, examples: int) -> float:
     """Expected share of the full search's examples under the pruner; 1 where no rule of thumb exists.
 
-    Successive halving keeps 1/eta at every rung r, eta r, eta^2 r ... (Jamieson and Talwalkar 2016); hyperband averages
-    over brackets that start at higher and higher rungs (Li et al. 2018). The median rule stops about half of the trials
-    at their first comparisons.
+    Successive halving keeps 1/eta at every rung r, eta r, eta^2 r ... (Jamieson and Talwalkar 2016), asha at its own
+    (`rungs`); hyperband averages over brackets that start at higher and higher rungs (Li et al. 2018). The median rule
+    stops about half of the trials at their first comparisons.
     """
     kind, eta = space.pruner.kind, space.pruner.reduction
     warmup = warmup_examples(space.pruner, space.base, examples)
@@ -204,17 +206,20 @@ def pruned_share(space: Space, examples: int) -> float:
     if kind not in ("successive_halving", "asha", "hyperband"):
         return 1.0
 
-    def halving(start: float) -> float:
-        share, alive, done, rung = 0.0, 1.0, 0.0, start
-        while rung < examples:
-            share += alive * (rung - done) / examples
-            alive, done, rung = alive / eta, rung, rung * eta
-        return share + alive * (examples - done) / examples
+    def halving(stops: Sequence[int]) -> float:
+        ends = [*stops, examples]
+        trained = (end - begun for begun, end in pairwise((0, *ends)))
+        return sum(length / eta**level for level, length in enumerate(trained)) / examples
 
-    if kind in ("successive_halving", "asha"):
-        return halving(first)
+    def powers(start: int) -> list[int]:
+        return [rung for level in range(brackets) if (rung := start * eta**level) < examples]
+
     brackets = int(math.log(examples / first, eta)) + 1
-    return sum(halving(first * eta**s) for s in range(brackets)) / brackets
+    if kind == "asha":
+        return halving(rungs(first, examples, eta))
+    if kind == "successive_halving":
+        return halving(powers(first))
+    return sum(halving(powers(first * eta**level)) for level in range(brackets)) / brackets
 
 
 def describe(cost: Cost) -> str:

@@ -7,11 +7,13 @@ third would never be trained to its end. So when no more is left than the leader
 from __future__ import annotations
 
 import math
+import statistics
 
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 from search.study.plan import seed_values
 
+FALLEN = 2  # standard deviations of what the better half of the points have shown
 NAMED_ALONE = 2  # seeds of another point beside which one with a single seed can be named best
 
 
@@ -42,7 +44,8 @@ class BudgetEnd:
         self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str], left: float
     ) -> TrialRecord | None:
         """Of the first seeds that are better already than every completed trial and can be finished, the one that shows
-        most now. A trial's value is the best of its evaluations, which can only rise, but which is luck in part.
+        most now. A trial's value is the best of its evaluations, which can only rise, but which is luck in part: one
+        that has fallen far below the completed ones since (`FALLEN`) has had its luck, and training gives it no more.
 
         None where the analysis would not name a point with one seed, since others have three.
         """
@@ -50,11 +53,14 @@ class BudgetEnd:
         if max((len(seed_values(records)) for records in ledger.by_point.values()), default=0) > NAMED_ALONE:
             return None
         best = -math.inf if ledger.best is None or ledger.best.best is None else sign * ledger.best.best
+        shown = sorted(sign * r.best for r in ledger.on_rungs.values() if r.best is not None and not r.failed)
+        fallen = best - FALLEN * statistics.pstdev(shown[len(shown) // 2 :] or [0.0])
         found = [
             (sign * r.value, -r.trial.number, r)
             for r in trials
             if not (r.trial.repeat or r in kept or r.value is None or r.best is None)
             and sign * r.best > best
+            and sign * r.value >= fallen
             and self._take([*kept, r], running) <= left
         ]
         return max(found)[2] if found else None

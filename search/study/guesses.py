@@ -20,7 +20,7 @@ from search.study.distributions import label
 Floats = NDArray[np.float64]
 Gain = Callable[[Floats], float]  # as a function of a place, which `inputs` gives
 TOLD = (TrialState.COMPLETE, TrialState.PRUNED)
-FACTOR = 3  # gains are learnt from a step to so many times it, as rungs lie
+FACTOR = 2  # gains are learnt from a step to so many times it, about as rungs lie
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # of the ridge regression, inputs having a standard deviation of about 1
 SPREAD = 0.3  # of an input in [0, 1] whose values are spread evenly
 FEWEST = 5  # gains from which a regression is tried
@@ -30,7 +30,7 @@ BETTER = 0.9  # of a constant's error, at which a regression is believed
 def guessed(trials: Sequence[FrozenTrial], params: Mapping[str, Param], direction: StudyDirection) -> list[FrozenTrial]:
     """Pruned points as completed at what they would probably have reached: the best so far plus the further gain.
 
-    The gain is told by those that went on, from where the point stands to three times its training, from there to nine
+    The gain is told by those that went on, from where the point stands to twice its training, from there to four
     times, and so on to the end: few points are completed, many more have passed the first rungs. It is regressed on the
     hyperparameters, since what leads early is not what leads at the end (a high learning rate gains early, a low one
     late); with one gain for all, samplers follow what leads early. Until a point is completed, those that got furthest

@@ -4,11 +4,34 @@ A trial that reaches a rung goes on when it is among the best 1 in `reduction` o
 otherwise; when others push it up into that share, it is taken up again. Who stands where is in the ledger
 (`rung` events). One that had to make way at the end of a budget (`budget_end`) waits at the rung that it has passed, or
 at level -1 when it had reached none; nobody has judged those, and all of them go on.
+
+Rungs lie evenly, on a log scale, between the first and a whole trial. There are as many as in the paper, whose rungs
+are `reduction` times each other from the first on: its last one may lie just before the end, and judge those
+whose training is nearly paid for.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 from search.store.ledger import Ledger, TrialRecord
+
+
+def rungs(first: int, whole: int, reduction: int) -> list[int]:
+    """Examples of the rungs of a trial of so many examples, rising, multiples of the first; at least the first.
+
+    >>> rungs(80, 960, 3)
+    [80, 160, 400]
+    """
+    count = 1
+    while first * reduction**count < whole:
+        count += 1
+    found = [first]
+    for level in range(1, count):
+        times = max(found[-1] // first + 1, round((whole / first) ** (level / count)))
+        found.append(first * times)
+    return [rung for rung in found if rung < whole] or [first]
 
 
 class Promotion:
@@ -16,19 +39,16 @@ class Promotion:
 
     Args:
         reduction: 1 in this many goes on, at least 2.
-        first: examples of the lowest rung; the next ones are at `first * reduction`, `first * reduction**2`, ...
+        rungs: examples of the rungs (`rungs`).
     """
 
-    def __init__(self, ledger: Ledger, reduction: int, first: int) -> None:
-        self._ledger, self._reduction, self._first = ledger, reduction, first
+    def __init__(self, ledger: Ledger, reduction: int, rungs: Sequence[int]) -> None:
+        self._ledger, self._reduction, self._rungs = ledger, reduction, rungs
         self._sign = ledger.sign
 
     def level(self, examples: int) -> int:
         """The highest rung at or below so many examples, from 0; -1 below all."""
-        level, rung = -1, self._first
-        while rung <= examples:
-            level, rung = level + 1, rung * self._reduction
-        return level
+        return bisect_right(self._rungs, examples) - 1
 
     def goes_on(self, record: TrialRecord, level: int, value: float) -> bool:
         """Whether a trial that reaches a rung with this value is among the best of all that reached it, itself one."""

@@ -10,6 +10,7 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, asha_space, curve, make_space, steps
 
 from search.store.journal import read
+from search.store.ledger import Trial
 
 
 @pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 3 * EVALUATIONS * RUNG}])
@@ -24,6 +25,22 @@ def test_the_rest_of_a_budget_finishes_the_leader(budget: dict[str, Any], tmp_pa
         assert ledger.best is not None
         finished += ledger.best.best == max(r.best for r in ledger.trials.values() if r.best is not None)
     assert finished >= 15  # the others showed too late that they were better
+
+
+def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
+    """Its value is a lucky first evaluation: the rest of the budget would raise nothing, and name a poor setting."""
+
+    def value(trial: Trial, k: int) -> float:
+        lucky = trial.number == 2
+        return (0.95 if k == 1 else 0.1) if lucky else curve(trial, k)
+
+    for seed in range(10):
+        world = World(asha_space(trials=None, seed=seed, budget=4), tmp_path / str(seed), value=value)
+        ledger = world.life(concurrency=1, seed=seed).ledger
+        lucky = ledger.trials["t0002"]
+        assert lucky.best == 0.95
+        assert lucky.state == "paused"
+        assert ledger.best is not None
 
 
 def test_the_baseline_is_complete_at_the_end_of_a_small_budget(tmp_path: Path) -> None:

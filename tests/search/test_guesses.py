@@ -56,8 +56,8 @@ def test_the_same_where_smaller_is_better() -> None:
 
 def test_gains_are_learnt_from_all_that_went_on() -> None:
     """One point is completed; what a first rung gains up to the second is told by those that reached that, too."""
-    done = frozen(DONE, [0.5, 0.5, 0.6, 0.6, 0.8], 0.8)
-    gone_on = [frozen(PRUNED, [0.4, 0.4, 0.4 + gain], 0.4 + gain) for gain in (0.2, 0.3)]
+    done = frozen(DONE, [0.5, 0.6, 0.6, 0.6, 0.8], 0.8)
+    gone_on = [frozen(PRUNED, [0.4, 0.4 + gain], 0.4 + gain) for gain in (0.2, 0.3)]
     found = values([done, *gone_on, frozen(PRUNED, [0.3], 0.3)])
     assert found == pytest.approx([0.8, 0.8, 0.9, 0.3 + 0.2 + 0.2])  # the median of 0.1, 0.2, 0.3; then 0.2
 
@@ -70,9 +70,11 @@ def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> No
 
 
 def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value() -> None:
+    done = create_trial(state=DONE, value=0.9, params={}, distributions={}, intermediate_values={300: 0.9})
+    assert values([done, frozen(PRUNED, [0.2], 0.1)]) == pytest.approx([0.9, 0.2])
     done = create_trial(state=DONE, value=0.9, params={}, distributions={}, intermediate_values={200: 0.5, 300: 0.9})
     found = values([done, *(frozen(PRUNED, curve, 0.1) for curve in ([0.2], [0.1, 0.3]))])
-    assert found == pytest.approx([0.9, 0.2, 0.7])
+    assert found == pytest.approx([0.9, 0.2 + 0.2 + 0.4, 0.3 + 0.4])  # up to 200 as the other one that is pruned
 
 
 def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
@@ -80,7 +82,7 @@ def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
     at = lambda state, curve, value: create_trial(state=state, value=value, intermediate_values=curve)  # noqa: E731
     done = [at(DONE, {0: 0.1, 100: 0.3}, 0.3), at(DONE, {0: 0.1, 100: 0.2, 900: 0.6}, 0.6)]
     found = values([*done, at(PRUNED, {0: 0.2}, 0.2), at(PRUNED, {0: 0.1, 100: 0.4}, 0.4)])
-    # From 100 on to 300 nobody gains; to the end 0 and 0.4.
+    # From 100 on to 200, 400 and 800 nobody gains; to the end 0 and 0.4.
     assert found == pytest.approx([0.3, 0.6, 0.55, 0.6])
 
 

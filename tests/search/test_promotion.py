@@ -16,7 +16,7 @@ from search.store.journal import read
 from search.store.ledger import Ledger, Trial
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver, Fault
-from search.study.promotion import Promotion
+from search.study.promotion import Promotion, rungs
 from search.tracking.batches import TrialBatch
 
 
@@ -52,8 +52,8 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
     """Against the definition, on rungs filled at random: the top third of a rung, itself counted."""
     rng = random.Random(0)
     ledger = Ledger()
-    rungs = Promotion(ledger, 3, 100)
-    assert [rungs.level(e) for e in (99, 100, 299, 300, 899, 900)] == [-1, 0, 0, 1, 1, 2]
+    promotion = Promotion(ledger, 3, [100, 300, 900])
+    assert [promotion.level(e) for e in (99, 100, 299, 300, 899, 900)] == [-1, 0, 0, 1, 1, 2]
     ledger.apply({"e": "life", "t": 0})
     values: list[float] = []
     for number in range(30):
@@ -62,24 +62,40 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
         ledger.apply({"e": "start", "t": 0, **trial})
         value = rng.random()
         values.append(value)
-        go = rungs.goes_on(ledger.trials[trial["id"]], 0, value)  # type: ignore[index]
+        go = promotion.goes_on(ledger.trials[trial["id"]], 0, value)  # type: ignore[index]
         assert go == (value in sorted(values, reverse=True)[: len(values) // 3])
         ledger.apply({"e": "rung", "t": 0, "id": trial["id"], "level": 0, "value": value, "go": go})
         if not go:
             ledger.apply({"e": "pause", "t": 0, "id": trial["id"]})
         best = set(sorted(values, reverse=True)[: len(values) // 3])
         left = [r for r in ledger.waiting() if r.rungs[0] in best]
-        promoted = rungs.next()
+        promoted = promotion.next()
         assert promoted is (max(left, key=lambda r: r.rungs[0]) if left else None)
         if promoted:
             ledger.apply({"e": "again", "t": 0, "id": promoted.trial.id})
 
 
+@pytest.mark.parametrize(
+    ("first", "whole", "reduction", "expected"),
+    [
+        (100, 2700, 3, [100, 300, 900]),  # as in the paper, which ends at a whole trial
+        (100, 1200, 3, [100, 200, 500]),  # its last rung would be at 900 of 1200
+        (100, 1200, 2, [100, 200, 300, 600]),
+        (100, 210, 2, [100, 200]),
+        (100, 300, 3, [100]),
+        (100, 100, 3, [100]),
+        (7, 100, 4, [7, 28]),
+    ],
+)
+def test_rungs_lie_evenly_up_to_a_whole_trial(first: int, whole: int, reduction: int, expected: list[int]) -> None:
+    assert rungs(first, whole, reduction) == expected
+
+
 def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
-    """Not its best so far: a lucky evaluation between two rungs carried it over the next one."""
+    """Not its best so far: a lucky evaluation carried it over the next one."""
 
     def value(trial: Trial, k: int) -> float:
-        return curve(trial, k) + (0.3 if k == 2 else 0.0)
+        return curve(trial, k) + (0.3 if k == 1 else 0.0)
 
     world = World(asha_space(), tmp_path, value=value)
     world.life(concurrency=1)
@@ -169,7 +185,7 @@ def test_a_lost_state_is_trained_again_to_the_same_value(tmp_path: Path) -> None
     expected = plain.life(concurrency=1).ledger
     world = World(asha_space(), tmp_path / "lost")
     with pytest.raises(Death):
-        world.life(concurrency=1, die_at=80)
+        world.life(concurrency=1, die_at=130)
     world.last.clear()  # as if no state had fitted on the disk
     assert steps(world.life(concurrency=1).ledger) == steps(expected)
     assert world.evaluations > plain.evaluations
@@ -237,7 +253,7 @@ def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float
     paused: Any = SimpleNamespace(waits=True, waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
     ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)
-    assert Promotion(ledger, 3, 100).leader() is (paused if leads else None)
+    assert Promotion(ledger, 3, [100]).leader() is (paused if leads else None)
 
 
 def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") -> tuple[Promotion, list[Any]]:
@@ -256,7 +272,7 @@ def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") 
     ledger: Any = Ledger(maximise=maximise)
     ledger.on_rungs = {str(number): record for number, record in enumerate(records)}
     ledger.waiting = lambda: [record for record in records if record.waits]
-    return Promotion(ledger, 2, 100), records
+    return Promotion(ledger, 2, [100, 200]), records
 
 
 def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
@@ -266,7 +282,7 @@ def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
     assert not rungs.goes_on(new, 0, 0.6)  # two are as good
     low, _ = on_rungs({0: 0.4}, {0: 0.6}, {0: 0.8}, maximise=False)
     assert [low.goes_on(new, 0, value) for value in (0.61, 0.59)] == [False, True]
-    assert not Promotion(Ledger(), 2, 100).goes_on(new, 0, 0.9)  # the first of a rung of halves
+    assert not Promotion(Ledger(), 2, [100]).goes_on(new, 0, 0.9)  # the first of a rung of halves
 
 
 def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
@@ -303,4 +319,4 @@ def test_the_leader_is_the_best_of_the_highest_rung() -> None:
     assert rungs.leader() is records[2]  # of equals the earlier
     low, records = on_rungs({0: 0.9}, {0: 0.8}, maximise=False)
     assert low.leader() is records[1]
-    assert Promotion(Ledger(), 2, 100).leader() is None
+    assert Promotion(Ledger(), 2, [100]).leader() is None
