@@ -209,7 +209,7 @@ def pruned_share(space: Space, examples: int) -> float:
     def halving(stops: Sequence[int]) -> float:
         ends = [*stops, examples]
         trained = (end - begun for begun, end in pairwise((0, *ends)))
-        return sum(length / eta**level for level, length in enumerate(trained)) / examples
+        return sum(length / float(eta**level) for level, length in enumerate(trained)) / examples
 
     def powers(start: int) -> list[int]:
         return [rung for level in range(brackets) if (rung := start * eta**level) < examples]
