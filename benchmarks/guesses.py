@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def halved(space: Space, points: Sequence[Point], curves: Floats) -> list[Frozen
     """Points with what they show until they pause. curves: (points, evaluations)."""
     count = curves.shape[1]
     last, left = np.full(len(points), count), np.arange(len(points))
-    for rung in rungs(-(-count // EARLIEST), count, REDUCTION):
+    for rung in takewhile(lambda rung: rung < count, rungs(-(-count // EARLIEST), count, REDUCTION)):
         ranked = left[np.argsort(-curves[left, rung - 1], kind="stable")]
         left, paused = np.split(ranked, [max(1, len(ranked) // REDUCTION)])
         last[paused] = rung

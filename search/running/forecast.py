@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -206,19 +206,19 @@ def pruned_share(space: Space, examples: int) -> float:
     if kind not in ("successive_halving", "asha", "hyperband"):
         return 1.0
 
-    def halving(stops: Sequence[int]) -> float:
-        ends = [*stops, examples]
+    def halving(stops: Iterable[int]) -> float:
+        ends = [*takewhile(lambda stop: stop < examples, stops), examples]
         trained = (end - begun for begun, end in pairwise((0, *ends)))
         return sum(length / float(eta**level) for level, length in enumerate(trained)) / examples
 
-    def powers(start: int) -> list[int]:
-        return [rung for level in range(brackets) if (rung := start * eta**level) < examples]
+    def powers(start: int) -> Iterable[int]:
+        return (start * eta**level for level in count())
 
-    brackets = int(math.log(examples / first, eta)) + 1
     if kind == "asha":
         return halving(rungs(first, examples, eta))
     if kind == "successive_halving":
         return halving(powers(first))
+    brackets = int(math.log(examples / first, eta)) + 1
     return sum(halving(powers(first * eta**level)) for level in range(brackets)) / brackets
 
 

@@ -7,7 +7,8 @@ third would never be trained to its end. So when no more is left than the leader
 from __future__ import annotations
 
 import math
-import statistics
+
+import numpy as np
 
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
@@ -54,7 +55,7 @@ class BudgetEnd:
             return None
         best = -math.inf if ledger.best is None or ledger.best.best is None else sign * ledger.best.best
         shown = sorted(sign * r.best for r in ledger.on_rungs.values() if r.best is not None and not r.failed)
-        fallen = best - FALLEN * statistics.pstdev(shown[len(shown) // 2 :] or [0.0])
+        fallen = best - FALLEN * float(np.std(shown[len(shown) // 2 :] or [0.0]))
         found = [
             (sign * r.value, -r.trial.number, r)
             for r in trials

@@ -12,26 +12,31 @@ whose training is nearly paid for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import takewhile
 
 from search.store.ledger import Ledger, TrialRecord
 
 
-def rungs(first: int, whole: int, reduction: int) -> list[int]:
-    """Examples of the rungs of a trial of so many examples, rising, multiples of the first; at least the first.
+def rungs(first: int, whole: int, reduction: int) -> Iterator[int]:
+    """Examples of the rungs, rising without end: multiples of the first below a whole trial, then, for trials that are
+    longer, that and `reduction` times each other.
 
-    >>> rungs(80, 960, 3)
-    [80, 160, 400]
+    >>> list(takewhile(lambda rung: rung < 3000, rungs(80, 960, 3)))
+    [80, 160, 400, 960, 2880]
     """
     count = 1
     while first * reduction**count < whole:
         count += 1
-    found = [first]
-    for level in range(1, count):
-        times = max(found[-1] // first + 1, round((whole / first) ** (level / count)))
-        found.append(first * times)
-    return [rung for rung in found if rung < whole] or [first]
+    times = 0
+    for level in range(count):
+        times = max(times + 1, round((whole / first) ** (level / count)))
+        if first * times < whole:
+            yield first * times
+    rung = max(first, whole)
+    while True:
+        yield rung
+        rung *= reduction
 
 
 class Promotion:
@@ -39,16 +44,17 @@ class Promotion:
 
     Args:
         reduction: 1 in this many goes on, at least 2.
-        rungs: examples of the rungs (`rungs`).
+        first: examples of the lowest rung; whole: of a whole trial (`rungs`).
     """
 
-    def __init__(self, ledger: Ledger, reduction: int, rungs: Sequence[int]) -> None:
-        self._ledger, self._reduction, self._rungs = ledger, reduction, rungs
+    def __init__(self, ledger: Ledger, reduction: int, first: int, whole: int) -> None:
+        self._ledger, self._reduction, self._first, self._whole = ledger, reduction, first, whole
         self._sign = ledger.sign
 
     def level(self, examples: int) -> int:
         """The highest rung at or below so many examples, from 0; -1 below all."""
-        return bisect_right(self._rungs, examples) - 1
+        reached = takewhile(lambda rung: rung <= examples, rungs(self._first, self._whole, self._reduction))
+        return len(list(reached)) - 1
 
     def goes_on(self, record: TrialRecord, level: int, value: float) -> bool:
         """Whether a trial that reaches a rung with this value is among the best of all that reached it, itself one."""

@@ -23,7 +23,7 @@ from search.study.budget_end import BudgetEnd
 from search.study.distributions import distribution, value_of
 from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
-from search.study.promotion import Promotion, rungs
+from search.study.promotion import Promotion
 from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
 from search.study.samplers import Point, PointSampler, first_remembered, key
 from search.study.seeds import ENDLESS, Seeds
@@ -268,8 +268,7 @@ class SearchPlan:
             longest = evaluation.planned or first
             self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])
         if self.space.pruner.kind == "asha":
-            reduction = self.space.pruner.reduction
-            self._promotion = Promotion(self.ledger, reduction, rungs(first, longest, reduction))
+            self._promotion = Promotion(self.ledger, self.space.pruner.reduction, first, longest)
         self.study.pruner = make_pruner(self.space.pruner, maximise=self.maximise, first=first, longest=longest)
         self._pruner_ready = True
 

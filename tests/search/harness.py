@@ -82,6 +82,7 @@ class World:
     evaluations: int = 0
     now: float = 1_000_000.0
     memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's birth
+    planned: int = EVALUATIONS * RUNG  # what trials say of their length; 0: nothing
 
     @property
     def folder(self) -> StudyFolder:
@@ -166,7 +167,7 @@ class World:
                 best=best,
                 best_at=at,
                 seconds=0.1 * k,
-                planned=EVALUATIONS * RUNG,
+                planned=self.planned,
             )
             verdict = driver.evaluated(trial.id, evaluation)
             if verdict in ("go", "pause"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,7 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
     """Against the definition, on rungs filled at random: the top third of a rung, itself counted."""
     rng = random.Random(0)
     ledger = Ledger()
-    promotion = Promotion(ledger, 3, [100, 300, 900])
+    promotion = Promotion(ledger, 3, 100, 2700)
     assert [promotion.level(e) for e in (99, 100, 299, 300, 899, 900)] == [-1, 0, 0, 1, 1, 2]
     ledger.apply({"e": "life", "t": 0})
     values: list[float] = []
@@ -78,17 +79,28 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("first", "whole", "reduction", "expected"),
     [
-        (100, 2700, 3, [100, 300, 900]),  # as in the paper, which ends at a whole trial
-        (100, 1200, 3, [100, 200, 500]),  # its last rung would be at 900 of 1200
-        (100, 1200, 2, [100, 200, 300, 600]),
-        (100, 210, 2, [100, 200]),
-        (100, 300, 3, [100]),
-        (100, 100, 3, [100]),
-        (7, 100, 4, [7, 28]),
+        (100, 2700, 3, [100, 300, 900, 2700, 8100]),  # as in the paper, which ends at a whole trial
+        (100, 1200, 3, [100, 200, 500, 1200, 3600]),  # its last rung would be at 900 of 1200
+        (100, 1200, 2, [100, 200, 300, 600, 1200, 2400, 4800, 9600]),
+        (100, 210, 2, [100, 200, 210, 420, 840, 1680, 3360, 6720]),
+        (100, 300, 3, [100, 300, 900, 2700, 8100]),
+        (100, 100, 3, [100, 300, 900, 2700, 8100]),  # nobody has said how long a trial is
+        (700, 10000, 4, [700, 2800]),
     ],
 )
-def test_rungs_lie_evenly_up_to_a_whole_trial(first: int, whole: int, reduction: int, expected: list[int]) -> None:
-    assert rungs(first, whole, reduction) == expected
+def test_rungs_lie_evenly_up_to_a_whole_trial_and_go_on(
+    first: int, whole: int, reduction: int, expected: list[int]
+) -> None:
+    assert list(takewhile(lambda rung: rung < 10_000, rungs(first, whole, reduction))) == expected
+
+
+def test_where_nobody_says_how_long_a_trial_is_there_is_more_than_one_rung(tmp_path: Path) -> None:
+    """A script may not; with the first rung alone one in three would be trained to its end."""
+    world = World(asha_space(), tmp_path, planned=0)
+    world.life(concurrency=1)
+    levels = Counter(e["level"] for e in read(world.folder.journal) if e["e"] == "rung")
+    assert levels[0] == 27
+    assert 0 < levels[1] <= 9 + 3
 
 
 def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
@@ -253,7 +265,7 @@ def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float
     paused: Any = SimpleNamespace(waits=True, waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
     ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)
-    assert Promotion(ledger, 3, [100]).leader() is (paused if leads else None)
+    assert Promotion(ledger, 3, 100, 600).leader() is (paused if leads else None)
 
 
 def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") -> tuple[Promotion, list[Any]]:
@@ -272,7 +284,7 @@ def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") 
     ledger: Any = Ledger(maximise=maximise)
     ledger.on_rungs = {str(number): record for number, record in enumerate(records)}
     ledger.waiting = lambda: [record for record in records if record.waits]
-    return Promotion(ledger, 2, [100, 200]), records
+    return Promotion(ledger, 2, 100, 400), records
 
 
 def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
@@ -282,7 +294,7 @@ def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
     assert not rungs.goes_on(new, 0, 0.6)  # two are as good
     low, _ = on_rungs({0: 0.4}, {0: 0.6}, {0: 0.8}, maximise=False)
     assert [low.goes_on(new, 0, value) for value in (0.61, 0.59)] == [False, True]
-    assert not Promotion(Ledger(), 2, [100]).goes_on(new, 0, 0.9)  # the first of a rung of halves
+    assert not Promotion(Ledger(), 2, 100, 400).goes_on(new, 0, 0.9)  # the first of a rung of halves
 
 
 def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
@@ -319,4 +331,4 @@ def test_the_leader_is_the_best_of_the_highest_rung() -> None:
     assert rungs.leader() is records[2]  # of equals the earlier
     low, records = on_rungs({0: 0.9}, {0: 0.8}, maximise=False)
     assert low.leader() is records[1]
-    assert Promotion(Ledger(), 2, [100]).leader() is None
+    assert Promotion(Ledger(), 2, 100, 400).leader() is None
