@@ -150,9 +150,9 @@ def test_a_table_holds_what_its_sheet_says(table: str) -> None:
     assert content["datasheet"]["trials"] == len(content["trials"])
     loaded = load_table(table)
     assert loaded.evaluations >= 12
-    further = [point for point in loaded.points if point not in drawn]  # promised ones
-    assert all(space_of(table).params.keys() >= point.keys() for point in further)
-    assert all(point in loaded.points for point in drawn)
+    alike = [pytest.approx(point) for point in loaded.points]  # a draw's last digit is the processor's
+    assert all(point in alike for point in drawn)
+    assert all(space_of(table).params.keys() >= point.keys() for point in loaded.points)  # the others: promised ones
     assert np.isfinite(loaded.curves).all()
 
 
