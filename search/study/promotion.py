@@ -5,38 +5,29 @@ otherwise; when others push it up into that share, it is taken up again. Who sta
 (`rung` events). One that had to make way at the end of a budget (`budget_end`) waits at the rung that it has passed, or
 at level -1 when it had reached none; nobody has judged those, and all of them go on.
 
-Rungs lie evenly, on a log scale, between the first and a whole trial. There are as many as in the paper, whose rungs
-are `reduction` times each other from the first on: its last one may lie just before the end, and judge those
-whose training is nearly paid for.
+Rungs are `reduction` times each other from the first on, as in the paper, but none lies past half of a whole trial:
+what would lie there lies at the half, for at its own place it may judge those whose training is nearly paid for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import count, takewhile
 
 from search.store.ledger import Ledger, TrialRecord
 
 
 def rungs(first: int, whole: int, reduction: int) -> Iterator[int]:
-    """Examples of the rungs, rising without end: multiples of the first below a whole trial, then, for trials that are
-    longer, that and `reduction` times each other.
+    """Examples of the rungs, rising without end: up to half of a whole trial multiples of the first, then, for trials
+    that are longer, a whole trial's and `reduction` times each other.
 
     >>> list(takewhile(lambda rung: rung < 3000, rungs(80, 960, 3)))
-    [80, 160, 400, 960, 2880]
+    [80, 240, 480, 960, 2880]
     """
-    count = 1
-    while first * reduction**count < whole:
-        count += 1
-    times = 0
-    for level in range(count):
-        times = max(times + 1, round((whole / first) ** (level / count)))
-        if first * times < whole:
-            yield first * times
-    rung = max(first, whole)
-    while True:
-        yield rung
-        rung *= reduction
+    half = max(first, whole // 2 // first * first)
+    below = takewhile(lambda rung: rung < whole, (first * reduction**level for level in count()))
+    yield from dict.fromkeys(min(rung, half) for rung in below)
+    yield from (max(first, whole) * reduction**level for level in count())
 
 
 class Promotion:

@@ -46,8 +46,8 @@ def test_expected_share_of_successive_halving(tmp_path):
     # by default nothing is judged in the first fifteenth: rungs at 200, 600, 1800
     later = space(tmp_path, pruner="{kind: successive_halving, reduction: 3}")
     assert pruned_share(later, 2700) == pytest.approx((200 + 400 / 3 + 1200 / 9 + 900 / 27) / 2700)
-    pausing = space(tmp_path, pruner="{kind: asha, reduction: 3, min_rung: 100}")  # rungs at 100, 200, 500 of 1,200
-    assert pruned_share(pausing, 1200) == pytest.approx((100 + 100 / 3 + 300 / 9 + 700 / 27) / 1200)
+    pausing = space(tmp_path, pruner="{kind: asha, reduction: 3, min_rung: 100}")  # rungs at 100, 300, 600 of 1,200
+    assert pruned_share(pausing, 1200) == pytest.approx((100 + 200 / 3 + 300 / 9 + 600 / 27) / 1200)
     hyperband = space(tmp_path, pruner="{kind: hyperband, reduction: 3}")
     assert 300 / 2700 < pruned_share(hyperband, 2700) < 1
     assert pruned_share(space(tmp_path), 2700) == 1.0

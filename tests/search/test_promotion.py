@@ -80,15 +80,17 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
     ("first", "whole", "reduction", "expected"),
     [
         (100, 2700, 3, [100, 300, 900, 2700, 8100]),  # as in the paper, which ends at a whole trial
-        (100, 1200, 3, [100, 200, 500, 1200, 3600]),  # its last rung would be at 900 of 1200
-        (100, 1200, 2, [100, 200, 300, 600, 1200, 2400, 4800, 9600]),
-        (100, 210, 2, [100, 200, 210, 420, 840, 1680, 3360, 6720]),
+        (100, 1200, 3, [100, 300, 600, 1200, 3600]),  # its last rung would be at 900 of 1200
+        (100, 1200, 2, [100, 200, 400, 600, 1200, 2400, 4800, 9600]),
+        (100, 950, 3, [100, 300, 400, 950, 2850, 8550]),  # where trials are evaluated
+        (100, 210, 2, [100, 210, 420, 840, 1680, 3360, 6720]),  # its second would be at 200 of 210
         (100, 300, 3, [100, 300, 900, 2700, 8100]),
+        (100, 150, 3, [100, 150, 450, 1350, 4050]),  # a first one past the half stays
         (100, 100, 3, [100, 300, 900, 2700, 8100]),  # nobody has said how long a trial is
         (700, 10000, 4, [700, 2800]),
     ],
 )
-def test_rungs_lie_evenly_up_to_a_whole_trial_and_go_on(
+def test_no_rung_lies_past_half_of_a_whole_trial_and_they_go_on(
     first: int, whole: int, reduction: int, expected: list[int]
 ) -> None:
     assert list(takewhile(lambda rung: rung < 10_000, rungs(first, whole, reduction))) == expected
