@@ -20,7 +20,7 @@ from search.study.distributions import label
 Floats = NDArray[np.float64]
 Gain = Callable[[Floats], float]  # as a function of a place, which `inputs` gives
 TOLD = (TrialState.COMPLETE, TrialState.PRUNED)
-FACTOR = 2  # gains are learnt from a step to so many times it, about as rungs lie
+FACTOR = 2  # gains are learnt from a step to so many times it: fewer points have got further
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # of the ridge regression, inputs having a standard deviation of about 1
 SPREAD = 0.3  # of an input in [0, 1] whose values are spread evenly
 FEWEST = 5  # gains from which a regression is tried
