@@ -247,9 +247,9 @@ def test_a_packed_table_goes_on_as_a_recording_and_is_packed_again(
 @pytest.mark.parametrize(
     ("table", "measure", "by"),
     [
-        ("simcse", "rank correlation", 0.03),
+        ("simcse", "rank correlation", 0.1),
         ("simcse_zh", "of the better half", 0.05),
-        ("edacse", "rank correlation", 0.02),
+        ("edacse", "rank correlation", 0.01),
         ("builtin", "of the better half", 0.03),  # the order of its bad points suffers: docs/performance.md
     ],
 )
@@ -257,7 +257,7 @@ def test_what_samplers_are_shown_of_paused_points_is_near_what_those_reached(
     table: str, measure: str, by: float
 ) -> None:
     """On recorded curves, against the guess before, whose ceiling was the best completed point."""
-    rows = {row["guess"]: row for row in guesses.of_table(table, load_table(table), 40)}
+    rows = {row["guess"]: row for row in guesses.of_table(table, load_table(table), 200)}
     assert rows["ours"][measure] > rows["median, capped"][measure] + by
 
 
