@@ -9,6 +9,8 @@ device, their examples are summed. Share of the matmul rate: each side's own ope
 (`operations`). Evaluation: the pairs of STS-B dev, the second time; untrained: their score before training, which shows
 that both sides evaluate the same weights on the same pairs.
 
+`GPU="batches=64+512;trials=4+8"` narrows (`trials=`: none at once), for a card that is lent for minutes.
+
 A way of training that cannot be had on this machine says why in its row; a child that dies ends the run with its last
 line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
 """
@@ -17,13 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +38,9 @@ from benchmarks.inputs import make_encoder, write_sentences
 BATCHES = {"cuda": (64, 128, 256, 512), "cpu": (16,)}
 TRIALS = {"cuda": (2, 4, 8), "cpu": (2,)}  # at once, at the smallest batch
 WARM_UP = {"cuda": 10, "cpu": 2}  # steps
-BLOCK = {"cuda": 28 * 512, "cpu": 4 * 16}  # examples that are timed, equally many at every batch size
+BLOCK = {"cuda": 14 * 512, "cpu": 4 * 16}  # examples that are timed, equally many at every batch size
 # More than are read: no epoch ends meanwhile, and the peer's loader is as far ahead at the end as at the beginning.
-SENTENCES = {"cuda": 48 * 512, "cpu": 256}
+SENTENCES = {"cuda": 34 * 512, "cpu": 256}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 LIMIT_S = 900.0  # of a child
 SHOWN = 20  # lines of a dead one's errors
@@ -61,22 +66,28 @@ class Case:
 
 def cases(kind: str) -> list[Case]:
     """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours."""
+    wanted = dict(part.split("=") for part in os.environ.get("GPU", "").split(";") if part)
+    batches, trials = (
+        [int(n) for n in wanted[name].split("+") if n] if name in wanted else list(default[kind])
+        for name, default in (("batches", BATCHES), ("trials", TRIALS))
+    )
     found = []
-    for batch in BATCHES[kind]:
+    for batch in batches:
         for tokenised in (True, False):
-            found.append(Case("ours", batch, tokenised))  # first: the peer takes its precision
+            found.append(Case("ours", batch, tokenised))
             found.append(Case("peer", batch, tokenised))
             if kind == "cuda" or tokenised:  # a CPU compiles for minutes
                 found.append(Case("peer", batch, tokenised, compiled=True))
-    return found + [Case("ours", min(BATCHES[kind]), trials=n) for n in TRIALS[kind]]
+    return found + [Case("ours", min(BATCHES[kind]), trials=n) for n in trials]
 
 
 def run(runs: int) -> dict[str, Any]:
     """Medians over `runs` alternated rounds."""
     import torch
-    from transformers import AutoConfig
+    from transformers import AutoConfig, AutoModel
 
     from benchmarks.operations import matmul_rate, step_operations
+    from trainables.training.precision import in_bf16
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}
@@ -85,7 +96,8 @@ def run(runs: int) -> dict[str, Any]:
         encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "tiny")
         sentences = write_sentences(Path(folder) / "sentences.txt", SENTENCES[kind])
         config, lengths = AutoConfig.from_pretrained(encoder), sentence_lengths(encoder, sentences)
-        rounds = [play(encoder, sentences, kind) for _ in range(runs)]
+        bf16 = in_bf16("auto", AutoModel.from_config(config), torch.device(kind))
+        rounds = [play(encoder, sentences, kind, bf16) for _ in range(runs)]
     work = {case: step_operations(config, lengths, case.batch, case.side == "ours") for case in cases(kind)}
     return {
         "rows": [_row(case, rounds, work[case], rate, BLOCK[kind] // case.batch) for case in cases(kind)],
@@ -97,35 +109,44 @@ def run(runs: int) -> dict[str, Any]:
     }
 
 
-def play(encoder: Path, sentences: Path, kind: str) -> dict[Case, list[Result]]:
-    """One round: what every child of every case has measured."""
+def play(encoder: Path, sentences: Path, kind: str, bf16: bool) -> dict[Case, list[Result]]:
+    """One round: what every child of every case has measured. Children of a batch size get ready beside each other."""
     found: dict[Case, list[Result]] = {}
-    bf16 = True
-    for case in cases(kind):
-        given = asdict(case) | {
-            "encoder": str(encoder), "sentences": str(sentences), "device": kind, "bf16": bf16,
-            "warm_up": WARM_UP[kind], "steps": BLOCK[kind] // case.batch,
-        }  # fmt: skip
-        found[case] = together([[sys.executable, "-c", CHILD, json.dumps(given)]] * case.trials, str(case))
-        bf16 = found[case][0].get("precision", "bf16") == "bf16" if case.side == "ours" else bf16
-        print(f"{case}: {found[case]}", file=sys.stderr, flush=True)
+    fixed = {
+        "encoder": str(encoder), "sentences": str(sentences), "device": kind, "bf16": bf16, "warm_up": WARM_UP[kind],
+    }  # fmt: skip
+    for _, together in groupby(cases(kind), key=lambda case: (case.batch, case.tokenised, case.trials > 1)):
+        commands = {}
+        for case in together:
+            given = json.dumps(asdict(case) | fixed | {"steps": BLOCK[kind] // case.batch})
+            commands[case] = [[sys.executable, "-c", CHILD, given]] * case.trials
+        found |= in_turn(commands)
     return found
 
 
-def together(commands: Sequence[Sequence[str]], name: str, limit: float = LIMIT_S) -> list[Result]:
-    """Run children that start their clocks together; what each has measured.
+def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIMIT_S) -> dict[Case, list[Result]]:
+    """Start all children, wait until they are warm, then time case after case, a case's own together.
 
     Raises: SystemExit with the last line of one that dies, or takes longer than `limit` seconds.
     """
+    found: dict[Case, list[Result]] = {}
+    began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        children = [stack.enter_context(_Child(command, name, limit)) for command in commands]
-        first = [child.line() for child in children]  # "ready", or what kept it from coming so far
-        for child, line in zip(children, first, strict=True):
-            if line == "ready":
-                child.go()
-        return [
-            json.loads(child.line() if line == "ready" else line) for child, line in zip(children, first, strict=True)
-        ]
+        children = {
+            case: [stack.enter_context(_Child(command, str(case), limit)) for command in own]
+            for case, own in commands.items()
+        }
+        # "ready", or what kept it from coming so far
+        first = {case: [child.line() for child in own] for case, own in children.items()}
+        print(f"warm after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        for case, own in children.items():
+            for child, line in zip(own, first[case], strict=True):
+                if line == "ready":
+                    child.go()
+            ended = zip(own, first[case], strict=True)
+            found[case] = [json.loads(child.line() if line == "ready" else line) for child, line in ended]
+            print(f"{case}: {found[case]}", file=sys.stderr, flush=True)
+    return found
 
 
 class _Child:

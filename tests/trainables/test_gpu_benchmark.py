@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_sides
-from benchmarks.gpu import BATCHES, BLOCK, COLUMNS, SENTENCES, WARM_UP, Case, _row, cases, together
+from benchmarks.gpu import BATCHES, BLOCK, COLUMNS, SENTENCES, WARM_UP, Case, _row, cases, in_turn
 from benchmarks.gpu_sides import WORKERS
 from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
 from benchmarks.launches import HostWaits
@@ -30,29 +30,43 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_children_start_their_clocks_together() -> None:
+OURS, PEER = Case("ours", 64), Case("peer", 64)
+
+
+def test_children_of_a_case_start_their_clocks_together() -> None:
     slow = python("import time; time.sleep(0.5)" + WAITS)
-    first, second = together([python(WAITS), slow], "two")
+    first, second = in_turn({OURS: [python(WAITS), slow]})[OURS]
     assert abs(first["at"] - second["at"]) < 0.4
+
+
+def test_a_case_waits_until_all_are_warm_and_the_one_before_has_ended() -> None:
+    slow = python("import time; time.sleep(0.5)" + WAITS)
+    long = python("import time; print('ready', flush=True); input(); a = time.time(); time.sleep(0.5); "
+                  "print('{\"at\": %f, \"end\": %f}' % (a, time.time()), flush=True)")  # fmt: skip
+    began = time.time()
+    found = in_turn({OURS: [long], PEER: [slow]})
+    assert found[OURS][0]["at"] > began + 0.5
+    assert found[PEER][0]["at"] >= found[OURS][0]["end"]
 
 
 def test_a_child_that_dies_ends_the_run_with_its_last_line() -> None:
     dying = python("import sys; print('first', file=sys.stderr); sys.exit('no kernel image')")
-    with pytest.raises(SystemExit, match="gpu: ours: a child ended with exit code 1: no kernel image"):
-        together([python(WAITS), dying], "ours")
+    with pytest.raises(SystemExit, match=r"gpu: Case\(side='ours'.* ended with exit code 1: no kernel image"):
+        in_turn({OURS: [python(WAITS), dying]})
     with pytest.raises(SystemExit, match="exit code 3"):  # after the word to start
-        together([python("print('ready', flush=True); input(); raise SystemExit(3)")], "ours")
+        in_turn({OURS: [python("print('ready', flush=True); input(); raise SystemExit(3)")]})
 
 
 def test_a_child_that_hangs_is_ended() -> None:
     began = time.monotonic()
     with pytest.raises(SystemExit, match="exit code -9"):
-        together([python("import time; time.sleep(60)")], "ours", limit=0.5)
+        in_turn({OURS: [python("import time; time.sleep(60)")]}, limit=0.5)
     assert time.monotonic() - began < 10
 
 
 def test_what_cannot_be_had_is_said_and_goes_on() -> None:
-    assert together([python('print(\'{"failed": "out of memory"}\')')], "ours") == [{"failed": "out of memory"}]
+    failed = {"failed": "out of memory"}
+    assert in_turn({OURS: [python('print(\'{"failed": "out of memory"}\')')]}) == {OURS: [failed]}
     case = Case("peer", 64, compiled=True)
     row = _row(case, [{case: [{"failed": "out of memory"}]}], 1.0, {}, 10)
     assert row["side"] == "sentence-transformers, compiled"
