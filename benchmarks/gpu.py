@@ -65,12 +65,20 @@ class Case:
 
 
 def cases(kind: str) -> list[Case]:
-    """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours."""
-    wanted = dict(part.split("=") for part in os.environ.get("GPU", "").split(";") if part)
-    batches, trials = (
-        [int(n) for n in wanted[name].split("+") if n] if name in wanted else list(default[kind])
-        for name, default in (("batches", BATCHES), ("trials", TRIALS))
-    )
+    """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours.
+
+    Raises: SystemExit where `GPU` does not say batches or trials: a card is not paid for rows that nobody asked for.
+    """
+    said = os.environ.get("GPU", "")
+    try:
+        wanted = {
+            name: [int(n) for n in of.split("+") if n] for name, of in (p.split("=") for p in said.split(";") if p)
+        }
+    except ValueError:
+        wanted = {said: []}
+    batches, trials = (wanted.pop(name, default[kind]) for name, default in (("batches", BATCHES), ("trials", TRIALS)))
+    if wanted or not batches:
+        raise SystemExit(f'gpu: GPU: expected "batches=64+512;trials=4+8" or a part of it, got {said!r}')
     found = []
     for batch in batches:
         for tokenised in (True, False):

@@ -85,6 +85,17 @@ def test_figures_of_a_row() -> None:
     }  # fmt: skip
 
 
+def test_a_round_can_be_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU", "batches=128+512;trials=")
+    assert {(case.batch, case.trials) for case in cases("cuda")} == {(128, 1), (512, 1)}
+    monkeypatch.setenv("GPU", "trials=3")
+    assert [case for case in cases("cuda") if case.trials > 1] == [Case("ours", 64, trials=3)]
+    for wrong in ("batch=64", "batches=many", "64", "batches="):
+        monkeypatch.setenv("GPU", wrong)
+        with pytest.raises(SystemExit, match=f"GPU: expected .* got '{wrong}'"):
+            cases("cuda")
+
+
 def test_every_way_of_training_is_asked_at_every_batch() -> None:
     found = cases("cuda")
     assert {case.batch for case in found} == {64, 128, 256, 512}
