@@ -159,6 +159,12 @@ def test_collapsed_vectors_are_broken(tmp_path):
     assert caught.value.kind == "collapse"
 
 
+def test_attention_is_not_left_to_cudnn(tmp_path):
+    torch.backends.cuda.enable_cudnn_sdp(True)  # as in a new process
+    life(tmp_path)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_no_batch_is_an_error():
     with pytest.raises(ValueError, match="at least 2 training examples"):
         cut(iter(()), None)

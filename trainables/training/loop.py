@@ -79,6 +79,8 @@ class Training:
         self.progress, self.best = Progress(), _Best()
         if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
             torch.cuda.reset_peak_memory_stats(world.device)
+        # cuDNN plans its attention anew for every length of padded batches, 60 ms each, and is no faster afterwards
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
         self.losses: list[Tensor] = []
         self.metrics: dict[str, float] = dict(examples.facts)
