@@ -54,7 +54,8 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
 def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     """Where a point's weights are, as a line; and the command that exports them, None if they are not there.
 
-    A bucket is not asked: that takes credentials, and exporting will say what is missing.
+    A bucket is not asked: that takes credentials, and exporting will say what is missing. Exporting goes by the metric
+    that selected: where the point is best by another, the command names its trial.
     """
     command = f"analysis export {study.name}"
     folder = study.stored.tags.get(schema.FOLDER, "")
@@ -62,15 +63,22 @@ def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     trials = study.trials[study.trials["run_id"].isin(runs)]
     if writes_no_model(study, trials):
         return "Checkpoint of the best: none, the script saves no model", None
-    if "://" in folder or any(kept(study, trials)):
+    there = trials if "://" in folder else trials[kept(study, trials)]
+    if len(there):
+        if study.metric.name != study.selecting:
+            command += f" --trial {_best_first(study, there)[0]}"
         return f"Checkpoint of the best: {command}", command
     if not Path(folder).is_dir():
         return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
-    there = study.trials[kept(study, study.trials)].sort_values("value", ascending=study.metric.sign < 0)["trial"]
+    others = _best_first(study, study.trials[kept(study, study.trials)])
     line = "Checkpoint of the best: its weights are not on disk any more"
-    if len(there):
-        line += f"; those of {', '.join(there[:SHOWN])} are: {command} --trial {there.iloc[0]}"
+    if others:
+        line += f"; those of {', '.join(others[:SHOWN])} are: {command} --trial {others[0]}"
     return line, None
+
+
+def _best_first(study: Study, trials: pd.DataFrame) -> list[str]:
+    return [str(trial) for trial in trials.sort_values("value", ascending=study.metric.sign < 0)["trial"]]
 
 
 def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -28,6 +28,7 @@ from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import metric_parts
+from trainables.data.catalogue import set_name
 from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.pooling import wanted_states
@@ -145,28 +146,36 @@ def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
     return SUITES[language]
 
 
-def seen_sets(data: Mapping[str, Any], metric: str) -> list[tuple[str, Pairs]]:
-    """Pair sets that selected (those of the dev sets in the metric) or trained, for `overlaps`."""
+def seen_sets(data: Mapping[str, Any], metric: str) -> tuple[list[tuple[str, Pairs]], dict[str, str]]:
+    """Pair sets that selected (those of the dev sets in the metric) or trained, for `overlaps`; and why dev sets are
+    not among them that cannot be read any more (name -> reason)."""
     language, columns = str(data.get("language", "en")), data.get("columns")
     selecting = {part.removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
-    seen = [("dev", load_pairs(name, "dev", language, columns)) for name in data["dev"] if not is_retrieval(name)]
-    seen = [(part, pairs) for part, pairs in seen if pairs.name in selecting]
+    seen, unread = [], {}
+    for name in data["dev"]:
+        if not is_retrieval(name) and set_name(name) in selecting:
+            try:
+                seen.append(("dev", load_pairs(name, "dev", language, columns)))
+            except DataError as fault:
+                unread[name] = str(fault)
     for name in str(data["train"]).split("+"):
         try:
             seen.append(("train", load_pairs(name.strip(), "train", language, columns)))
         except DataError:  # a corpus without pairs, or without scores
             continue
-    return seen
+    return seen, unread
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What an opening gave. earlier: previous openings of the study; missing: set -> why it was not scored."""
+    """What an opening gave. earlier: previous openings of the study; missing: set -> why it was not scored;
+    unread: dev set that selected -> why nobody looked whether the test sets overlap with it."""
 
     results: tuple[TestResult, ...]
     overlaps: tuple[Overlap, ...]
     earlier: tuple[str, ...]
     missing: Mapping[str, str]
+    unread: Mapping[str, str]
 
 
 def open_tests(
@@ -222,7 +231,8 @@ def open_tests(
             )
         )  # fmt: skip
         _log(record, results[-1])
-    return Opened(tuple(results), tuple(overlaps(pairs, seen_sets(data, spec.metric))), record.earlier, missing)
+    seen, unread = seen_sets(data, spec.metric)
+    return Opened(tuple(results), tuple(overlaps(pairs, seen)), record.earlier, missing, unread)
 
 
 def summary(results: Sequence[TestResult]) -> pd.DataFrame:

@@ -55,7 +55,7 @@ def best(
         return
     width = terminal_width()
     ranking = text_table(printed(rows, found.metric), width, least_important(found.searched))
-    lines = [*verdict_lines(verdict, found.name, found.baseline_name), *held_lines(found, verdict)]
+    lines = [*verdict_lines(verdict, found.name, found.baseline_name, found.selecting), *held_lines(found, verdict)]
     if (search := worth(found)) is not None:
         lines.append(worth_line(search, found.metric))
     lines.append(checkpoint)

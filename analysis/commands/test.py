@@ -83,7 +83,8 @@ def test(
                 {
                     "study": found.name, "metrics": table, "trials": trial_rows, "overlaps": warnings,
                     "gains": [asdict(gain) for gain in gained],
-                    "earlier": list(opened.earlier), "missing": dict(opened.missing), "without_weights": without,
+                    "earlier": list(opened.earlier), "missing": dict(opened.missing), "unread": dict(opened.unread),
+                    "without_weights": without,
                 },
                 style,
             )
@@ -108,6 +109,8 @@ def test(
         click.echo(f"\nLeft out, their weights were not kept: {', '.join(without)}")
     for name, why in opened.missing.items():
         click.echo(f"\nNot scored: {name}: {why}")
+    for name, why in opened.unread.items():
+        click.echo(f"\nNot checked for overlap with what selected: {name}: {why}")
     for line in warnings:
         click.echo(f"\nWarning: {line}")
 

@@ -39,7 +39,8 @@ def pair_noise(
     m seeds of a point: own = var(psi_1) / n and
     between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs between seeds of one
     point: that is in the seed noise already. Where no point has two seeds, w is unknown and `between` an upper bound.
-    A metric that is the mean of k sets has the sum of the sets' variances over k squared, the sets being independent.
+    A metric that is the mean of k parts has the sum of the sets' variances over k squared, sets being independent; of
+    several measures of one set, which are not, the influences are added up query by query first.
 
     Returns: None if the similarities or the gold scores of either point are missing, or the sets differ in length.
     """
@@ -48,8 +49,8 @@ def pair_noise(
         return None
     own = between = 0.0
     pairs = 0
-    for part in parts:
-        a, b = (_influences(seeds, part) for seeds in loaded)
+    for measures in _by_set(parts):
+        a, b = (_added(seeds, measures) for seeds in loaded)
         if a is None or b is None or a.shape[1] != b.shape[1]:
             return None
         n = a.shape[1]
@@ -58,6 +59,24 @@ def pair_noise(
         pairs += n
     kinds = dict.fromkeys("queries" if retrieval_measure(part) else "dev pairs" for part in parts)
     return PairNoise(own / len(parts) ** 2, between / len(parts) ** 2, pairs, " and ".join(kinds))
+
+
+def _by_set(parts: Sequence[str]) -> list[list[str]]:
+    """The parts of a metric that are measured on the same pairs or queries, together."""
+    sets: dict[str, list[str]] = {}
+    for part in parts:
+        of_queries = retrieval_measure(part) is not None
+        sets.setdefault(f"queries of {part.rpartition('_')[0].rpartition('_')[0]}" if of_queries else part, []).append(
+            part
+        )
+    return list(sets.values())
+
+
+def _added(seeds: Sequence[Arrays], measures: Sequence[str]) -> Floats | None:
+    """(m, n) influence values of the sum of some measures of one set."""
+    found = [_influences(seeds, measure) for measure in measures]
+    shapes = {None if one is None else one.shape for one in found}
+    return None if None in shapes or len(shapes) > 1 else np.sum([one for one in found if one is not None], axis=0)
 
 
 def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from analysis.errors import InputError
 from analysis.statistics.evaluated import SeedValues
 from analysis.statistics.seed_noise import Prior, learned
 from analysis.statistics.verdict import Verdict, judge
@@ -54,7 +55,10 @@ def _related(study: Study) -> Iterator[SeedValues]:
         if not same or not repeated or run.run_id == study.stored.run_id:
             continue
         if runs := study.store.trials(run):
-            other = read_study(study.store, run, study.metric.name, runs)
+            try:
+                other = read_study(study.store, run, study.metric.name, runs)
+            except InputError:  # it selected by the same metric, but never measured the one that is asked for
+                continue
             yield SeedValues.of(other.trials, study.metric.sign)
             found += 1
         if found == RELATED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from analysis.tables.points import points_table
 from analysis.tables.trials import PARAM, add_values, parameter, trials_table, values_at_best
 from search import schema
 from search.schema import BEST_AT_EXAMPLES, best_key
-from trainables.contract.metric_names import retrieval_measure
+from trainables.contract.metric_names import held_metric, metric_parts, retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -44,6 +44,11 @@ class Study:
     @property
     def name(self) -> str:
         return study_name(self.stored)
+
+    @property
+    def selecting(self) -> str:
+        """The metric that selected, by which `search confirm`, `analysis export` and `analysis test` choose."""
+        return self.stored.tags.get(schema.METRIC, self.metric.name)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -117,11 +122,12 @@ def read_study(
     if not trials:
         raise AnalysisError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")
     selecting = study.tags.get(schema.METRIC)
-    mode = cast(Mode, study.tags.get(schema.MODE, "max"))
     wanted = metric or selecting
     if wanted is None:
         raise AnalysisError(f"study {study_name(study)} does not say what selected; give --metric")
-    parsed = parse_metric(wanted, mode if wanted == selecting else "max")
+    parsed = parse_metric(wanted)
+    if selecting is not None and {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}:
+        parsed = replace(parsed, mode=cast(Mode, study.tags.get(schema.MODE, "max")))
     table = trials_table(trials)
     return Study(
         store=store,

@@ -66,7 +66,9 @@ def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
         "examples": _short(record["examples"]),
         "seconds": _short(record["seconds"]),
     }
-    cells |= {name: _short(value) for name, value in record["params"].items()}
+    # a script may call a parameter as a column is called
+    for name, value in record["params"].items():
+        cells[f"params.{name}" if name in cells or name == "note" else name] = _short(value)
     stop = record["stop"]
     marks = [
         "confirmed" if record.get("confirmed") else "",

@@ -119,7 +119,7 @@ def _verdict(study: Study) -> list[str]:
         found = study_verdict(study)
     except AnalysisError as reason:
         return [f"None: {reason}."]
-    return [*verdict_lines(found, study.name, study.baseline_name), *held_lines(study, found)]
+    return [*verdict_lines(found, study.name, study.baseline_name, study.selecting), *held_lines(study, found)]
 
 
 def _measured(study: Study, rng: np.random.Generator) -> tuple[Importance | None, str]:

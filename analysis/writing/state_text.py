@@ -16,7 +16,8 @@ def state_lines(study: Study) -> list[str]:
     lines = [f"Study {study.name}{f' ({method})' if method else ''}: {len(study.trials)} trials: {ended}."]
     if not study.finished:
         done = sum(n for kind, n in counts.items() if kind != "running")
-        of = f" of {study.planned}" if study.planned else ""
+        seeds = len(study.trials) > study.trials["point"].nunique()  # planned are points, and these are trials
+        of = f" of {study.planned}" if study.planned and not seeds else ""
         again = f" `search resume {study.name}` goes on." if study.stored.status == "KILLED" else ""
         lines.append(f"Not finished: {done}{of} trials have ended; the figures are of those.{again}")
     failed = study.trials.loc[study.trials["stop"].str.startswith("failed"), "stop"].value_counts()
@@ -44,5 +45,10 @@ def value_unit(study: Study) -> str:
 def unit_lines(study: Study) -> list[str]:
     """What the numbers of a ranking are; its gain is measured, that of the verdict corrected for the choice."""
     unit = [text] if (text := value_unit(study)) else []
+    if study.metric.name != study.selecting:
+        unit.append(
+            f"Ranked by {study.metric.name}; {study.selecting} selected, and by that `search confirm`, "
+            "`analysis export` and `analysis test` choose."
+        )
     gain = f"The column gain is the difference to {study.baseline_name} as measured; the verdict's is corrected."
     return [*unit, gain] if study.trials["baseline"].any() else unit

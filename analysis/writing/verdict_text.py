@@ -16,10 +16,13 @@ SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
 
-def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's setting") -> list[str]:
+def verdict_lines(
+    verdict: Verdict, study: str, baseline: str = "the paper's setting", selecting: str | None = None
+) -> list[str]:
     """The verdict, one statement a line; values times the metric's scale, as in the tables.
 
-    Args: baseline: what the baseline point is (`Study.baseline_name`).
+    Args: baseline: what the baseline point is (`Study.baseline_name`); selecting: the metric that selected
+        (`Study.selecting`), where it may be another one.
     """
     v = verdict
 
@@ -44,7 +47,9 @@ def verdict_lines(verdict: Verdict, study: str, baseline: str = "the paper's set
             "The choice of dev data is not in these figures, that of seeds is: no values per pair or query are at hand."
         )
     if not v.confirmed:
-        lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` does that.")
+        other = selecting is not None and selecting != v.metric.name
+        does = f"confirms what {selecting} chose" if other else "does that"
+        lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` {does}.")
     return lines
 
 

@@ -35,6 +35,27 @@ def test_the_variance_over_queries_is_that_of_a_mean() -> None:
     assert pair_noise(["a"], ["b"], [PART], stored.get) is None
 
 
+def test_measures_of_one_set_are_of_the_same_queries() -> None:
+    """The mean of two measures that are equal query by query is as uncertain as one of them, and of as many queries."""
+    rng = np.random.default_rng(0)
+    stored: dict[str, Any] = {}
+    for run in ("a", "b"):
+        values = rng.uniform(size=50).astype(np.float32)
+        stored[run] = {f"nfcorpus_{measure}_queries": values for measure in ("ndcg10", "mrr10")}
+        stored[run]["scifact_ndcg10_queries"] = rng.uniform(size=30).astype(np.float32)
+    one = pair_noise(["a"], ["b"], [PART], stored.get)
+    assert pair_noise(["a"], ["b"], [PART, "nfcorpus_mrr10_dev"], stored.get) == one
+    other = pair_noise(["a"], ["b"], ["scifact_ndcg10_dev"], stored.get)
+    both = pair_noise(["a"], ["b"], [PART, "scifact_ndcg10_dev"], stored.get)
+    assert one is not None
+    assert other is not None
+    assert both is not None
+    assert both.own == pytest.approx((one.own + other.own) / 4)  # sets are independent
+    assert (one.pairs, both.pairs) == (50, 80)
+    stored["b"]["nfcorpus_mrr10_queries"] = stored["b"]["nfcorpus_mrr10_queries"][:40]
+    assert pair_noise(["a"], ["b"], [PART, "nfcorpus_mrr10_dev"], stored.get) is None
+
+
 @pytest.mark.parametrize(
     ("metric", "unit"),
     [

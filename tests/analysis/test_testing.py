@@ -156,14 +156,25 @@ def test_which_sets_selected_and_which_test() -> None:
     assert default_sets({"train": "edacse-zh", "dev": ["stsb"], "language": "zh"}) == (
         "atec", "bq", "lcqmc", "pawsx", "stsb",
     )  # fmt: skip
-    assert [(part, p.name) for part, p in seen_sets(data, "builtin_dev")] == [("dev", "builtin")]
-    assert seen_sets(data, "other_dev") == []
+    seen, unread = seen_sets(data, "builtin_dev")
+    assert [(part, p.name) for part, p in seen] == [("dev", "builtin")]
+    assert not unread
+    assert seen_sets(data, "other_dev") == ([], {})
+
+
+def test_a_dev_file_that_is_gone_takes_no_score_along(tmp_path: Path) -> None:
+    """It is read after the sets are opened and scored, to look for overlaps."""
+    gone = str(tmp_path / "mine.csv")
+    seen, unread = seen_sets({"train": "builtin", "dev": [gone, "builtin"], "language": "en"}, "mine_dev")
+    assert seen == []
+    assert list(unread) == [gone]
+    assert "does not exist" in unread[gone]
 
 
 @pytest.mark.real_data
 def test_stsb_that_trained_and_selected_is_seen(real_data: Path) -> None:  # noqa: ARG001  # skips without data
     data = {"train": "stsb+wiki", "dev": ["stsb", "sickr"], "language": "en"}
-    seen = seen_sets(data, "stsb_dev")
+    seen, _ = seen_sets(data, "stsb_dev")
     assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
 
 

@@ -15,7 +15,7 @@ from trainables.contract.registry import declared, method_names
 from trainables.contract.spec import TrialSpec
 from trainables.methods.method import load_method
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.inputs import load_inputs
+from trainables.training.inputs import load_inputs, read_by
 from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
@@ -223,6 +223,31 @@ def test_the_score_before_training_belongs_to_its_metric():
         for metric, value in (("a_dev", 0.1), ("a_dev", 0.2), ("mean(a_dev,b_dev)", 0.3))
     )
     assert (first, again, other) == (0.1, 0.1, 0.3)
+
+
+def test_the_score_before_training_belongs_to_what_is_evaluated(tmp_path):
+    """Prompts, other columns of one file and a held-out part change it, and so does what a decoder's tokens see."""
+    rows = [(f"dog {i}", f"cat {i % 7}", i, -i) for i in range(40)]
+    (tmp_path / "mine.csv").write_text(
+        "sentence1,sentence2,score,other\n" + "".join(f"{a},{b},{c},{d}\n" for a, b, c, d in rows)
+    )
+    plain = dataclasses.replace(spec_of("simcse"), metric="mine_dev")
+    plain = dataclasses.replace(plain, data={**plain.data, "dev": [str(tmp_path / "mine.csv")]})
+    specs = [
+        plain,
+        dataclasses.replace(plain, data={**plain.data, "prompts": {"query": "a "}}),
+        dataclasses.replace(plain, data={**plain.data, "columns": {"score": "other"}}),
+        dataclasses.replace(plain, holdout=0.5),
+    ]
+    method, values = load_method("simcse"), iter(range(100))
+    config = build(method.config, {**SMALL, "max_length": 19})
+    found = [
+        load_inputs(spec, torch.device("cpu")).untrained(method, config, 0, "mine_dev", lambda _: float(next(values)))
+        for spec in (*specs, plain)
+    ]
+    assert found == [0, 1, 2, 3, 0]
+    decoder = build(method.config, {**SMALL, "bidirectional": True})
+    assert read_by(config, 0, method.untrained.reads) != read_by(decoder, 0, method.untrained.reads)
 
 
 def test_simcse_under_one_dropout_mask_has_equal_views(warm, tmp_path):

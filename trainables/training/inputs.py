@@ -36,7 +36,7 @@ from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
 from trainables.evaluation.sts import PreparedSets, prepare_sets
 from trainables.methods.method import Examples, Method
-from trainables.methods.shared import plain_encoder
+from trainables.methods.shared import PLAIN_ENCODER, plain_encoder
 
 T = TypeVar("T")
 IDS_AT_ONCE = 2**22
@@ -78,7 +78,8 @@ class CachedTextTools:
             vectors: NDArray[np.float32] = network.embed(column.take(np.arange(len(column)))).cpu().numpy()
             return vectors
 
-        return self.cached("vectors", [source.fingerprint, config.pooling, config.max_length, column], make)
+        read = read_by(config, 0, PLAIN_ENCODER.reads)
+        return self.cached("vectors", [source.fingerprint, *read, column], make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +156,10 @@ class TrialInputs:
         phase("evaluating the untrained encoder")
         if (untrained := method.untrained) is None:
             return scored(method.network)
-        what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric]
-        what += [list(one) for one in self._dev_revisions]
+        what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric, self.tools.prompts]
+        # the pairs themselves: one file read by other columns, or with another part held out, has the same revision
+        what += [[pairs.name, pairs.first, pairs.second, pairs.gold] for pairs in self.dev]
+        what += [[one.name, one.revision] for one in self.retrieval]
         if self.evaluations:  # their code and data have no fingerprint: nothing of theirs is kept
             return scored(untrained.network)
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]

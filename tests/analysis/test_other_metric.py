@@ -1,0 +1,82 @@
+"""`--metric` names another metric than the one that selected: what is ranked, and what the named commands do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow.entities import Metric
+from small_store import SPACE, SmallStore
+
+from analysis.commands.main import main
+from search import schema
+
+pytestmark = pytest.mark.costly
+MEAN = "mean(a_mse_dev,b_mse_dev)"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
+    """new-1, which also measured x_dev, best at t0001; old-1, confirmed, which did not; mse-1, whose least is best."""
+    made = SmallStore(tmp_path_factory.mktemp("store"))
+    for study in ("old-1", "new-1"):
+        run = made.study(study)
+        if study == "old-1":
+            made.client.set_tag(run, f"{schema.CONFIRMATION}1", "")
+        for i in range(4):
+            point = {"learning_rate": 10.0 ** -(i + 2), "batch_size": 8}
+            trial = made.trial(run, study, f"t{i:04}", point, [0.4, 0.5 + 0.01 * i], baseline=i == 0)
+            if study == "new-1":
+                value = 0.9 - 0.02 * (i - 1) ** 2
+                made.client.log_batch(trial, metrics=[Metric(k, value, 0, 1000) for k in ("x_dev", "best_x_dev")])
+                (made.folder / study / "trials" / f"t{i:04}" / "best").mkdir(parents=True)
+                (made.folder / study / "trials" / f"t{i:04}" / "best" / "weights.safetensors").write_bytes(b"")
+    space = copy.deepcopy(SPACE)
+    space |= {"name": "mse", "metric": {"name": MEAN, "mode": "min"}, "params": {"rank": {"choice": [4, 8, 16, 32]}}}
+    run = made.study("mse-1", space)
+    for i in range(4):
+        value = 0.5 + 0.02 * i
+        trial = made.trial(run, "mse-1", f"t{i:04}", {"rank": 4 * 2**i}, [value], metric=MEAN[5:-1].replace(",", "_"))
+        names = [schema.best_key(MEAN), *(f"{best}{x}_mse_dev" for x in "ab" for best in ("", "best_"))]
+        made.client.log_batch(trial, metrics=[Metric(name, value, 0, 500) for name in names])
+    return made
+
+
+def call(store: SmallStore, *arguments: str) -> Result:
+    environment = {"MLFLOW_TRACKING_URI": "", "COLUMNS": "200"}
+    return CliRunner(env=environment).invoke(main, [*arguments, "--storage", str(store.folder)])
+
+
+def test_another_study_without_the_metric_takes_no_verdict_along(store: SmallStore, tmp_path: Path) -> None:
+    found = call(store, "best", "new-1", "--metric", "x_dev")
+    assert found.exit_code == 0, found.output
+    assert "Best: t0001, x_dev 90.00" in found.output
+    assert call(store, "report", "new-1", "--metric", "x_dev", "--out", str(tmp_path / "r.html")).exit_code == 0
+    assert "Best: t0001, x_dev 90.00" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_the_commands_that_go_by_what_selected_are_told_or_say_so(store: SmallStore) -> None:
+    found = call(store, "best", "new-1", "--metric", "x_dev").output
+    assert "Ranked by x_dev; builtin_dev selected, and by that `search confirm`" in found
+    assert "Not confirmed on fresh seeds; `search confirm new-1` confirms what builtin_dev chose." in found
+    assert found.endswith("Checkpoint of the best: analysis export new-1 --trial t0001\n")
+    document = json.loads(call(store, "best", "new-1", "--metric", "x_dev", "--format", "json").output)
+    assert document["export"] == "analysis export new-1 --trial t0001"
+    assert call(store, "best", "new-1").output.endswith("Checkpoint of the best: analysis export new-1\n")
+
+
+@pytest.mark.parametrize("metric", [MEAN, MEAN.replace(",", ", "), "a_mse_dev", "mean(b_mse_dev,a_mse_dev)"])
+def test_the_least_is_best_of_what_selected_and_of_its_parts(store: SmallStore, metric: str) -> None:
+    assert "Best: t0000, " in call(store, "best", "mse-1", "--metric", metric).output
+
+
+def test_a_parameter_that_is_called_as_a_column_is_one_beside_it(store: SmallStore) -> None:
+    header, first = next(
+        pair for pair in zip(*(call(store, "best", "mse-1").output.splitlines()[i:] for i in (0, 1)), strict=False)
+        if pair[0].startswith("rank")
+    )  # fmt: skip
+    assert "params.rank" in header.split()
+    assert first.split()[0] == "1"
