@@ -41,9 +41,9 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
         parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", its rest for {kept}" if kept else ""))
     if ledger.failed():
         parts.append(f"{ledger.failed()} failed ({failures(ledger)})")
-    elapsed = ledger.elapsed(now if ledger.closed is None else None)
-    parts.append(duration(elapsed))
-    left = seconds_left(space, ledger, elapsed)
+    at_work = now if ledger.closed is None else None
+    parts.append(duration(ledger.elapsed(at_work)))
+    left = seconds_left(space, ledger, ledger.elapsed(at_work, "search"))
     if left is not None and ledger.closed is None and now:
         parts.append(f"{between(*left)} left")
     return f"{space.name}: " + ", ".join(parts)
@@ -69,7 +69,7 @@ def _confirms(ledger: Ledger) -> Mapping[str, Any] | None:
 
 
 def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> tuple[float, float] | None:
-    """The likely range (80 %) of the seconds to the end, within the time budget.
+    """The likely range (80 %) of the seconds to the end, within the time budget; elapsed: of the search's lives.
 
     None before the first evaluation, and while points are confirmed.
 

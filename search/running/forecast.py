@@ -14,6 +14,7 @@ from search.space import Space
 from search.store.errors import UserError
 from search.study.promotion import rungs
 from search.study.pruners import first_rung, warmup_examples
+from search.wording import wanted_points
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
@@ -101,7 +102,7 @@ def whole_trials(space: Space, examples: int) -> float | None:
 
 def trials(space: Space) -> int | None:
     """How many trials a study will start: points times repeats; None when nothing but time bounds them."""
-    points = space.cardinality() if space.is_grid else space.search.trials
+    points = wanted_points(space)
     return None if points is None else points * space.search.repeats
 
 

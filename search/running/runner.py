@@ -20,6 +20,8 @@ from search.store.ledger import Ledger
 from search.store.lock import exclusive
 from search.store.mirror import Mirror
 from search.study.memory import remembered
+from search.study.search_plan import OWN_FAULTS
+from trainables.contract.errors import close_to
 
 __all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
 # What `resume --set` may change: how much is searched and on what, never what a point means.
@@ -34,6 +36,7 @@ OUTSIDE = ("data", "disk", "process", "device")  # failures that say nothing of 
 CONFIRMING = 20  # trials of a confirmation at most
 TOP, SEEDS = 3, 5  # of one with a fixed plan
 ANY_OUTSIDE = "outside"  # all of them, as a kind
+KINDS = (ANY_OUTSIDE, *OUTSIDE, *OWN_FAULTS, "error")
 
 
 def run_study(
@@ -81,9 +84,14 @@ def resume_study(
         retry_failed: kind of failed trials that are run again, "outside" for all kinds whose cause lies outside the
             point. A paper baseline that failed so is always run again.
         salvage_journal: set damaged lines of the journal aside and go on from what is left.
-    Raises: UserError when there is no such study, another driver runs it, its files were edited or damaged, or an
-        override changes what is searched.
+    Raises: UserError when there is no such study or kind, another driver runs it, its files were edited or damaged, or
+        an override changes what is searched.
     """
+    if retry_failed is not None and retry_failed not in KINDS:
+        raise UserError(
+            f"--retry-failed: expected a kind of failure ({', '.join(KINDS)}), got {retry_failed!r}"
+            f"{close_to(retry_failed, KINDS)}; a study is named before it: `search resume STUDY --retry-failed`"
+        )
     folder = find_study(absolute(storage), study)
     folder.pull()
     options = options or Options()

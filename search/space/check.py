@@ -32,7 +32,8 @@ class Checked:
         if space.is_grid:
             size = f"{count} point{'' if count == 1 else 's'}, exact grid"
         else:
-            size = f"{search.sampler}, {search.trials or 'any number of'} trials"
+            trials = search.trials if search.trials is None or count is None else min(search.trials, count)
+            size = f"{search.sampler}, {trials or 'any number of'} trials"
             size += f" of {count} points" if count is not None else ", continuous"
         seeds = f" x {search.repeats} seeds" if search.repeats > 1 else ""
         preset = f", preset {space.preset}" if isinstance(space.preset, str) else ""

@@ -53,11 +53,15 @@ def check_conditions(
 def _check_reachable(
     other: Param | None, fixed: Any, values: tuple[Any, ...], where: Where, key: str, problems: Problems
 ) -> None:
-    if other is None:
+    if not values:
+        problems.add(where, key, "never true: it names no value")
+    elif other is None:
         if fixed not in values:
             problems.add(where, key, f"never true: its value is fixed at {fixed!r}")
     elif unreachable := [v for v in values if not other.legal(v)]:
         problems.add(where, key, f"never takes {', '.join(map(repr, unreachable))} in this space")
+    elif other.count() is None:
+        problems.add(where, key, "never true: of a range without steps no value is drawn twice; give it a `step`")
 
 
 def _ordered(params: dict[str, Param], places: Mapping[str, Where], problems: Problems) -> dict[str, Param]:

@@ -124,6 +124,7 @@ class Ledger:
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
     confirming: Mapping[str, Any] | None = None  # settings of the last life that confirmed
     _stage: str = "search"
+    _stages: list[str] = field(default_factory=list)  # of each life
 
     def apply(self, event: Event) -> None:
         kind, time = event["e"], event["t"]
@@ -132,6 +133,7 @@ class Ledger:
             self.lives.append((time, time))
             self.closed, self.kept = None, ()
             self._stage = event.get("stage", "search")
+            self._stages.append(self._stage)
             self.stages[self._stage] = "died"
             if self._stage == "confirm":
                 self.confirming = {k: v for k, v in event.items() if k not in ("e", "t")}
@@ -149,15 +151,20 @@ class Ledger:
     def better(self, a: float, b: float | None) -> bool:
         return b is None or self.sign * a > self.sign * b
 
-    def elapsed(self, now: int | None = None) -> float:
-        """Seconds that drivers of this study have been at work; time between their lives does not count."""
-        past = sum(last - first for first, last in self.lives)
-        running = max(0, now - self.lives[-1][1]) if now is not None and self.lives else 0
+    def elapsed(self, now: int | None = None, stage: str | None = None) -> float:
+        """Seconds that drivers of this study have been at work; time between their lives does not count.
+
+        Args: stage: of the lives of this stage only.
+        """
+        lives = zip(self.lives, self._stages, strict=True)
+        past = sum(last - first for (first, last), of in lives if stage in (None, of))
+        at_work = now is not None and bool(self.lives) and stage in (None, self._stage)
+        running = max(0, now - self.lives[-1][1]) if at_work and now is not None else 0
         return (past + running) / 1000
 
     def trial_seconds(self) -> float:
-        """Training and evaluation seconds of all trials."""
-        return sum(record.seconds for record in self.trials.values())
+        """Training and evaluation seconds of the search's trials."""
+        return sum(record.seconds for record in self.trials.values() if record.trial.stage == "search")
 
     def whole_trials(self, examples: int) -> float:
         """Training in whole trials; 0 until the first evaluation says how long a trial is."""

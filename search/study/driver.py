@@ -86,12 +86,13 @@ class Driver:
         """The next trial to start, or None when there is none now (see `finished`)."""
         self._take_up()
         self.tick()
-        if self.reason or len(self._active) >= max(1, self._capacity()):
-            return None
+        if self.pausing or (self.reason and not self._again) or len(self._active) >= max(1, self._capacity()):
+            return None  # patience starts nothing new, and what is open goes on
         if self._crowded():
             return None
         if self._again:
             trial = self._again.pop(0)
+            self.folder.mark_trial(trial.id, False)  # it may have failed on the way to a pause
             self._write("again", id=trial.id)
         else:
             planned = self.plan.next()
@@ -109,7 +110,7 @@ class Driver:
     def finished(self) -> bool:
         """Whether no further trial will be started in this life."""
         if self.reason:
-            return True
+            return self.pausing or not self._again
         return not self._again and self.plan.exhausted()
 
     def idle(self) -> bool:
@@ -246,14 +247,15 @@ class Driver:
 
     def spent(self) -> bool:
         """Whether there is nothing to do in this life: nothing is open or planned, or no budget is left."""
-        return self._over_budget(None) is not None or (not self._again and self.plan.exhausted())
+        over = self._over_budget(None)
+        return (over is not None and (over[2] or not self._again)) or (not self._again and self.plan.exhausted())
 
     def _over_budget(self, now: int | None) -> tuple[Status, str, bool] | None:
         """(status, reason, whether running trials are to pause) when a budget is spent; now: None between lives."""
         search = self.space.search
         if not self._budgets:
             return None
-        if search.time is not None and self.ledger.elapsed(now) >= search.time:
+        if search.time is not None and self.ledger.elapsed(now, self._stage) >= search.time:
             return "out_of_budget", f"the time budget of {search.time:g} s is spent", True
         if search.device_hours is not None and self.device_hours() >= search.device_hours:
             return "out_of_budget", f"the budget of {search.device_hours:g} device hours is spent", True
@@ -261,7 +263,9 @@ class Driver:
             return "out_of_budget", f"the budget of {search.examples:,} examples is spent", True
         if search.budget is not None and self.ledger.whole_trials(self.ledger.examples) >= search.budget:
             return "out_of_budget", f"the budget of {search.budget:g} whole trials is spent", True
-        if search.patience is not None and self.ledger.whole_trials(self._since_best()) >= search.patience:
+        # until a point is completed there is nothing to improve on: the first trials of many workers cost that much
+        waited = self.ledger.whole_trials(self._since_best()) if self.ledger.best_point is not None else 0.0
+        if search.patience is not None and waited >= search.patience:
             return "finished", f"no improvement over the training of {search.patience:g} whole trials", False
         return None
 
@@ -270,7 +274,7 @@ class Driver:
         return self.ledger.examples - self.ledger.examples_at_best
 
     def device_hours(self) -> float:
-        """Hours of GPUs (of workers, where there are none) that this study's trials have used."""
+        """Hours of GPUs (of workers, where there are none) that the search's trials have used."""
         resources = self.space.resources
         return self.ledger.trial_seconds() / 3600 * resources.workers * (resources.gpus or 1.0)
 

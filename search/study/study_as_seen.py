@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Space
 from search.study.distributions import by_place, whole
-from search.study.guesses import guessed
+from search.study.guesses import TOLD, guessed
 
 GUESSED = ("gp", "cmaes")  # samplers of Optuna's that read completed trials only
 MOST_SHOWN = 300  # completed points that a Gaussian process is shown
@@ -19,12 +19,13 @@ MAXIMIZE = optuna.study.StudyDirection.MAXIMIZE
 
 
 class StudyAsSeen(optuna.Study):
-    """The study as samplers see it: points that failed by their own fault count as completed with the worst value;
-    where trials pause, points that have an evaluation as pruned at their latest, whether they wait at a rung or have
-    gone on from it: those that go on are the best, and samplers take what runs for unknown or bad; points that are to
-    have further seeds as completed at the mean of those they have. To samplers that read completed points only
-    (`GUESSED`), pruned points are completed at the value that they would probably have reached; to a Gaussian process,
-    every point has all parameters (`whole`). Lists of numbers stand by the places of their values (`by_place`).
+    """The study as samplers see it: points that failed by their own fault count as completed with the worst value that
+    any point has, as soon as one has; where trials pause, points that have an evaluation as pruned at their latest,
+    whether they wait at a rung or have gone on from it: those that go on are the best, and samplers take what runs for
+    unknown or bad; points that are to have further seeds as completed at the mean of those they have. To samplers that
+    read completed points only (`GUESSED`), pruned points are completed at the value that they would probably have
+    reached; to a Gaussian process, every point has all parameters (`whole`). Lists of numbers stand by the places of
+    their values (`by_place`).
 
     Optuna's samplers ignore failed trials, so they would propose the same too-large batch again and again, and take
     what does not end for bad. The storage keeps the honest states, FAIL and RUNNING.
@@ -41,10 +42,11 @@ class StudyAsSeen(optuna.Study):
     ) -> list[FrozenTrial]:
         # Optuna's cache is emptied by `ask`, which this view never sees: it would show the first look for ever.
         trials = super()._get_trials(deepcopy, None, use_cache=False)
-        told = (TrialState.COMPLETE, TrialState.PRUNED)
-        values = [t.value for t in trials if t.state in told and t.value is not None]
-        worst = _worst(values, self.direction)
-        seen = [self._as_seen(t, worst) for t in trials]
+        seen = [self._as_seen(t) for t in trials]
+        # what waits at its rung counts too: the completed points alone are the best ones
+        if values := [t.value for t in seen if t.state in TOLD and t.value is not None]:
+            worst = min(values) if self.direction == MAXIMIZE else max(values)
+            seen = [_failed(t, worst) if t.state == TrialState.FAIL and OWN_FAULT in t.user_attrs else t for t in seen]
         if self.space.search.sampler in GUESSED:
             seen = guessed(seen, self.space.params, self.direction)
         if self.space.search.sampler == "gp":
@@ -52,11 +54,7 @@ class StudyAsSeen(optuna.Study):
         seen = by_place(seen, self.space.params)
         return seen if states is None else [t for t in seen if t.state in states]
 
-    def _as_seen(self, trial: FrozenTrial, worst: float) -> FrozenTrial:
-        if trial.state == TrialState.FAIL and OWN_FAULT in trial.user_attrs:
-            failed = _as(trial, TrialState.COMPLETE, worst)
-            failed.intermediate_values = {}  # nobody is to learn a gain from the fall to the worst value
-            return failed
+    def _as_seen(self, trial: FrozenTrial) -> FrozenTrial:
         if trial.state != TrialState.RUNNING:
             return trial
         if (mean := self.mean(trial.number)) is not None:
@@ -79,10 +77,10 @@ def fewer(trials: list[FrozenTrial], direction: optuna.study.StudyDirection) -> 
     return [t for t in trials if t.state != TrialState.COMPLETE or t.number in kept]
 
 
-def _worst(values: Sequence[float], direction: optuna.study.StudyDirection) -> float:
-    if not values:
-        return 0.0  # Spearman: no relation
-    return min(values) if direction == MAXIMIZE else max(values)
+def _failed(trial: FrozenTrial, worst: float) -> FrozenTrial:
+    failed = _as(trial, TrialState.COMPLETE, worst)
+    failed.intermediate_values = {}  # nobody is to learn a gain from the fall to the worst value
+    return failed
 
 
 def _as(trial: FrozenTrial, state: TrialState, value: float) -> FrozenTrial:

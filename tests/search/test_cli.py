@@ -95,6 +95,15 @@ def test_missing_file():
     assert (done.returncode, done.stderr.strip()) == (2, "nowhere.yaml: no such file")
 
 
+@pytest.mark.parametrize(("kind", "hint"), [("dat", "did you mean 'data'?"), ("mine-1", "`search resume STUDY")])
+def test_an_unknown_kind_of_failure_resumes_nothing(tmp_path, kind, hint):
+    done = search("resume", "--retry-failed", kind, "--storage", str(tmp_path))
+    assert done.returncode == 2
+    assert "expected a kind of failure (outside, data, " in done.stderr
+    assert hint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_missing_parser_gives_the_command(tmp_path):
     space = good(tmp_path, method="sda", data="{train: builtin, dev: [builtin], parser: en_core_web_xx}")
     done = search("run", space, "--storage", str(tmp_path / "runs"))

@@ -35,6 +35,8 @@ def test_trials_count_repeats_and_grids(tmp_path):
     assert trials(space(tmp_path)) == 20
     grid = space(tmp_path, params="{batch_size: {grid: [8, 16, 32]}}", search="{sampler: grid}")
     assert trials(grid) == 3
+    few = "{batch_size: {choice: [8, 16]}, dropout: {choice: [0.0, 0.1]}}"
+    assert trials(space(tmp_path, params=few, search="{trials: 120, repeats: 3}")) == 12
     assert trials(space(tmp_path, search="{time: 1h}")) is None
 
 

@@ -143,7 +143,7 @@ def test_a_point_is_whole_to_a_gaussian_process() -> None:
     assert whole(create_trial(state=TrialState.FAIL), params).params == {}
 
 
-@pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.2), ("minimize", 0.7)])
+@pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.1), ("minimize", 0.9)])
 def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float) -> None:
     """Completed; pruned; failed by its own fault and by another's; waiting at its rung or gone on from it; with one of
     its seeds; new. Gone on, a trial was taken for unknown by a Gaussian process and for bad by TPE."""
@@ -153,7 +153,7 @@ def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float)
     view.space, view.mean = make_space({"sampler": "tpe"}, pruner={"kind": "asha"}), {5: 0.55}.get
     own = create_trial(state=TrialState.FAIL, user_attrs={OWN_FAULT: "oom"})
     study.add_trial(own)
-    assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.COMPLETE, 0.0)]  # nothing is known yet
+    assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.FAIL, None)]  # nothing to compare with yet
     for trial in [
         frozen(TrialState.COMPLETE, [0.7], 0.7),
         frozen(TrialState.PRUNED, [0.3, 0.2], 0.2),
@@ -173,3 +173,24 @@ def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float)
     assert [t.number for t in view.get_trials(states=(done,))] == [0, 1, 5]
     view.space = make_space({"sampler": "tpe"}, pruner={"kind": "hyperband"})
     assert [t.number for t in view.get_trials(states=(runs,))] == [4, 6, 8]  # where nothing pauses, as Optuna has it
+
+
+@pytest.mark.costly
+def test_what_runs_out_of_memory_is_avoided_where_trials_pause(tmp_path: Path) -> None:
+    """Half of the batch sizes fail. Held against completed points only, the best of all, they passed for good ones:
+    0.63 of the later points over 4 seeds, 0.23 now."""
+
+    def fault(trial: Trial, k: int) -> str | None:  # noqa: ARG001
+        return "oom" if trial.params["batch_size"] > 64 else None
+
+    params = {
+        "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": {"choice": [16, 32, 64, 128, 256, 512]},
+    }  # fmt: skip
+    search = {"sampler": "gp", "trials": 40, "max_failed_share": 1.0, "baseline": "none"}
+    shares = []
+    for seed in range(2):
+        space = make_space({**search, "seed": seed}, params=params, pruner={"kind": "asha"})
+        ledger = World(space, tmp_path / str(seed), fault=fault).life(concurrency=4).ledger
+        late = [r.failed for r in ledger.trials.values() if r.trial.number >= 15]
+        shares.append(sum(late) / len(late))
+    assert sum(shares) / 2 < 0.4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space, optuna_study
 
 from search.store.ledger import Trial
+from search.study.driver import Driver
+from trainables.on_ray.host import marked
 
 
 def test_too_many_failures_end_the_study(tmp_path: Path) -> None:
@@ -37,6 +40,43 @@ def test_patience_counts_training_not_points(tmp_path: Path) -> None:
     driver = World(space, tmp_path, value=value).life(concurrency=1)
     assert driver.ledger.stops["completed"] == 1
     assert driver.ledger.stops["pruned"] == 5 * EVALUATIONS  # each stopped at the first of its six evaluations
+
+
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_life(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = make_space({"trials": 100, "patience": 5})
+    undisturbed = World(space, tmp_path / "undisturbed").life(concurrency=4).ledger
+    end, cut = Driver._end, []
+
+    def cut_short(self: Driver, status: Any, reason: str, pause: bool) -> None:
+        end(self, status, reason, pause)
+        if status == "finished" and not cut:
+            cut.append(reason)
+            if how == "killed":
+                raise Death
+            end(self, "interrupted", "SIGINT", True)
+
+    monkeypatch.setattr(Driver, "_end", cut_short)
+    world = World(space, tmp_path / how)
+    with pytest.raises(Death) if how == "killed" else contextlib.nullcontext():
+        world.life(concurrency=4)
+    driver = world.life(concurrency=4)
+    assert cut
+    assert driver.status == "finished"
+    assert not driver.ledger.open_trials
+    assert driver.ledger.stops == undisturbed.stops
+
+
+@pytest.mark.parametrize("pruner", ["none", "asha"])
+def test_patience_begins_with_the_first_completed_point(pruner: str, tmp_path: Path) -> None:
+    """Eight trials at once are two whole trials' training when each has done a quarter."""
+    world = World(make_space({"trials": 100, "patience": 2}, pruner={"kind": pruner}), tmp_path)
+    driver = world.life(concurrency=8)
+    assert driver.reason == "no improvement over the training of 2 whole trials"
+    assert driver.ledger.best_point is not None
+    assert len(driver.ledger.trials) > 8
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -94,6 +134,29 @@ def test_device_hours_end_the_study(tmp_path: Path) -> None:
     driver = World(make_space({"trials": 500, "device_hours": 5 / 3600}), tmp_path).life()
     assert driver.status == "out_of_budget"
     assert 5 <= driver.ledger.trial_seconds() < 6
+
+
+@pytest.mark.parametrize(("budget", "before", "after"), [("device_hours", 5 / 3600, 7 / 3600), ("time", 4, 6)])
+def test_confirming_takes_nothing_from_the_budget_of_the_search(
+    budget: str, before: float, after: float, tmp_path: Path
+) -> None:
+    world = World(make_space({"trials": 500, budget: before}), tmp_path)
+    searched = world.life().ledger.ended()
+    confirmed = world.life(confirm=20).ledger.ended() - searched
+    assert confirmed > 4
+    world.space = make_space({"trials": 500, budget: after})
+    driver = world.life()
+    assert driver.status == "out_of_budget"
+    assert driver.ledger.ended() - confirmed >= 1.3 * searched
+
+
+def test_a_trial_that_starts_again_is_not_to_pause(tmp_path: Path) -> None:
+    """It ran out of memory on its way to a pause at its rung: what told it to pause is still there."""
+    world = World(make_space(), tmp_path)
+    (trial,) = world.life(concurrency=1, interrupt_at=3).ledger.open_trials
+    world.folder.mark_trial(trial, True)
+    world.life(concurrency=1)
+    assert not marked(world.folder.trial(trial))
 
 
 def test_a_study_whose_sampler_s_memory_is_lost_knows_every_evaluation_again(tmp_path: Path) -> None:
