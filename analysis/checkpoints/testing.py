@@ -125,14 +125,23 @@ def transfer_scores(trained: Trained, root: Path) -> dict[str, float]:
     return values
 
 
-def load_sets(names: Sequence[str], language: str) -> tuple[list[Pairs], dict[str, str]]:
-    """The test sets that are there, and why the others are not (name -> reason)."""
-    sets, missing = [], {}
+def load_sets(
+    names: Sequence[str], language: str, columns: Mapping[str, str] | None = None
+) -> tuple[list[Pairs], dict[str, str]]:
+    """The test sets that are there, and why the others are not (name -> reason).
+
+    Args: columns: the study's, by which its own files are read; of a set that has none such, the usual ones are.
+    """
+    sets: list[Pairs] = []
+    missing: dict[str, str] = {}
     for name in names:
-        try:
-            sets.append(load_pairs(name, "test", language))
-        except DataError as fault:
-            missing[name] = str(fault)
+        for wanted in (columns, None) if columns else (None,):
+            try:
+                sets.append(load_pairs(name, "test", language, wanted))
+                missing.pop(name, None)
+                break
+            except DataError as fault:
+                missing.setdefault(name, str(fault))
     return sets, missing
 
 
@@ -203,7 +212,7 @@ def open_tests(
     spec = read_spec(folders[0])
     data = spec.data
     names = tuple(sets) or default_sets(data)
-    pairs, missing = load_sets(names, str(data.get("language", "en")))
+    pairs, missing = load_sets(names, str(data.get("language", "en")), data.get("columns"))
     if not pairs and transfer_root is None:
         raise AnalysisError("none of the test sets is there:\n" + "\n".join(missing.values()))
     texts = None if transfer_root else [t for p in pairs for side in (p.first, p.second) for t in side]

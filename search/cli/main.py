@@ -75,8 +75,11 @@ def run(
         click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
     from search.space import load_space
+    from search.store.errors import UserError
 
     if start:
+        if any(override.startswith("search.start=") for override in overrides):
+            raise UserError("--from and --set search.start: give one of them")
         overrides = [*overrides, f"search.start={json.dumps(start)}"]
     loaded = load_space(space, overrides, find_data=not smoke)
     if smoke:

@@ -20,6 +20,7 @@ from analysis.checkpoints.testing import (
     averages,
     default_sets,
     gains,
+    load_sets,
     open_tests,
     score,
     seen_sets,
@@ -160,6 +161,18 @@ def test_which_sets_selected_and_which_test() -> None:
     assert [(part, p.name) for part, p in seen] == [("dev", "builtin")]
     assert not unread
     assert seen_sets(data, "other_dev") == ([], {})
+
+
+def test_a_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
+    for name, header in (("mine", "a,b,grade,score"), ("usual", "sentence1,sentence2,score,x"), ("other", "p,q,r,s")):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\none,two,1,9\nthree,four,2,8\nfive,six,3,7\n")
+    files = [str(tmp_path / f"{name}.csv") for name in ("mine", "usual", "other")]
+    columns = {"first": "a", "second": "b", "score": "grade"}
+    sets, missing = load_sets([*files, "builtin"], "en", columns)
+    assert [p.name for p in sets] == ["mine", "usual", "builtin"]
+    assert [list(p.gold) for p in sets[:2]] == [[1, 2, 3], [1, 2, 3]]
+    assert list(missing) == files[2:]
+    assert "expected a column a (first)" in missing[files[2]]
 
 
 def test_a_dev_file_that_is_gone_takes_no_score_along(tmp_path: Path) -> None:

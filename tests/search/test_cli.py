@@ -67,6 +67,7 @@ def test_help_is_quick():
         ({"encoder": "/no/folder"}, [], "encoder '/no/folder': no such folder"),
         ({"encoder": "no-such/model"}, [], "hub cannot be reached"),
         ({}, ["--set", "search.trials=none"], "--set search.trials: "),
+        ({}, ["--from", "one-1", "--set", "search.start=[paper]"], "--from and --set search.start: give one of them"),
         ({}, ["--storage", "/proc/nowhere"], "cannot be written"),
     ],
 )
