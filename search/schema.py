@@ -7,6 +7,7 @@ the store is, are a contract between the two packages; nothing else is shared.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -76,8 +77,9 @@ UNTRAINED_PREFIX: Final = "untrained_"  # untrained_stsb_dev: of the encoder bef
 
 
 def stored(metric: str) -> str:
-    """A metric's name as MLflow takes it: `mean(a_dev,b_dev)` -> `mean_a_dev_b_dev`, others as they are."""
-    return metric.replace("(", "_").replace(")", "").replace(",", "_")
+    """A metric's name as MLflow takes it, of letters, digits and `_-. :/`: `mean(a_dev,b_dev)` -> `mean_a_dev_b_dev`,
+    `ndcg@10` -> `ndcg_10`, others as they are."""
+    return re.sub(r"[^\w.\-:/ ]", "_", metric.replace(")", ""))
 
 
 def is_dev(metric: str) -> bool:

@@ -184,7 +184,8 @@ def _module(
 def _dense_layers(network: SentenceNetwork) -> list[Dense]:
     """What comes behind the pooling at test time, as linear layers; batch-norm in evaluation mode is folded in."""
     if network.pooling == "pretrained_pooler":
-        dense = network.encoder.pooler.dense
+        pooler = network.encoder.pooler
+        dense = pooler if isinstance(pooler, nn.Linear) else pooler.dense
         return [Dense(dense.weight, dense.bias, TANH)]
     if network.head is None or not network.head_at_test:
         return []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from search.cli.errors import user_errors
+from search.store.errors import UserError
 
 if TYPE_CHECKING:
     from search.remote.jobs import Job
@@ -83,6 +85,16 @@ def typed_arguments(context: click.Context, without: tuple[str, ...] = ()) -> li
     return options + operands
 
 
+def started_from(overrides: Sequence[str], start: Sequence[str]) -> list[str]:
+    """What `--set` says of a new study's space, with the studies of `--from`.
+
+    Raises: UserError where both name some.
+    """
+    if start and any(override.startswith("search.start=") for override in overrides):
+        raise UserError("--from and --set search.start: give one of them")
+    return [*overrides, *([f"search.start={json.dumps(start)}"] if start else [])]
+
+
 def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
     """What the command that is being run asks of the cluster. A new study's space is read and checked here."""
     from search.remote.jobs import Job
@@ -96,11 +108,12 @@ def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
     from search.space import load_space
     from search.space import smoke as smoke_space
 
-    space = load_space(given["space"], given["overrides"])
+    space = load_space(given["space"], started_from(given["overrides"], given["start"]))
     if given["smoke"]:
         space = smoke_space(space)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
-    return Job(verb=verb, space=space, study=given["name"], storage=storage, carry=carry)
+    said = tuple(f"--{word}" for word in ("quiet", "verbose") if given[word])
+    return Job(verb=verb, arguments=said, space=space, study=given["name"], storage=storage, carry=carry)
 
 
 @click.group()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, stop
+from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, started_from, stop
 from search.cli.config import config, defaults
 from search.cli.errors import user_errors
 from search.cli.ui import ui
@@ -75,13 +75,8 @@ def run(
         click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
     from search.space import load_space
-    from search.store.errors import UserError
 
-    if start:
-        if any(override.startswith("search.start=") for override in overrides):
-            raise UserError("--from and --set search.start: give one of them")
-        overrides = [*overrides, f"search.start={json.dumps(start)}"]
-    loaded = load_space(space, overrides, find_data=not smoke)
+    loaded = load_space(space, started_from(overrides, start), find_data=not smoke)
     if smoke:
         loaded = api.smoke(loaded)
         click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from search.console.logs import log_lines
-from search.console.status import study_status
+from search.console.status import check_driven_here, study_status
 from search.console.trial_table import cells, importance
 from search.space import SpaceError
 from search.store.errors import UserError
@@ -134,8 +134,7 @@ class LivePage:
             folder = find_study(self._storage, str(asked["study"]))
             status, _, ledger = study_status(folder)
             trial = asked.get("trial")
-            if status.state != "running":
-                raise UserError(f"study {folder.study} is not running: {status.state}")
+            check_driven_here(folder, status)
             if trial is not None and (trial not in ledger.open_trials or ledger.open_trials[trial].state != "running"):
                 raise UserError(f"trial {trial} is not running")
             folder.ask_to_stop(trial)

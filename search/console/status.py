@@ -116,6 +116,14 @@ def is_running(folder: StudyFolder, sign: tuple[str, float] | None) -> bool:
     return (folder.lock.exists() and alive(folder)) or (sign is not None and sign[1] < FRESH_S)
 
 
+def check_driven_here(folder: StudyFolder, status: StudyStatus) -> None:
+    """Raises: UserError when no driver on this machine runs the study: word to stop is left on this machine, and the
+    driver of a bucket's study is at its cluster."""
+    if not is_running(folder, None):
+        elsewhere = f" on this machine: held by {status.holder}" if status.holder else f": {status.state}"
+        raise UserError(f"study {folder.study} is not running{elsewhere}")
+
+
 def disk_bytes(folder: StudyFolder) -> int:
     """Bytes of all trials' checkpoints."""
     filesystem, path = fsspec.core.url_to_fs(f"{folder.uri}/trials")

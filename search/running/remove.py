@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search.console.status import is_running, study_status
+from search.console.status import check_driven_here, study_status
 from search.schema import tracking_uri
 from search.space import load_space
 from search.store.errors import UserError
@@ -16,10 +16,7 @@ def stop_study(storage: str, study: str | None) -> str:
     Raises: UserError when no driver runs it, or its storage is a bucket, whose driver is at its cluster.
     """
     folder = find_study(absolute(storage), study)
-    status = study_status(folder)[0]
-    if not is_running(folder, None):
-        elsewhere = f" on this machine: held by {status.holder}" if status.holder else f": {status.state}"
-        raise UserError(f"study {folder.study} is not running{elsewhere}")
+    check_driven_here(folder, study_status(folder)[0])
     folder.ask_to_stop()
     return folder.study
 

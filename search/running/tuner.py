@@ -56,8 +56,9 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         if (ours := self._shared.take(trial_id)) is not None:
             pauses = driver.space.pruner.kind == "asha"
             return {"spec": driver.spec(ours).to_dict(), "pauses": pauses, "avoid": sorted(avoided(driver, ours))}
-        # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished.
-        return Searcher.FINISHED if driver.finished() or driver.idle() else None
+        # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
+        # something runs it may die and start again, and Tune, once told of the end, does not ask any more.
+        return Searcher.FINISHED if driver.idle() else None
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         ours = self._shared.ours.pop(trial_id, None)

@@ -332,7 +332,8 @@ def find_study(storage: str, name: str | None) -> StudyFolder:
 
     Raises: StorageError when there is none, with the names there are.
     """
-    if name is not None and (folder := StudyFolder(storage, name)).exists():
+    name = name if name is None else name.rstrip("/")  # as shells complete a folder's name
+    if name is not None and NAME.fullmatch(name) and (folder := StudyFolder(storage, name)).exists():
         return folder
     there = studies(storage)
     if not there:

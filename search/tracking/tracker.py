@@ -65,6 +65,17 @@ class Tracker:
         Args: final: nobody is writing any more: artifacts that are missing now will not come.
         Raises: whatever MLflow raises when the store is locked, down or broken; call again later.
         """
+        try:
+            return self._catch_up(final)
+        except Exception as error:
+            if not _run_is_gone(error):
+                raise
+            self._client, self._study_run = None, None  # somebody deleted a run: everything is told again
+            self._run_ids.clear()
+            self._offset, self._late = 0, {}
+            return self._catch_up(final)
+
+    def _catch_up(self, final: bool) -> bool:
         self._connect()
         events = []
         for event, end in read_with_ends(self.folder.journal, self._offset):
@@ -243,6 +254,8 @@ class Tracker:
             if self._study_run is None:
                 self._study_run = self._make_study_run()
                 self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is told again
+                for run_id in self._run_ids.values():  # of a study's run that was deleted
+                    client.set_tag(run_id, schema.PARENT, self._study_run)
             self._bring_openings()
             if self._file:
                 self._file.open(str(self._study_run), ends)
@@ -302,6 +315,12 @@ class Tracker:
             token = page.token
             if not token:
                 return found
+
+
+def _run_is_gone(error: Exception) -> bool:
+    """Whether a call failed for a run that is not there, or is marked deleted, and would fail ever again."""
+    codes = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+    return isinstance(error, KeyError) or getattr(error, "error_code", "") in codes
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -37,6 +37,9 @@ def test_new_studies_are_numbered_and_found(tmp_path: Path) -> None:
     assert [f.study for f in studies(storage)] == ["a-1", "a-2"]
     assert find_study(storage, None).study == "a-2"
     assert find_study(storage, "a-1").study == "a-1"
+    assert find_study(storage, "a-1/").study == "a-1"  # as a shell completes a folder's name
+    with pytest.raises(UserError, match=r"no study '\./a-1'"):
+        find_study(storage, "./a-1")
     with pytest.raises(UserError, match=r"at most 100.*got 'x/y'"):
         new_study(storage, "a", "x/y")
 

@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from browser import CHROMEDRIVER, CHROMIUM, browser
 from harness import Death, World, make_space
 
 from search.console.live_page import TOKEN_HEADER, LivePage
+from search.console.status import study_status
 from search.store.ledger import Trial
 from search.store.lock import exclusive
 from trainables.contract.trial_files import LOG
@@ -99,6 +101,23 @@ def test_only_the_token_stops(live: LivePage, world: World) -> None:
     assert not world.folder.asked_to_stop()
     assert post(live, {"study": "fake-1"}, **right)[0] == 200
     assert world.folder.asked_to_stop()
+
+
+def test_a_study_that_another_machine_drives_is_not_stopped_from_here(
+    world: World, live: LivePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word is left on this machine's disk, and a trial's would stay there until this machine drives the study."""
+    status, space, ledger = study_status(world.folder)
+    assert status.state == "running"
+    elsewhere = replace(status, holder="head-of-cluster, last sign of life 2s ago")
+    monkeypatch.setattr("search.console.live_page.study_status", lambda _: (elsewhere, space, ledger))
+    monkeypatch.setattr("search.console.status.alive", lambda _: False)
+    right = {TOKEN_HEADER: live.token}
+    said = "study fake-1 is not running on this machine: held by head-of-cluster, last sign of life 2s ago"
+    for asked in ({"study": "fake-1"}, {"study": "fake-1", "trial": next(iter(ledger.open_trials))}):
+        assert post(live, asked, **right) == (409, {"error": said})
+    assert not world.folder.asked_to_stop()
+    assert not any(world.folder.asked_to_stop(trial) for trial in ledger.open_trials)
 
 
 def test_a_name_that_leads_here_from_elsewhere_is_refused(live: LivePage) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from harness import make_space
 
 from search.cli.cluster import typed_arguments
+from search.cli.main import main
 from search.remote import bundle, tunnel
 from search.remote import jobs as remote
 from search.remote.backup import out_of_reach
@@ -239,6 +241,18 @@ def test_a_head_that_stays_away_ends_following_with_the_way_back(jobs: Any, monk
 def test_rays_first_lines_are_left_out() -> None:
     assert own_output("Runtime env is setting up.\n") == ""
     assert own_output(ENTRY + "a\n") == "a\n"
+
+
+def test_what_a_new_study_starts_from_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(remote, "submit_and_follow", lambda _, job, *rest, **more: sent.append(job) or 0)  # noqa: ARG005
+    run = ["run", "quickstart", "--cluster", "c.yaml", "--from", "one-1"]
+    assert CliRunner().invoke(main, [*run, "--from", "two-1", "-q"]).exit_code == 0
+    assert sent[0].space.search.start == ("one-1", "two-1")
+    assert sent[0].arguments == ("--quiet",)
+    both = CliRunner().invoke(main, [*run, "--set", "search.start=[paper]"])
+    assert (both.exit_code, len(sent)) == (2, 1)
+    assert "--from and --set search.start: give one of them" in both.output
 
 
 def test_the_arguments_of_a_command_are_passed_on_as_typed() -> None:

@@ -17,6 +17,7 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space
 
 from search import schema
+from search.store.journal import read
 from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import Replayer, replay
@@ -204,6 +205,28 @@ def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path)
     assert runs(world)["study"].data.tags[f"{schema.OPENING}1"] == text
 
 
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("study", [True, False])
+def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, study: bool, live: bool) -> None:
+    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later life."""
+    from mlflow import MlflowClient
+
+    (paused, *_) = world.life(interrupt_at=8).ledger.open_trials
+    at_work = tracker(world)
+    at_work.catch_up()
+    MlflowClient(at_work.uri).delete_run(runs(world)["study" if study else paused].info.run_id)
+    world.life()
+    assert replay(at_work if live else tracker(world)) == ""
+    there = runs(world)
+    assert len(there) == 7
+    assert {run.info.status for run in there.values()} == {"FINISHED", "FAILED"}
+    trials = [run for name, run in there.items() if name != "study"]
+    assert {run.data.tags[schema.PARENT] for run in trials} == {there["study"].info.run_id}
+    assert "learning_rate" in there[paused].data.params
+    said = [e["examples"] for e in read(world.folder.journal) if e["e"] == "eval" and e["id"] == paused]
+    assert [step for step, _ in history(world, there[paused].info.run_id, "stsb_dev")] == said
+
+
 def test_a_locked_store_is_waited_for(world: World) -> None:
     """The database is locked while the study runs; afterwards the replayer catches up."""
     blocker = sqlite3.connect(world.root / "mlflow.db")
@@ -288,6 +311,7 @@ def test_names_fit_mlflow() -> None:
     assert trial_name("t0007", {}) == "t0007"
     assert schema.stored("mean(a_dev,b_dev)") == "mean_a_dev_b_dev"
     assert schema.best_key("mean(a_dev,b_dev)") == "best_mean_a_dev_b_dev"
+    assert schema.stored("ndcg@10 of x/y") == "ndcg_10 of x/y"  # as sentence-transformers' evaluators call them
 
 
 @pytest.mark.parametrize(

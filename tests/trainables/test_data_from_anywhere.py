@@ -208,6 +208,31 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
     server.shutdown()
     server.server_close()
     assert loaded("first") == wanted  # from the cache, nobody answers any more
+    # a table of two files of which somebody fetched one alone is not in the cache
+    for there, content in ((FILE.replace("00000-of-00001", "00000-of-00002"), FILE), (PAIRS, PAIRS)):
+        part = tmp_path / "second/hub/datasets--org--set/snapshots" / COMMIT / there
+        part.parent.mkdir(parents=True)
+        part.write_bytes(Hub.files[content])
     message = loaded("second")
     assert message.startswith("data set hub:org/set@0123456789ab: not in the cache, and from the hub: ")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet", ".arrow"])
+def test_a_list_in_a_field_is_no_text(kind: str, tmp_path: Path) -> None:
+    rows = [{"anchor": "a", "positive": "b", "negative": ["c", "d"]} for _ in range(3)]
+    write(tmp_path / f"lists{kind}", rows)
+    with pytest.raises(DataError, match=rf"lists{kind}:1: negative: expected a text or a number, got \['c', 'd'\]"):
+        load_corpus(str(tmp_path / f"lists{kind}"), "en", "triplets")
+
+
+def test_files_of_other_columns_are_no_one_set(tmp_path: Path) -> None:
+    one = [{"anchor": f"a {i}", "positive": "b", "negative": f"c {i}"} for i in range(3)]
+    two = [{"anchor": f"a {i}", "positive": "b", "negative_1": f"c {i}", "negative_2": "d"} for i in range(3)]
+    (tmp_path / "set").mkdir()
+    for name, rows in (("x", two), ("y", one)):
+        write(tmp_path / f"{name}.csv", rows)
+        write(tmp_path / "set" / f"{name}.csv", rows)
+    for which in (tmp_path / "set", f"{tmp_path}/x.csv+{tmp_path}/y.csv", f"{tmp_path}/y.csv+{tmp_path}/x.csv"):
+        with pytest.raises(DataError, match=r"expected the columns of \S+ \(anchor, .*\), got anchor"):
+            load_corpus(str(which), "en", "triplets")

@@ -16,8 +16,11 @@ from trainables.encoders.words_in_use import WordsInUse
 from trainables.methods.method import Batch, Examples, load_method
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
+from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
 from trainables.training.gradient_cache import encode_in_pieces
+from trainables.training.loop import Training
+from trainables.training.setup import TrainingSetup
 
 pytestmark = pytest.mark.costly
 
@@ -58,6 +61,21 @@ def worker(rank: int, folder: str) -> None:
     }
     torch.save(result, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def test_no_worker_is_without_an_example(tmp_path, monkeypatch):
+    """Of 64 sentences in batches of 31 two are left at an epoch's end, which three workers cannot share."""
+    monkeypatch.setattr(Training, "_resume", lambda _: 0)
+    sizes = []
+    for world in (World(), World(2, 3)):
+        config = SimcseConfig(batch_size=31, epochs=2)
+        setup = TrainingSetup(
+            method=toy.METHOD, config=config, network=toy.ToyNetwork(config, 0), examples=toy.examples(), evaluate=None,
+            seed=0, files=TrialFiles(str(tmp_path)),
+        )  # fmt: skip
+        sizes.append([len(batch) for batch in Training(setup, world, pausing=lambda: False).batches])
+    assert min(sizes[0]) < 3 <= min(sizes[1])
+    assert sizes[1] == [size for size in sizes[0] if size >= 3]
 
 
 def test_two_workers_equal_one_device(tmp_path):

@@ -22,6 +22,7 @@ from trainables.encoders import probe as probing
 from trainables.encoders.dropout import Watch, set_dropout
 from trainables.encoders.facts import facts_at_hand, facts_key, restored, unfit
 from trainables.encoders.load import load_encoder, make_model
+from trainables.encoders.pooling import pretrained_pooler
 from trainables.encoders.probe import probe
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.tokenizing import Template
@@ -135,6 +136,17 @@ def test_the_mlm_head_has_the_width_of_the_word_embeddings(model_type: str) -> N
     assert torch.isfinite(loss)
     assert net.mlm_head is not None
     assert net.mlm_head.dense.weight.shape == (16, 32)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "albert"])
+def test_the_pooler_that_an_encoder_came_with(model_type: str) -> None:
+    """ALBERT's and BigBird's are bare linear layers, whose tanh is elsewhere."""
+    model = tiny(model_type).model.eval()
+    ids = torch.tensor([[2, 7, 8, 9, 3]])
+    with torch.no_grad():
+        out = model(input_ids=ids)
+        ours = pretrained_pooler(model, out.last_hidden_state[:, 0])
+    torch.testing.assert_close(ours, out.pooler_output)
 
 
 def test_the_pretrained_head_of_albert_is_found(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from trainables.contract.errors import DataError
 from trainables.contract.knobs import build, problems
 from trainables.contract.registry import declared
+from trainables.contract.spec import TrialSpec
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr import method as gclsr
@@ -22,6 +24,7 @@ from trainables.methods.gclsr.config import GclsrConfig
 from trainables.methods.gclsr.pwva import softmax_attention
 from trainables.methods.gclsr.sentences import back_translations, eda
 from trainables.methods.method import Batch
+from trainables.training.inputs import inputs_key, load_inputs
 
 WORDS = [
     *("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "at"),
@@ -94,6 +97,26 @@ def test_back_translations_come_from_a_table(tmp_path: Path) -> None:
         declared("gclsr").preflight({"params": {
             "sentence_augmentation": "back_translation", "back_translations": str(file),
         }})  # fmt: skip
+
+
+def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(tmp_path: Path) -> None:
+    words = ["a", "cat", "sleeps", "dog", "runs", "the", "feline", "naps"]
+    (tmp_path / "vectors.txt").write_text("".join(f"{word} {n} 1 0 2\n" for n, word in enumerate(words)))
+    (tmp_path / "train.txt").write_text("a cat sleeps\nthe dog runs\n")
+    (tmp_path / "back.tsv").write_text("sentence\ttranslation\na cat sleeps\tthe feline naps\n")
+    spec = TrialSpec(
+        method="gclsr", encoder=str(tmp_path / "vectors.txt"), metric="builtin_dev", folder="unused",
+        data={"train": str(tmp_path / "train.txt"), "dev": ["builtin"], "language": "en"},
+    )  # fmt: skip
+    plain = load_inputs(spec, torch.device("cpu"))
+    assert isinstance(plain.source, WordVectors)
+    assert {*plain.source.words} == {"a", "cat", "sleeps", "dog", "runs", "the"}
+    made = {"sentence_augmentation": "back_translation", "back_translations": str(tmp_path / "back.tsv")}
+    changed = replace(spec, params=made)
+    inputs = load_inputs(changed, torch.device("cpu"))
+    examples = gclsr.prepare(inputs.corpus.columns, build(GclsrConfig, made), 0, inputs.tools)
+    assert (examples.columns["augmented"][0] >= 0).all()
+    assert inputs_key(changed) != inputs_key(spec)
 
 
 def test_eda_prepares_once_a_run_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

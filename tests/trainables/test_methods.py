@@ -14,6 +14,7 @@ from trainables.contract.knobs import build, knobs
 from trainables.contract.registry import declared, method_names
 from trainables.contract.spec import TrialSpec
 from trainables.methods.method import load_method
+from trainables.methods.shared import PLAIN_ENCODER
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.inputs import load_inputs, read_by
 from trainables.training.trial import ProcessCache, run_trial
@@ -152,7 +153,7 @@ def test_prepare_reads_only_what_it_declares(name):
     fresh = dataclasses.replace(inputs.tools)
     object.__setattr__(fresh, "embed", lambda column, _: inputs.tools.embed(column, config))
     if name == "selfccl":
-        read |= {"pooling", "max_length"}  # what embedding reads of the configuration
+        read |= set(PLAIN_ENCODER.reads)  # what embedding reads of the configuration
     method.prepare(inputs.corpus.columns, Watched(config), 0, fresh)
     assert read <= set(method.prepared_from), read - set(method.prepared_from)
 

@@ -83,6 +83,10 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
     kind = kind_of(path)
     if "*" in path.name:
         tables = [_one_of(path, file, pick, head) for file in matching(path)]
+        for file, table in zip(matching(path), tables, strict=True):
+            if table.columns.keys() != tables[0].columns.keys():
+                first, other = (", ".join(t.columns) for t in (tables[0], table))
+                raise DataError(f"{file}: expected the columns of {matching(path)[0].name} ({first}), got {other}")
         columns = {role: [v for t in tables for v in t.columns[role]] for role in tables[0].columns}
         return Table(columns, [line for t in tables for line in t.lines])
     if kind == ".parquet":
@@ -132,8 +136,9 @@ def _read_jsonl(path: Path, pick: Pick, head: int | None) -> Table:
     lines = [(i, line) for i, line in enumerate(read_lines(path, head), start=1) if line.strip()]
     objects = [_json_object(path, i, line) for i, line in lines]
     roles = pick(list(objects[0]) if objects else [])
-    columns = {role: [_cell(o.get(column)) for o in objects] for role, column in roles.items()}
-    return Table(columns, [i for i, _ in lines])
+    numbers = [i for i, _ in lines]
+    columns = {role: _cells(path, c, numbers, [o.get(c) for o in objects]) for role, c in roles.items()}
+    return Table(columns, numbers)
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -158,8 +163,9 @@ def _read_parquet(path: Path, pick: Pick, head: int | None) -> Table:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
-    columns = {role: [_cell(v) for v in table.column(column).to_pylist()] for role, column in roles.items()}
-    return Table(columns, list(range(1, len(table) + 1)))
+    rows = range(1, len(table) + 1)
+    columns = {role: _cells(path, column, rows, table.column(column).to_pylist()) for role, column in roles.items()}
+    return Table(columns, list(rows))
 
 
 def _read_arrow(path: Path, pick: Pick, head: int | None) -> Table:
@@ -173,7 +179,8 @@ def _read_arrow(path: Path, pick: Pick, head: int | None) -> Table:
             columns = {role: [] for role in roles}
             for batch in reader:
                 for role, column in roles.items():
-                    columns[role] += [_cell(v) for v in batch.column(column).to_pylist()]
+                    numbers = range(rows + 1, rows + len(batch) + 1)
+                    columns[role] += _cells(path, column, numbers, batch.column(column).to_pylist())
                 rows += len(batch)
                 if head is not None and rows >= head:
                     break
@@ -190,8 +197,15 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+def _cells(path: Path, column: str, rows: Sequence[int], values: Sequence[object]) -> list[str]:
+    """The values of a column as texts.
+
+    Raises: DataError for a list or a mapping: its notation would be trained on.
+    """
+    for row, value in zip(rows, values, strict=True):
+        if isinstance(value, (list, dict)):
+            raise DataError(f"{path}:{row}: {column}: expected a text or a number, got {str(value)[:60]}")
+    return ["" if value is None else str(value) for value in values]
 
 
 def _open(path: Path) -> io.TextIOBase:

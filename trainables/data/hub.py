@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,9 @@ def snapshot(name: HubName, patterns: Sequence[str], *, download: bool = True) -
     where = {"repo_id": name.repo, "repo_type": "dataset", "revision": name.commit}
     try:
         cached = Path(snapshot_download(**where, allow_patterns=list(patterns), local_files_only=True))
-        if any(fnmatch.fnmatch(p.relative_to(cached).as_posix(), g) for p in cached.rglob("*") for g in patterns):
+        there = [p.relative_to(cached).as_posix() for p in cached.rglob("*")]
+        found = [name for name in there if any(fnmatch.fnmatch(name, g) for g in patterns)]
+        if found and not _shards_lack(found):
             return cached
     except FileNotFoundError:  # huggingface_hub's "not in the cache" is one
         pass
@@ -88,3 +91,11 @@ def snapshot(name: HubName, patterns: Sequence[str], *, download: bool = True) -
             f"data set {PREFIX}{name.revision[: len(name.repo) + 13]}: not in the cache, and from the hub: "
             f"{reason[:200]}; check the name and the network"
         ) from error
+
+
+def _shards_lack(names: Sequence[str]) -> bool:
+    """Whether of a table in `train-00000-of-00003.parquet` and so on some are not among the names: others may have
+    fetched one alone."""
+    parts = [match for name in names if (match := re.search(r"(.*)-\d+-of-(\d+)(\.\w+)+$", name))]
+    counts = Counter((match[1], int(match[2])) for match in parts)
+    return any(count < whole for (_, whole), count in counts.items())

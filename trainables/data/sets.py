@@ -103,6 +103,10 @@ def load_corpus(
         raise ValueError(f"needs: expected sentences or triplets, got {needs!r}")
     if "+" in name_or_path and not Path(name_or_path).is_file():
         parts = [load_corpus(part.strip(), language, needs, columns) for part in name_or_path.split("+")]
+        for part in parts:
+            if part.columns.keys() != parts[0].columns.keys():
+                first, other = (", ".join(one.columns) for one in (parts[0], part))
+                raise DataError(f"{part.name}: expected the columns of {parts[0].name} ({first}), got {other}")
         texts = {role: [t for part in parts for t in part.columns[role]] for role in parts[0].columns}
         return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts))
     if name_or_path == BUILTIN:

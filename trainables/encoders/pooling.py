@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainables.encoders.packing import Packed
 
@@ -41,3 +42,13 @@ def average(states: Mapping[int, Tensor], packed: Packed) -> Tensor:
     tokens = layers[0] if len(layers) == 1 else torch.stack(layers).mean(0)
     sums = tokens.new_zeros(len(packed), tokens.shape[1]).index_add(0, packed.sentence, tokens)
     return sums / packed.lengths_tensor.to(tokens.dtype)[:, None]
+
+
+def pretrained_pooler(encoder: Any, vectors: Tensor) -> Tensor:
+    """(N, H) states of first tokens through the pooler that the encoder came with.
+
+    BERT's reads the first of (N, T, H) states. Those of ALBERT and BigBird are bare linear layers, with tanh elsewhere.
+    """
+    if isinstance(encoder.pooler, nn.Linear):
+        return torch.tanh(encoder.pooler(vectors))
+    return cast(Tensor, encoder.pooler(vectors[:, None]))

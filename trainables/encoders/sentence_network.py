@@ -200,7 +200,7 @@ class SentenceNetwork(Network):
         if self.pooling in pooling.FROM_FIRST_TOKEN:
             (vectors,) = self._states(packed, self.wanted, first_tokens_only=True, change=change).values()
             if self.pooling == "pretrained_pooler":
-                vectors = self.encoder.pooler(vectors[:, None])
+                vectors = pooling.pretrained_pooler(self.encoder, vectors)
         elif self.pooling == "last":
             (states,) = self._states(packed, self.wanted, change=change).values()
             vectors = states.index_select(0, packed.last)

@@ -188,7 +188,14 @@ def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
 
 def inputs_key(spec: TrialSpec) -> Hashable:
     """Equal for trials that share their inputs."""
-    return (spec.method, spec.plugins, spec.encoder, spec.holdout, json.dumps(spec.data, sort_keys=True, default=list))
+    data = json.dumps(spec.data, sort_keys=True, default=list)
+    return (spec.method, spec.plugins, spec.encoder, spec.holdout, data, _further_texts(spec))
+
+
+def _further_texts(spec: TrialSpec) -> bool:
+    """Whether texts will be encoded that are not among the data: by evaluations from outside, or sentences that are
+    made of others. The vectors of their words are needed, too."""
+    return bool(spec.data.get("evaluations")) or spec.params.get("sentence_augmentation", "none") != "none"
 
 
 def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
@@ -207,7 +214,7 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     sides += [side for r in retrieval for side in (r.documents, r.queries)]
     texts = itertools.chain(*corpus.columns.values(), *sides)
     phase("loading the encoder")
-    source = load_source(declaration.encoders, spec.encoder, language, texts)
+    source = load_source(declaration.encoders, spec.encoder, language, None if _further_texts(spec) else texts)
     fingerprint, of_tokens = fingerprints(source)
     most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
     tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache(), most)

@@ -68,7 +68,9 @@ class Training:
         self.words = [part for part in self.network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, self.network, world.device)
         self.network.settle(world.device, self.bf16)
-        self.batches = cut(method.plan(examples, config, seed), config.max_examples)
+        # a last batch smaller than the group would leave a worker without an example
+        batches = (batch for batch in method.plan(examples, config, seed) if len(batch) >= world.size)
+        self.batches = cut(batches, config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
         self.optimiser, self.scheduler = None, None
         if method.optimiser is not None:

@@ -76,6 +76,6 @@ METHOD = Method(
     loss=loss,
     network=sentence_network,
     optimiser=adamw,
-    prepared_from=("pooling", "max_length", "order", "margin", "seed"),
+    prepared_from=(*PLAIN_ENCODER.reads, "order", "margin", "seed"),
     untrained=PLAIN_ENCODER,
 )
