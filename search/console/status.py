@@ -16,6 +16,7 @@ from typing import Any
 
 import fsspec
 import yaml
+from filelock import Timeout
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,7 @@ from search.store.journal import fold
 from search.store.layout import StudyFolder, absolute, find_study, storage_option, studies
 from search.store.lease import last_sign
 from search.store.ledger import Ledger
-from search.store.lock import alive, exclusive
+from search.store.lock import alive, tracking_lock
 from search.wording import best_trials, duration, headline, number, open_work, seconds_left, trial_line, wanted_points
 
 FRESH_S = 120.0  # a younger sign of life of a study in a bucket says that another machine runs it
@@ -135,11 +136,15 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
     if running:
         return ""  # the driver does it
     from search.schema import tracking_uri
-    from search.tracking.replayer import replay
+    from search.tracking.replayer import TOLD_ELSEWHERE, replay
     from search.tracking.tracker import Tracker
 
-    with exclusive(folder):  # two replays at once would make every run twice
-        return replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
+    try:
+        with tracking_lock(folder):
+            driven = folder.lock.exists() and alive(folder)
+            return "" if driven else replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
+    except Timeout:
+        return TOLD_ELSEWHERE
 
 
 def status_now(storage: str, study: str | None) -> tuple[StudyStatus, Space, Ledger]:

@@ -36,6 +36,12 @@ def exclusive(folder: StudyFolder) -> Iterator[None]:
         lock.release()
 
 
+def tracking_lock(folder: StudyFolder) -> FileLock:
+    """Held by who tells MLflow of the study, the driver or a look at a study that nobody drives: two at once would make
+    runs twice. Not the driver's lock, by which a study is taken for running."""
+    return FileLock(folder.local / "tracked.lock", timeout=0, fallback_to_soft=False, thread_local=False)
+
+
 def running_beside(folder: StudyFolder) -> list[str]:
     """The other studies of a storage on disk that are being run now."""
     if is_remote(folder.storage):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
+from filelock import Timeout
+
+from search.store.lock import tracking_lock
 from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 
 POLL_S = 0.5  # how often the journal is looked at for new lines
+TOLD_ELSEWHERE = "another process is bringing MLflow up to date"
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 
 
@@ -18,6 +22,7 @@ class Replayer:
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self.trouble = ""  # the last failure, one line; empty when all is well
+        self._lock = tracking_lock(tracker.folder)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="tracking", daemon=True)
 
@@ -26,6 +31,12 @@ class Replayer:
 
     def finish(self, patience_s: float) -> bool:
         """Bring the tracker up to date; False when it made no progress for `patience_s` seconds."""
+        try:
+            return self._finish(patience_s)
+        finally:
+            self._lock.release()
+
+    def _finish(self, patience_s: float) -> bool:
         self._stop.set()
         before, until = self.tracker.progress, time.monotonic() + patience_s
         while self._thread.is_alive() or not self._try(final=True):
@@ -47,8 +58,12 @@ class Replayer:
 
     def _try(self, final: bool = False) -> bool:
         try:
+            if not self._lock.is_locked:
+                self._lock.acquire()
             self.tracker.catch_up(final)
             self.trouble = ""
+        except Timeout:  # `search status` looked at the study before it was taken up
+            self.trouble = TOLD_ELSEWHERE
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
             self.trouble = trouble(error)
         return not self.trouble

@@ -17,10 +17,12 @@ import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space
 
 from search import schema
+from search.console.status import bring_up_to_date, study_status
 from search.store.journal import read
+from search.store.lock import exclusive, tracking_lock
 from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
-from search.tracking.replayer import Replayer, replay
+from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay
 from search.tracking.runs import trial_name
 from search.tracking.saved_views import saved_views, unpacked
 from search.tracking.tracker import Tracker
@@ -252,6 +254,26 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
     assert "\n" not in replayer.trouble
     tracker(world).catch_up(final=True)
     assert len(runs(world)) == 7
+
+
+def test_a_look_at_a_study_is_not_taken_for_its_driver(world: World) -> None:
+    """`search status` brings MLflow up to date, which may take long; meanwhile others see, and take up, the study."""
+    world.life(interrupt_at=8)
+    with tracking_lock(world.folder):  # as another `search status` holds it
+        status, space, _ = study_status(world.folder)
+        assert status.state == "interrupted"
+        assert bring_up_to_date(world.folder, space, running=False) == TOLD_ELSEWHERE
+        with exclusive(world.folder):  # as a driver does
+            replayer = Replayer(tracker(world))
+            replayer.start()
+            assert not replayer.finish(patience_s=0.5)
+            assert replayer.trouble == TOLD_ELSEWHERE
+    replayer = Replayer(tracker(world))
+    replayer.start()
+    assert replayer.finish(patience_s=20)
+    assert len(runs(world)) > 2
+    with tracking_lock(world.folder):
+        """Free again."""
 
 
 def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
