@@ -54,6 +54,7 @@ class Tracker:
         self._run_ids: dict[str, str] = {}  # our trial id -> MLflow's run id
         self._at_best: dict[str, tuple[int, dict[str, float]]] = {}  # open trial -> its best evaluation so far
         self._file = TrialsFile(folder.local / schema.TRIALS_FILE) if uri.startswith("http") else None
+        self._gone = ""  # what was in the way when everything was told again
         position = _read_json(folder.tracked)
         same = position.get("uri") == uri
         self._offset: int = position.get("offset", 0) if same else 0
@@ -68,8 +69,9 @@ class Tracker:
         try:
             return self._catch_up(final)
         except Exception as error:
-            if not _run_is_gone(error):
+            if not _run_is_gone(error) or str(error) == self._gone:
                 raise
+            self._gone = str(error)  # once: what MLflow takes in no way is not told for ever
             self._client, self._study_run = None, None  # somebody deleted a run: everything is told again
             self._run_ids.clear()
             self._offset, self._late = 0, {}

@@ -229,6 +229,21 @@ def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, stu
     assert [step for step, _ in history(world, there[paused].info.run_id, "stsb_dev")] == said
 
 
+def test_what_mlflow_takes_in_no_way_is_not_told_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.life()
+    tried = []
+
+    def refused(self: Tracker, final: bool) -> bool:  # noqa: ARG001
+        tried.append(self)
+        raise KeyError("t0002")
+
+    monkeypatch.setattr(Tracker, "_catch_up", refused)
+    at_work = tracker(world)
+    for count in (2, 3):  # everything again, once
+        assert replay(at_work) == "'t0002'"
+        assert len(tried) == count
+
+
 def test_a_locked_store_is_waited_for(world: World) -> None:
     """The database is locked while the study runs; afterwards the replayer catches up."""
     blocker = sqlite3.connect(world.root / "mlflow.db")
