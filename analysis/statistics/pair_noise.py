@@ -65,10 +65,9 @@ def _by_set(parts: Sequence[str]) -> list[list[str]]:
     """The parts of a metric that are measured on the same pairs or queries, together."""
     sets: dict[str, list[str]] = {}
     for part in parts:
-        of_queries = retrieval_measure(part) is not None
-        sets.setdefault(f"queries of {part.rpartition('_')[0].rpartition('_')[0]}" if of_queries else part, []).append(
-            part
-        )
+        measured = part.rpartition("_")[0]  # nfcorpus_ndcg10_dev -> nfcorpus_ndcg10
+        name = f"queries of {measured.rpartition('_')[0]}" if retrieval_measure(part) else part
+        sets.setdefault(name, []).append(part)
     return list(sets.values())
 
 

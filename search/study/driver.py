@@ -83,7 +83,7 @@ class Driver:
         self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
 
     def next_trial(self) -> Trial | None:
-        """The next trial to start, or None when there is none now (see `finished`)."""
+        """The next trial to start, or None when there is none now (see `idle`)."""
         self._take_up()
         self.tick()
         if self.pausing or (self.reason and not self._again) or len(self._active) >= max(1, self._capacity()):
@@ -106,12 +106,6 @@ class Driver:
                 self._write("start", **asdict(trial))
         self._active[trial.id] = trial
         return trial
-
-    def finished(self) -> bool:
-        """Whether no further trial will be started in this life."""
-        if self.reason:
-            return self.pausing or not self._again
-        return not self._again and self.plan.exhausted()
 
     def idle(self) -> bool:
         return not self._active

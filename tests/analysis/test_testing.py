@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from analysis.checkpoints.testing import (
     summary,
     transfer_scores,
 )
-from analysis.checkpoints.trained import load_trained
+from analysis.checkpoints.trained import load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import find_study, open_store
 from analysis.tables.study import Study, read_study
 from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.writing.gain_text import gain_text
+from trainables.contract.spec import TrialSpec
 from trainables.data.sets import load_pairs
 from trainables.evaluation.metrics import cosines, spearman
 
@@ -175,13 +177,22 @@ def test_a_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
     assert "expected a column a (first)" in missing[files[2]]
 
 
-def test_a_dev_file_that_is_gone_takes_no_score_along(tmp_path: Path) -> None:
+def test_a_dev_file_that_is_gone_takes_no_score_along(
+    store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is read after the sets are opened and scored, to look for overlaps."""
     gone = str(tmp_path / "mine.csv")
-    seen, unread = seen_sets({"train": "builtin", "dev": [gone, "builtin"], "language": "en"}, "mine_dev")
-    assert seen == []
-    assert list(unread) == [gone]
-    assert "does not exist" in unread[gone]
+
+    def moved(folder: str) -> TrialSpec:
+        spec = read_spec(folder)
+        return replace(spec, data={**spec.data, "dev": [gone, "builtin"]}, metric="mine_dev")
+
+    monkeypatch.setattr("analysis.checkpoints.testing.read_spec", moved)
+    s = study(store)
+    opened = open_tests(s, s.trials[s.trials["trial"] == "c0000.0"], "for the paper", now=NOW)
+    assert "builtin_test" in opened.results[0].metrics
+    assert list(opened.unread) == [gone]
+    assert "does not exist" in opened.unread[gone]
 
 
 @pytest.mark.real_data

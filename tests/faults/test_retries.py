@@ -81,7 +81,7 @@ def test_only_trials_that_share_a_gpu_wait_for_one_that_runs_alone(tmp_path: Pat
     assert shared.spec(first).gpus == 0.5
     out_of_memory(shared, first)
     assert shared.next_trial() is None
-    assert not shared.finished()
+    assert not shared.spent()
     shared.ended(second.id, Outcome("completed", 0.5, 100, 600, 1.0))
     assert started(shared).id == first.id
     assert shared.spec(first).gpus == 1.0, "all of the GPU's memory"

@@ -142,7 +142,9 @@ class World:
             while (trial := driver.next_trial()) is not None:
                 active.append(trial)
             if not active:
-                assert driver.finished(), "nothing runs, nothing is started, and the study is not finished"
+                assert driver.reason or driver.spent(), (
+                    "nothing runs, nothing is started, and the study is not finished"
+                )
                 return
             trial = rng.choice(active)
             k = self.last.get(trial.id, 0) + 1

@@ -99,7 +99,9 @@ def test_back_translations_come_from_a_table(tmp_path: Path) -> None:
         }})  # fmt: skip
 
 
-def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(tmp_path: Path) -> None:
+def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["a", "cat", "sleeps", "dog", "runs", "the", "feline", "naps"]
     (tmp_path / "vectors.txt").write_text("".join(f"{word} {n} 1 0 2\n" for n, word in enumerate(words)))
     (tmp_path / "train.txt").write_text("a cat sleeps\nthe dog runs\n")
@@ -117,6 +119,10 @@ def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(tmp_
     examples = gclsr.prepare(inputs.corpus.columns, build(GclsrConfig, made), 0, inputs.tools)
     assert (examples.columns["augmented"][0] >= 0).all()
     assert inputs_key(changed) != inputs_key(spec)
+    monkeypatch.setattr("trainables.training.inputs.evaluation_named", lambda name: name)
+    outside = load_inputs(replace(spec, data={**spec.data, "evaluations": {"topics": None}}), torch.device("cpu"))
+    assert isinstance(outside.source, WordVectors)
+    assert {*outside.source.words} == {*words}
 
 
 def test_eda_prepares_once_a_run_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
