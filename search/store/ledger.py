@@ -170,6 +170,11 @@ class Ledger:
         """Training in whole trials; 0 until the first evaluation says how long a trial is."""
         return examples / self.whole_trial if self.whole_trial else 0.0
 
+    def since_best(self) -> float:
+        """Training since the best point improved, in whole trials; 0 until a point is completed: before that there is
+        nothing to improve on, and the first trials of many workers cost that much."""
+        return self.whole_trials(self.examples - self.examples_at_best) if self.best_point is not None else 0.0
+
     def waiting(self) -> list[TrialRecord]:
         """Trials that wait at their rungs, or are about to."""
         return [record for record in self.open_trials.values() if record.waiting is not None]

@@ -257,15 +257,9 @@ class Driver:
             return "out_of_budget", f"the budget of {search.examples:,} examples is spent", True
         if search.budget is not None and self.ledger.whole_trials(self.ledger.examples) >= search.budget:
             return "out_of_budget", f"the budget of {search.budget:g} whole trials is spent", True
-        # until a point is completed there is nothing to improve on: the first trials of many workers cost that much
-        waited = self.ledger.whole_trials(self._since_best()) if self.ledger.best_point is not None else 0.0
-        if search.patience is not None and waited >= search.patience:
+        if search.patience is not None and self.ledger.since_best() >= search.patience:
             return "finished", f"no improvement over the training of {search.patience:g} whole trials", False
         return None
-
-    def _since_best(self) -> int:
-        """Examples trained since the best point improved."""
-        return self.ledger.examples - self.ledger.examples_at_best
 
     def device_hours(self) -> float:
         """Hours of GPUs (of workers, where there are none) that the search's trials have used."""

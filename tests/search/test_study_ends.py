@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space, optuna_study
 
-from search.store.ledger import Trial
+from search.store.journal import fold
+from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
+from search.wording import open_work
 from trainables.on_ray.host import marked
 
 
@@ -62,8 +64,11 @@ def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_li
     world = World(space, tmp_path / how)
     with pytest.raises(Death) if how == "killed" else contextlib.nullcontext():
         world.life(concurrency=4)
+    ledger = fold(world.folder.journal, Ledger())
+    assert open_work(space, ledger) == f"{len(ledger.open_trials)} trials of the search"  # and no new point
     driver = world.life(concurrency=4)
     assert cut
+    assert not open_work(space, driver.ledger)
     assert driver.status == "finished"
     assert not driver.ledger.open_trials
     assert driver.ledger.stops == undisturbed.stops
