@@ -45,7 +45,9 @@ def check_conditions(
                 when[other] = tuple(stored(known[other], v) for v in values)
                 if other in unsure:
                     continue
-                _check_reachable(params.get(other), base[other], when[other], places[name], f"{key}.{other}", problems)
+                _check_reachable(
+                    params.get(other), base.get(other), when[other], places[name], f"{key}.{other}", problems
+                )
         checked[name] = replace(param, when=when)
     return _ordered(checked, places, problems)
 

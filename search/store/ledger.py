@@ -113,7 +113,9 @@ class Ledger:
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
     kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this life
     longest_step: int = 0  # examples from one evaluation to the next, at most
-    whole_trial: int = 0  # examples of the first trial as planned: the unit of budgets and patience; 0 = not known yet
+    whole_trial: int = (
+        0  # examples of the first trial, planned or done: the unit of budgets and patience; 0 = not known
+    )
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
     lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
@@ -232,6 +234,7 @@ class Ledger:
         if record.trial.stage == "search":
             self.tried.add(record.trial.number)
         if record.trial.stage == "search" and record.state == "completed" and record.best is not None:
+            self.whole_trial = self.whole_trial or event["examples"]  # a script need not say how long its trials are
             if self.better(event["best"], self.best.best if self.best else None):
                 self.best = record
             values = [r.best for r in self.by_point["search", record.trial.number] if r.state == "completed"]

@@ -72,7 +72,7 @@ class Driver:
         self._again = [record.trial for record in mine if record.waiting is None]  # running when an earlier life ended
         self._active: dict[str, Trial] = {}
         self._verdicts: dict[str, Verdict] = {}
-        self._ended: Counter[str] = Counter()  # of this life, by stop
+        self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this life
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this life, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
@@ -145,7 +145,9 @@ class Driver:
             self.folder.mark_trial(trial_id, True)
         self.tick()
         # who has spent the budget with its last evaluation ends by itself, as completed
-        whole = self.status == "out_of_budget" and 0 < evaluation.planned <= evaluation.examples
+        planned = evaluation.planned or self.ledger.whole_trial
+        last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
+        whole = self.status == "out_of_budget" and last
         verdict = "pause" if self.pausing and not whole else verdict
         self._verdicts[trial_id] = verdict
         return verdict
@@ -236,8 +238,13 @@ class Driver:
             self._look = time.monotonic() + STOP_LOOK_S
             if self.folder.asked_to_stop():
                 self.interrupt("SIGINT")
-        if not self.reason and (over := self._over_budget(self._now())):
+        if self.pausing:
+            return
+        over = self._over_budget(self._now())
+        if over and (over[2] or not self.reason):  # patience lets trials run on: what they cost counts, too
             self._end(*over)
+        elif over is None:  # one of them improved the best: patience begins anew
+            self.reason = ""
 
     def spent(self) -> bool:
         """Whether there is nothing to do in this life: nothing is open or planned, or no budget is left."""
@@ -297,19 +304,21 @@ class Driver:
 
     def _pause(self, record: TrialRecord) -> None:
         """Write that a trial is paused; one that waits at its rung has a value by which it counts meanwhile."""
+        if record.waiting is not None:
+            self._judged_by[record.trial.id] = "paused"
         self._write(
             "pause", id=record.trial.id, rung=record.waiting, best=record.best, best_at=record.best_at,
             examples=record.examples, seconds=record.seconds,
         )  # fmt: skip
 
     def _count(self, record: TrialRecord) -> None:
-        self._ended[record.state] += 1
+        self._judged_by[record.trial.id] = record.state
         if not record.failed:
             return
         self._reasons[f"{record.state.removeprefix('failed:')}: {record.reason}"] += 1
-        ended = self._ended.total()
+        ended = len(self._judged_by)
         # a device that is at fault ends the study by its own rule: see `avoided`
-        failed = sum(n for stop, n in self._ended.items() if stop.startswith("failed:") and stop != "failed:device")
+        failed = sum(s.startswith("failed:") and s != "failed:device" for s in self._judged_by.values())
         if ended >= ENOUGH_TO_JUDGE and failed > self.space.search.max_failed_share * ended:
             self._end("failed", f"{failed} of {ended} trials failed", pause=True)
 

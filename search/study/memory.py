@@ -96,14 +96,21 @@ def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
         raise UserError(
             f"search.start: study {name} searched {', '.join(theirs)}, of which this space searches nothing"
         )
-    given = declared(space.method).values(space.preset).keys() | trials[next(iter(means))].params.keys()
-    if missing := [name for name in space.params if name not in given]:
+    found, missing = [], dict[str, None]()
+    for n in sorted(means, key=lambda number: means[number], reverse=maximise):
+        try:
+            found.append(Remembered(moved(space, trials[n].params), f"{name} {trials[n].id}"))
+        except KeyError as error:  # it did not exist under that point's conditions
+            missing[error.args[0]] = None
+    if not found:
         raise UserError(f"search.start: study {name} has no {', '.join(missing)}, and the space has no preset of them")
-    best = sorted(means, key=lambda number: means[number], reverse=maximise)
-    return [Remembered(moved(space, trials[n].params), f"{name} {trials[n].id}") for n in best]
+    return found
 
 
 def moved(space: Space, params: Mapping[str, Any]) -> Point:
-    """The point of the space nearest to these hyperparameters; published values for those that are not among them."""
+    """The point of the space nearest to these hyperparameters; published values for those that are not among them.
+
+    Raises: KeyError for one that is neither among them nor published.
+    """
     values = declared(space.method).values(space.preset) | dict(params)
     return walk(space, lambda param: param.nearest(values[param.name]))

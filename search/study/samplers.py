@@ -80,7 +80,7 @@ class PointSampler(BaseSampler):
         memory: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._space, self._seen, self._storage, self._mean, self._memory = space, seen, storage, mean, memory
-        self._grid = _rows(space) if space.is_grid else None
+        self._grid = rows(space) if space.is_grid else None
         self._proposed: tuple[int | None, Point] = (None, {})
         self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
 
@@ -182,7 +182,7 @@ def first_remembered(space: Space) -> int:
     return int(space.search.baseline == PAPER)
 
 
-def _rows(space: Space) -> list[Point]:
+def rows(space: Space) -> list[Point]:
     """The points of a grid in the order in which they run: as written or, under a pruner, drawn from the study's seed.
 
     A pruner holds a trial against those before it. Grids are mostly written in ascending order, so that trial after
@@ -208,7 +208,8 @@ def make_sampler(space: Space, seed: int) -> BaseSampler:
             case "nsga2":
                 return optuna.samplers.NSGAIISampler(seed=seed, population_size=_population(space))
             case "qmc":  # one scrambled sequence for the whole study; its position is kept in the study
-                return optuna.samplers.QMCSampler(scramble=True, seed=space.search.seed)
+                rest = optuna.samplers.RandomSampler(seed=seed)  # of parameters that the first point did not have
+                return optuna.samplers.QMCSampler(scramble=True, seed=space.search.seed, independent_sampler=rest)
             case kind:
                 raise AssertionError(f"{kind} is not an Optuna sampler")
 

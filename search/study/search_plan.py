@@ -25,7 +25,7 @@ from search.study.optuna_storage import open_study
 from search.study.plan import make_trial, seed_values
 from search.study.promotion import Promotion
 from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
-from search.study.samplers import Point, PointSampler, first_remembered, key
+from search.study.samplers import Point, PointSampler, first_remembered, key, rows
 from search.study.seeds import ENDLESS, Seeds
 from search.study.study_as_seen import OWN_FAULT
 from trainables.contract.spec import Evaluation, Verdict
@@ -50,6 +50,7 @@ class SearchPlan:
         self.maximise = space.metric.mode == "max"
         self._seen: set[str] = set()
         self._limit = self._most_points()
+        self._grid = rows(space) if space.is_grid else None  # the points in the order in which they run
         self._seeds = Seeds(space, ledger, self._limit, self._settle)
         self.study, self._storage, self.repaired = open_study(
             folder,
@@ -173,8 +174,10 @@ class SearchPlan:
     def _propose(self, asked: optuna.Trial) -> Trial:
         """Complete the point of a trial asked of Optuna (the whole of it, or what a death left open)."""
         point: Point = {}
+        grid = self._grid
+        named = self.space.params if grid is None else grid[asked.number]  # a listed row may leave parameters out
         for name, param in self.space.params.items():
-            if self.space.active(name, point):
+            if name in named and self.space.active(name, point):
                 point[name] = value_of(param, _suggest(asked, name, distribution(param)))
         self._seen.add(key(point))
         self._open[asked.number], self._points[asked.number] = asked, point

@@ -12,6 +12,7 @@ from harness import World, make_space
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
+from search.space import load_space
 from search.space.params import Param
 from search.study.distributions import distribution, value_of
 from search.study.samplers import PointSampler, _draw, even_point, key, make_sampler, random_point
@@ -181,3 +182,26 @@ def test_samplers_are_optunas_with_these_settings() -> None:
     assert (tpe._multivariate, tpe._group, tpe._constant_liar) == (True, True, True)
     qmc: Any = make_sampler(make_space({"sampler": "qmc", "seed": 5}), 1)
     assert (qmc._scramble, qmc._seed) == (True, 5)  # one sequence for the whole study
+
+
+def test_a_listed_row_that_leaves_a_parameter_out_is_trained_as_it_is_written(tmp_path: Path) -> None:
+    """It got the values of other rows, drawn at random; and a published row that was one was no baseline."""
+    space = load_space(Path(__file__).parents[2] / "spaces" / "papers" / "sda_table07_zh.yaml")
+    ledger = World(space, tmp_path / "sda").life().ledger
+    assert [dict(r.trial.point) for r in ledger.trials.values() if not r.trial.repeat] == list(space.points())
+    points = [{"learning_rate": 3e-5}, {"learning_rate": 5e-5, "temperature": 0.2}, {"learning_rate": 5e-5}]
+    space = make_space({"sampler": "grid", "trials": None, "baseline": "paper"}, params={}, points=points)
+    ledger = World(space, tmp_path / "fake").life().ledger
+    assert [dict(r.trial.point) for r in ledger.trials.values()] == points
+    assert [r.trial.baseline for r in ledger.trials.values()] == ["paper", "", ""]
+
+
+def test_quasi_random_draws_vary_what_the_first_point_did_not_have(tmp_path: Path) -> None:
+    """A parameter under a condition kept one value for a whole search."""
+    params = {
+        "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "pooling": {"choice": ["cls", "avg"]},
+        "temperature": {"float": [0.01, 0.2], "when": {"pooling": "avg"}},
+    }  # fmt: skip
+    ledger = World(make_space({"sampler": "qmc", "trials": 24}, params=params), tmp_path).life(1).ledger
+    drawn = [r.trial.point["temperature"] for r in ledger.trials.values() if "temperature" in r.trial.point]
+    assert len(set(drawn)) == len(drawn) > 6

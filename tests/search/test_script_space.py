@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from harness import World
 from jsonschema import Draft202012Validator
 
 from search.cli.main import main
@@ -17,6 +19,7 @@ from search.space import Space, check_spaces, load_space, paper_notes, paper_poi
 from search.space.json_schema import json_schema
 from search.space.outside import changed
 from search.store.errors import UserError
+from search.study.memory import remembered
 from search.study.plan import make_trial
 from search.study.pruners import warmup_examples
 from trainables.contract.errors import PluginError
@@ -83,6 +86,22 @@ def test_a_resolved_space_needs_the_file_no_more(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT + "\n# another\n")
     assert changed([again.script])[0].startswith(f"{folder}/train.py has changed since the study began")
     assert load_space(folder / "space.yaml").fingerprint != space.fingerprint
+
+
+def test_a_condition_between_searched_parameters_and_the_points_that_have_it(folder: Path, tmp_path: Path) -> None:
+    """Without a preset nothing has a value but what a point gives it."""
+    changes = ("  loss: {choice: [cosent, angle]}\n", (
+        "  loss: {choice: [cosent, angle]}\n  margin: {float: [0.1, 0.5], when: {loss: angle}}\n"
+    ))  # fmt: skip
+    space = space_of(folder, changes)
+    world = World(space, tmp_path, study="mine", value=lambda trial, k: trial.params["rate"] + k / 100)
+    trials = world.life().ledger.trials.values()
+    assert {("margin" in r.trial.point) == (r.trial.point["loss"] == "angle") for r in trials} == {True}
+    always = space_of(folder, (changes[0], changes[1].replace(", when: {loss: angle}", "")))
+    always = replace(always, search=replace(always.search, start=("mine",)))
+    found = remembered(always, str(tmp_path))
+    assert {one.origin for one in found} == {f"mine {r.trial.id}" for r in trials if "margin" in r.trial.point}
+    assert found
 
 
 def test_the_preset_is_the_baseline(folder: Path) -> None:
