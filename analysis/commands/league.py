@@ -23,19 +23,23 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
     from analysis.statistics import league as core
-    from analysis.tables.study import read_study
+    from analysis.tables.study import Study, read_study
     from analysis.writing.output import as_csv, as_document, text_table
 
     store = opened(storage, tracking_uri)
     runs = [find_study(store, name) for name in studies] if studies else all_studies(store)
     wanted = metric or runs[0].tags.get("metric")
-    chosen, left_out = [], []
+    chosen: list[Study] = []
+    left_out = []
     for run in runs:
         same_language = run.params.get("data.language") == runs[0].params.get("data.language")
         try:
             if not same_language:
                 raise InputError("another language")
-            chosen.append(read_study(store, run, wanted))
+            read = read_study(store, run, wanted)
+            if chosen and not core.same_data(chosen[0], read):
+                raise InputError(f"measured on other dev data than {chosen[0].name}")
+            chosen.append(read)
         except InputError as reason:
             if studies and same_language:
                 raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from analysis.errors import AnalysisError
 from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
 from analysis.plots.style import GREY
 from analysis.statistics.evaluated import Evaluated
@@ -60,7 +61,10 @@ def random_counterpart(study: Study) -> Study | None:
         return None
     for run in study.store.studies():
         if run.experiment == study.stored.experiment and run.params.get("search.sampler") == "random":
-            return read_study(study.store, run, study.metric.name)
+            try:
+                return read_study(study.store, run, study.metric)
+            except AnalysisError:  # it has no trials yet, or never measured this
+                continue
     return None
 
 

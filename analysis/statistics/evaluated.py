@@ -57,13 +57,17 @@ class Evaluated:
         )
 
     def nameable(self) -> Flags:
-        """Points that may be named best: the confirmed ones if there are any, else all that are complete.
+        """Points that may be named best: the confirmed ones if there are any beside the baseline, else all that are
+        complete.
 
         Those with fewer than half the seeds of the best covered are out: racing or the rule for hopeless points ended
-        them.
+        them. The baseline, which has seeds in any case, covers nobody.
         """
-        eligible = self.completed & self.confirmed if self.confirmed.any() else self.completed
-        return np.asarray(eligible & (self.n >= self.n[eligible].max() / 2))
+        confirmed = self.completed & self.confirmed
+        eligible = confirmed if (confirmed & ~self.baseline).any() else self.completed
+        rivals = eligible & ~self.baseline
+        most = self.n[rivals if rivals.any() else eligible].max()
+        return np.asarray(eligible & (self.n >= most / 2))
 
     def best(self, among: Flags) -> int:
         """The one with the largest value; the first of equals."""

@@ -250,7 +250,7 @@ def _measure(
         return {name: v / total for name, v in found.items()} if total > 0 else {}
 
     everyone = np.arange(len(done))
-    shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(draws)]
+    shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(max(draws, DRAWS))]
     null = float(np.quantile([max(found.values()) for found in shuffled if found], NULL_LEVEL))
     alone = _shares(fanova, len(done), [a.name for a in axes], rng, draws)
     best = _shares(ped, len(ranked), [a.name for a in axes], rng, draws)

@@ -27,6 +27,7 @@ from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
+from trainables.data.catalogue import set_name
 
 __all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]
 COMPARABLE = ("completed", "pruned")
@@ -105,6 +106,21 @@ def league(studies: Sequence[Study]) -> League:
             one = expected_duel(a, values[a], b, values[b], budget)
         found.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
     return League(studies[0].metric, budget, entries, holm(found))
+
+
+def same_data(first: Study, second: Study) -> bool:
+    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known."""
+    ours, theirs = _measured_on(first), _measured_on(second)
+    return ours is None or theirs is None or ours == theirs
+
+
+def _measured_on(study: Study) -> tuple[list[str], float] | None:
+    """The dev sets behind the metric, and the share held out; None if the space is out of reach."""
+    if not study.space:
+        return None
+    dev = (study.space.get("data") or {}).get("dev") or []
+    used = [name for name in dev if any(part.startswith(f"{set_name(name)}_") for part in study.metric.parts)]
+    return sorted(used), float((study.space.get("metric") or {}).get("holdout") or 0.0)
 
 
 def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:

@@ -21,6 +21,7 @@ LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prio
 PLAUSIBLE = 0.95  # one-sided; `SeedNoise.most`
 MIN_POINTS = 16  # points below which the spread of all says nothing
 SPREAD_ERROR = 2.7  # 1.65 standard errors of the spread, which is known to 1.65 / sqrt(n) of itself
+ENOUGH = 8  # values whose median deviation says how far they spread
 FLOOR = 1e-5  # equal values to the last digit are a frozen seed, not a noiseless training
 
 
@@ -29,12 +30,20 @@ class Prior:
     """What is believed of the standard deviation before a study's own repeats, with PRIOR_DF degrees of freedom.
 
     studies, df: how many studies of the store it was learned from and the degrees of freedom of their repeats; 0 for
-    the published figure.
+    the published figure. points: where nothing is known of the metric, how many points' spread it is, which holds the
+    noise: the first repeat is worth more than that; else 0.
     """
 
     sd: float = SEED_SD
     studies: int = 0
     df: int = 0
+    points: int = 0
+
+    def weight(self, repeats: int) -> float:
+        """Degrees of freedom that it counts for beside so many of repeats."""
+        if not self.points:
+            return PRIOR_DF
+        return 0.0 if repeats else min(PRIOR_DF, max(self.points - 1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,8 @@ def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) 
     """
     prior = prior or Prior()
     squares, repeats = trials.within()
-    df = PRIOR_DF + repeats
-    sd = float(np.sqrt((PRIOR_DF * prior.sd**2 + squares) / df))
+    df = prior.weight(repeats) + repeats
+    sd = float(np.sqrt((prior.weight(repeats) * prior.sd**2 + squares) / df))
     most = sd * float(np.sqrt(df / chdtri(df, PLAUSIBLE)))
     if not repeats:
         values = trials.firsts()
@@ -83,14 +92,27 @@ def moderate(values: Sequence[float], variance: float) -> tuple[float, float]:
     return max((PRIOR_DF * variance + squares) / df, FLOOR**2), df
 
 
-def learned(studies: Iterable[SeedValues]) -> Prior:
-    """The prior that other studies' repeats give, pooled with the published one; the published one if they are few."""
+def learned(studies: Iterable[SeedValues], believed: Prior | None = None) -> Prior:
+    """The prior that other studies' repeats give, pooled with what was believed before, by default the published one;
+    that alone if they are few."""
+    believed = believed or Prior()
     found = [(squares, df) for squares, df in (study.within() for study in studies) if df]
     df = sum(df for _, df in found)
     if df < LEARNED_DF:
-        return Prior()
-    squares = sum(squares for squares, _ in found)
-    return Prior(float(np.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + df))), len(found), df)
+        return believed
+    squares, weight = sum(squares for squares, _ in found), believed.weight(df)
+    return Prior(float(np.sqrt((weight * believed.sd**2 + squares) / (weight + df))), len(found), df)
+
+
+def unknown_metric(values: Floats) -> Prior:
+    """What is believed of a metric of which nothing is known, by the (n,) points' first values: no more than they
+    spread: of ENOUGH their median deviation, so that collapsed ones do not count. One value says nothing but its size.
+    """
+    middle = float(np.median(values)) if len(values) else 0.0
+    spread = abs(middle) if len(values) < 2 else float(np.std(values, ddof=1))
+    if len(values) >= ENOUGH:
+        spread = 1.4826 * float(np.median(np.abs(values - middle))) or spread
+    return Prior(max(spread, FLOOR), points=max(len(values), 1))
 
 
 def upper_spread(values: Floats, pruned: int) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from analysis.errors import InputError
 from analysis.statistics.evaluated import SeedValues
-from analysis.statistics.seed_noise import Prior, learned
+from analysis.statistics.seed_noise import Prior, learned, unknown_metric
 from analysis.statistics.verdict import Verdict, judge
 from analysis.tables.study import Study, read_study
 from search import schema
@@ -38,8 +38,11 @@ def study_verdict(study: Study) -> Verdict:
 
 
 def study_prior(study: Study) -> Prior:
-    """The prior of the seed noise that the store's other studies of the method, encoder and metric give."""
-    return learned(_related(study))
+    """The prior of the seed noise that the store's other studies of the method, encoder and metric give, beside what
+    was published of correlations; of a loss or a script's own metric nothing was."""
+    if study.known_metric:
+        return learned(_related(study))
+    return learned(_related(study), unknown_metric(SeedValues.of(study.trials, study.metric.sign).firsts()))
 
 
 def _related(study: Study) -> Iterator[SeedValues]:
@@ -56,7 +59,7 @@ def _related(study: Study) -> Iterator[SeedValues]:
             continue
         if runs := study.store.trials(run):
             try:
-                other = read_study(study.store, run, study.metric.name, runs)
+                other = read_study(study.store, run, study.metric, runs)
             except InputError:  # it selected by the same metric, but never measured the one that is asked for
                 continue
             yield SeedValues.of(other.trials, study.metric.sign)

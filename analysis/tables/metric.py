@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from analysis.errors import InputError
 from search.schema import DEV_SUFFIX, SHOWN_SCALE, TEST_SUFFIX
@@ -19,6 +20,7 @@ class Metric:
     name: str
     parts: tuple[str, ...]
     mode: Mode = "max"
+    said: bool = False  # whether the mode was typed: `min(eval_loss_dev)`
 
     @property
     def sign(self) -> float:
@@ -32,10 +34,13 @@ class Metric:
 
 
 def parse_metric(text: str, mode: Mode = "max") -> Metric:
-    """`stsb_dev`, or `mean(stsb_dev,atec_dev)`.
+    """`stsb_dev`, or `mean(stsb_dev,atec_dev)`; either within `min(...)` or `max(...)`, which says what is better.
 
     Raises: InputError for test metrics, which rank nothing, and for anything that is no metric name.
     """
+    said = re.fullmatch(r"\s*(min|max)\((.+)\)\s*", text)
+    if said:
+        mode, text = cast(Mode, said[1]), said[2]
     try:
         parts = tuple(metric_parts(text))
     except ValueError as error:
@@ -43,4 +48,4 @@ def parse_metric(text: str, mode: Mode = "max") -> Metric:
     for part in parts:
         if part.endswith(TEST_SUFFIX):
             raise InputError(f"'{part}' is a test metric: those are reported, never ranked; use a *{DEV_SUFFIX} metric")
-    return Metric(normal_metric(text), parts, mode)
+    return Metric(normal_metric(text), parts, mode, said is not None)

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from analysis.errors import AnalysisError, unknown
+from analysis.errors import AnalysisError, InputError, unknown
 from analysis.reading.runs import Store, StoredRun, study_name
 from analysis.tables.metric import Metric, Mode, parse_metric
 from analysis.tables.points import points_table
@@ -21,6 +21,7 @@ from analysis.tables.trials import PARAM, add_values, parameter, trials_table, v
 from search import schema
 from search.schema import BEST_AT_EXAMPLES, best_key
 from trainables.contract.metric_names import held_metric, metric_parts, retrieval_measure
+from trainables.data.catalogue import set_name
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -77,6 +78,17 @@ class Study:
         return (-1.0, 1.0) if correlations else (-np.inf, np.inf)
 
     @property
+    def known_metric(self) -> bool:
+        """Whether all that the metric is made of are correlations or retrieval measures of the study's dev sets, of
+        which larger is better and the noise was published; as far as is known: the space may be out of reach."""
+        data = self.space.get("data")
+        if data is None and self.space.get("method") != "script":
+            return True
+        correlations = {set_name(name) + schema.DEV_SUFFIX for name in (data or {}).get("dev") or ()}
+        ours = {*correlations, *map(held_metric, correlations)}
+        return all(part in ours or retrieval_measure(part) for part in self.metric.parts)
+
+    @property
     def baseline_name(self) -> str:
         """What the baseline point is: the setting of the paper, a script's own one, or the method's defaults."""
         if isinstance(self.space.get("preset"), dict):
@@ -110,13 +122,14 @@ class Study:
 
 
 def read_study(
-    store: Store, study: StoredRun, metric: str | None = None, trials: Sequence[StoredRun] | None = None
+    store: Store, study: StoredRun, metric: str | Metric | None = None, trials: Sequence[StoredRun] | None = None
 ) -> Study:
     """Read a study, valuing its trials by `metric` (default: the one that selected) at each trial's best evaluation.
 
     trials: the study's trials, if they have been read already.
 
-    Raises: InputError for an unknown metric, AnalysisError if the study has no trials.
+    Raises: InputError for an unknown metric or one of which nothing says whether more is better, AnalysisError if the
+        study has no trials.
     """
     trials = store.trials(study) if trials is None else trials
     if not trials:
@@ -125,11 +138,14 @@ def read_study(
     wanted = metric or selecting
     if wanted is None:
         raise AnalysisError(f"study {study_name(study)} does not say what selected; give --metric")
-    parsed = parse_metric(wanted)
-    if selecting is not None and {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}:
+    parsed = wanted if isinstance(wanted, Metric) else parse_metric(wanted)
+    selected = selecting is not None and (
+        {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}
+    )
+    if selected:
         parsed = replace(parsed, mode=cast(Mode, study.tags.get(schema.MODE, "max")))
     table = trials_table(trials)
-    return Study(
+    read = Study(
         store=store,
         stored=study,
         stored_trials=trials,
@@ -138,6 +154,12 @@ def read_study(
         searched=_searched(study, table),
         planned=_planned(study),
     )
+    if not (selected or parsed.said or read.known_metric):
+        raise InputError(
+            f"{parsed.name} did not select, and nothing says whether more of it is better: "
+            f"write max({parsed.name}) or min({parsed.name})"
+        )
+    return read
 
 
 def dev_metrics(study: StoredRun, trials: Sequence[StoredRun]) -> list[str]:

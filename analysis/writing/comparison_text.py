@@ -25,9 +25,16 @@ def comparison_text(cells: pd.DataFrame) -> str:
             if not mine["n"].any():
                 continue
             cells_of = [{str(k): v for k, v in cell.items()} for cell in mine.to_dict("records")]
-            ours = {c["metric"]: _number(c["ours"], f" ±{c['sd']:.2f}" * bool(np.isfinite(c["sd"]))) for c in cells_of}
+            most = mine["n"].max()
+            ours = {
+                c["metric"]: _number(
+                    c["ours"],
+                    f" ±{c['sd']:.2f}" * bool(np.isfinite(c["sd"])) + f" (n {c['n']})" * bool(0 < c["n"] < most),
+                )
+                for c in cells_of
+            }
             apart = {c["metric"]: f"{c['difference']:+.2f}" for c in cells_of if np.isfinite(c["difference"])}
-            lines.append(_line("", f"ours, n {mine['n'].max()}", ours, metrics, str(departs)))
+            lines.append(_line("", f"ours, n {most}", ours, metrics, str(departs)))
             if apart:
                 lines.append(_line("", "difference", apart, metrics))
     return text_table(lines)

@@ -85,9 +85,15 @@ def _source(noise: SeedNoise) -> str:
     prior = noise.prior
     others = f"{prior.studies} other stud{'ies' if prior.studies > 1 else 'y'} of this method and encoder"
     believed = f"{others} with repeated seeds" if prior.studies else "50 seeds of SimCSE on BERT-base"
+    if prior.points == 1:
+        believed = "as large as the one value that there is"
+    elif prior.points:
+        believed = f"as much as the {prior.points} points differ by, since nothing is known of this metric"
     if not noise.repeats:
         return f"assumed, no seed was repeated: {believed}"
     freedom = f"{noise.repeats} degree{'s' if noise.repeats > 1 else ''} of freedom"
+    if not prior.weight(noise.repeats):
+        return f"from repeated seeds, {freedom}"
     return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more for what was believed before: {believed}"
 
 
@@ -115,7 +121,7 @@ def _correction(v: Verdict, number: Callable[..., str]) -> str:
         most = f"the best single mean of the search, of {v.tried}, was {number(v.naive)}"
         if number(v.expected) == number(v.value):
             return f"as measured on the fresh seeds ({most})"
-        less = f"{number(abs(taken))} {'below' if taken > 0 else 'above'} {measured}"
+        less = f"{number(taken)} {'below' if v.metric.sign > 0 else 'above'} {measured}"
         return f"{less}, corrected for the choice among {v.candidates} confirmed on the same dev data ({most})"
     if v.tried == 1:
         return "as measured: there was nothing to choose from"
@@ -129,7 +135,9 @@ def _correction(v: Verdict, number: Callable[..., str]) -> str:
 def _gain_line(v: Verdict, number: Callable[..., str], study: str, baseline: str) -> str:
     if v.gain is None:
         if v.baseline_is_best:
-            return f"No significant gain: nothing came out above {baseline}."
+            passed_over = v.candidates < v.tried and v.metric.sign * (v.naive - v.value) > 0
+            what = "of those that have the seeds to be named none" if passed_over else "nothing"
+            return f"No significant gain: {what} came out above {baseline}."
         return f"Gain over {baseline}: unknown, the study has no completed baseline trial."
     g = v.gain
     figures = (

@@ -17,8 +17,10 @@ from search.space.params import Param
 from search.space.scripted import written_script
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.knobs import knobs
+from trainables.contract.metric_names import metric_parts
 from trainables.contract.plugins import Plugin
 from trainables.contract.registry import declared
+from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
     "max_examples", "epochs", "eval_examples", "eval_steps", "precision", "micro_batch", "checkpoint_seconds",
@@ -82,6 +84,12 @@ class Space:
         """What is trained on which encoder, in words: `simcse on bert-base-uncased`, `script train.py`."""
         trained = f"{self.method} {os.path.basename(self.script.file)}" if self.script else self.method
         return f"{trained} on {self.encoder}" if self.encoder else trained
+
+    @property
+    def known_metric(self) -> bool:
+        """Whether what selects is made of correlations or retrieval measures of the dev sets, whose noise is known."""
+        own = {metric for name in self.data.dev or () for metric in dev_metrics(name)}
+        return own.issuperset(metric_parts(self.metric.name))
 
     @property
     def is_grid(self) -> bool:

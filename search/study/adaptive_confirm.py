@@ -20,6 +20,8 @@ PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
 LEAST = 3  # common seeds of leader and baseline before a gain can settle
 TAIL = 0.025  # one-sided level, shared out over the looks at the gain and over the rivals that had a chance
 WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
+SMALLEST = 1e-6  # of a value: seeds that do not move it at all are frozen
+WORTH_SDS = WORTH / SEED_SD  # the same of a metric of which nothing is known
 
 
 class AdaptiveConfirm:
@@ -69,18 +71,19 @@ class AdaptiveConfirm:
         sd = self._seed_sd()
         seeds = [self._all_values(n) for n in numbers]
         means = np.array([self._sign * float(np.mean(values)) for values in seeds])
+        worth = WORTH if self._space.known_metric else WORTH_SDS * sd
         belief = Belief.of(means, np.array([sd / math.sqrt(len(values)) for values in seeds]))
         leader = int(belief.mean.argmax())
         improvement = belief.improvement(leader)
         challenger = int(improvement.argmax())
-        open_choice = improvement[challenger] > WORTH
-        if not open_choice and self._settled(numbers[leader], sum(self._fresh(n) > 0 for n in numbers)):
+        open_choice = improvement[challenger] > worth
+        if not open_choice and self._settled(numbers[leader], sum(self._fresh(n) > 0 for n in numbers), worth):
             return None
         if open_choice and self._fresh(numbers[challenger]) < self._fresh(numbers[leader]):
             return numbers[challenger]
         return numbers[leader]
 
-    def _settled(self, leader: int, rivals: int) -> bool:
+    def _settled(self, leader: int, rivals: int, worth: float) -> bool:
         """Whether the leader's gain over the baseline is known well enough; without a baseline its value is, after as
         many seeds. Looked at after every common seed: look j has the level TAIL / (j (j + 1))."""
         mine = confirming_values(self._ledger, leader)
@@ -88,12 +91,17 @@ class AdaptiveConfirm:
             return len(mine) >= LEAST
         theirs = confirming_values(self._ledger, self._baseline)
         gaps = [self._sign * (mine[seed] - theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
-        return gain_settled(gaps, self._seed_sd(), rivals)
+        return gain_settled(gaps, self._seed_sd(), rivals, worth)
 
     def _seed_sd(self) -> float:
-        """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`)."""
+        """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`). Of a metric of which
+        nothing is known: over seeds alone, and before any is repeated what the points differ by, which holds it."""
         squares, freedom = about_means(map(seed_values, self._ledger.by_point.values()))
-        return math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom))
+        if self._space.known_metric:
+            return math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom))
+        size = max(map(abs, self._means.values()))
+        spread = float(np.std(list(self._means.values()), ddof=1)) if len(self._means) > 1 else size
+        return max(math.sqrt(squares / freedom) if freedom else spread, SMALLEST * size, SMALLEST)
 
     def _all_values(self, number: int) -> list[float]:
         searched = seed_values(self._ledger.by_point["search", number])
@@ -115,8 +123,8 @@ class AdaptiveConfirm:
         return any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
 
 
-def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int) -> bool:
-    """Whether the mean of these paired differences is known to be above 0, or known to be less than `WORTH`.
+def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: float = WORTH) -> bool:
+    """Whether the mean of these paired differences is known to be above 0, or known to be less than `worth`.
 
     Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
     (Bonferroni) and for the looks, one after every common seed from `LEAST` on.
@@ -133,4 +141,4 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int) -> bool:
     error = math.sqrt(squares / freedom / len(gaps))
     gain = float(np.mean(gaps))
     low = gain - error * float(student.isf(TAIL / rivals / (look * (look + 1)), freedom))
-    return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < WORTH
+    return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < worth

@@ -34,6 +34,7 @@ class Seeds:
     def __init__(self, space: Space, ledger: Ledger, most: int, settle: Callable[[int], None]) -> None:
         self._space, self._ledger, self._settle = space, ledger, settle
         self._sign = space.metric.sign
+        self._known = space.known_metric
         self._in_turn = space.pruner.kind in BY_ENDED
         self._points_first = not self._in_turn and space.search.sampler in BLIND and most < ENDLESS
 
@@ -109,7 +110,8 @@ class Seeds:
     def _hopeless(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
         seeds explain, `HOPELESS_Z` standard errors of the difference, with the seeds' standard deviation pooled over
-        all points that have several, else the prior `SEED_SD`.
+        all points that have several, else the prior `SEED_SD`. Of a metric of which nothing is known the first repeats
+        have to tell.
         """
         rivals = [
             event
@@ -117,16 +119,16 @@ class Seeds:
             if event["state"] == "complete" and event["number"] != number
         ]
         values = seed_values(self._records(number))
-        if not rivals or not values:
+        sd = self._seed_sd()
+        if not rivals or not values or sd is None:
             return False
         best = max(rivals, key=lambda event: self._sign * event["value"])
         gap: float = self._sign * (best["value"] - statistics.fmean(values))
-        return beyond_seeds(gap, self._seed_sd(), len(values), best["seeds"])
+        return beyond_seeds(gap, sd, len(values), best["seeds"])
 
-    def _seed_sd(self) -> float:
-        return pooled_sd(
-            seed_values(records) for (stage, _), records in self._ledger.by_point.items() if stage == "search"
-        )
+    def _seed_sd(self) -> float | None:
+        searched = (seed_values(r) for (stage, _), r in self._ledger.by_point.items() if stage == "search")
+        return pooled_sd(searched, SEED_SD if self._known else None)
 
     def _records(self, number: int) -> list[TrialRecord]:
         return self._ledger.by_point.get(("search", number), [])
@@ -137,10 +139,10 @@ def beyond_seeds(gap: float, sd: float, mine: int, theirs: int) -> bool:
     return gap > HOPELESS_Z * sd * math.sqrt(1 / mine + 1 / theirs)
 
 
-def pooled_sd(points: Iterable[Sequence[float]]) -> float:
-    """The standard deviation over seeds, pooled over points; `SEED_SD` below 4 degrees of freedom."""
+def pooled_sd(points: Iterable[Sequence[float]], prior: float | None = SEED_SD) -> float | None:
+    """The standard deviation over seeds, pooled over points; `prior` below 4 degrees of freedom."""
     squares, freedom = about_means(points)
-    return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else SEED_SD
+    return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else prior
 
 
 def about_means(points: Iterable[Sequence[float]]) -> tuple[float, int]:

@@ -51,19 +51,19 @@ def call(store: SmallStore, *arguments: str) -> Result:
 
 
 def test_another_study_without_the_metric_takes_no_verdict_along(store: SmallStore, tmp_path: Path) -> None:
-    found = call(store, "best", "new-1", "--metric", "x_dev")
+    found = call(store, "best", "new-1", "--metric", "max(x_dev)")
     assert found.exit_code == 0, found.output
     assert "Best: t0001, x_dev 90.00" in found.output
-    assert call(store, "report", "new-1", "--metric", "x_dev", "--out", str(tmp_path / "r.html")).exit_code == 0
+    assert call(store, "report", "new-1", "--metric", "max(x_dev)", "--out", str(tmp_path / "r.html")).exit_code == 0
     assert "Best: t0001, x_dev 90.00" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_the_commands_that_go_by_what_selected_are_told_or_say_so(store: SmallStore) -> None:
-    found = call(store, "best", "new-1", "--metric", "x_dev").output
+    found = call(store, "best", "new-1", "--metric", "max(x_dev)").output
     assert "Ranked by x_dev; builtin_dev selected, and by that `search confirm`" in found
     assert "Not confirmed on fresh seeds; `search confirm new-1` confirms what builtin_dev chose." in found
     assert found.endswith("Checkpoint of the best: analysis export new-1 --trial t0001\n")
-    document = json.loads(call(store, "best", "new-1", "--metric", "x_dev", "--format", "json").output)
+    document = json.loads(call(store, "best", "new-1", "--metric", "max(x_dev)", "--format", "json").output)
     assert document["export"] == "analysis export new-1 --trial t0001"
     assert call(store, "best", "new-1").output.endswith("Checkpoint of the best: analysis export new-1\n")
 
@@ -80,3 +80,13 @@ def test_a_parameter_that_is_called_as_a_column_is_one_beside_it(store: SmallSto
     )  # fmt: skip
     assert "params.rank" in header.split()
     assert first.split()[0] == "1"
+
+
+def test_a_metric_that_did_not_select_and_is_no_correlation_is_asked_which_way_it_is_better(store: SmallStore) -> None:
+    """A loss was ranked upside down without a word."""
+    found = call(store, "best", "new-1", "--metric", "x_dev")
+    assert found.exit_code == 2
+    assert found.output.endswith("whether more of it is better: write max(x_dev) or min(x_dev)\n")
+    found = call(store, "best", "new-1", "--metric", " min( x_dev )")
+    assert "Best: t0003, x_dev 82.00" in found.output
+    assert "Best: t0003" in call(store, "best", "new-1", "--metric", "builtin_dev").output  # of a dev set

@@ -87,7 +87,7 @@ def test_what_the_best_was_picked_from() -> None:
     search = trials[trials["stage"] == "search"]
     points = Evaluated.of(points_table(search), 1.0)
     plain = Picked.of(points, points.nameable(), 1, NOISE, None)
-    assert (plain.confirmed, plain.candidates, plain.rivals) == (False, 2, 2)
+    assert (plain.confirmed, plain.candidates, plain.rivals) == (False, 3, 2)
     unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
     points = Evaluated.of(points_table(unsearched), 1.0)
     assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried

@@ -132,7 +132,8 @@ def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(mo
     ]  # fmt: skip
     read: list[str] = []
     store = SimpleNamespace(studies=lambda: runs, trials=lambda run: [run])
-    study: Any = SimpleNamespace(stored=runs[0], store=store, metric=SimpleNamespace(name="stsb_dev", sign=1.0))
+    metric = SimpleNamespace(name="stsb_dev", sign=1.0)
+    study: Any = SimpleNamespace(stored=runs[0], store=store, metric=metric, known_metric=True)
     monkeypatch.setattr(
         study_verdict, "read_study", lambda store, run, *_: read.append(run.run_id) or SimpleNamespace(trials=None)  # noqa: ARG005
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from harness import Death, World, make_space, recorded
 from scipy import stats
 
 from search.schema import SEED_SD
+from search.space.sections import Metric
 from search.store.ledger import Ledger
 from search.study.adaptive_confirm import AdaptiveConfirm, gain_settled
 from search.study.belief import Belief
 from search.study.confirm_plan import confirming_trial
+
+POINTS = [{"learning_rate": rate * 1e-5} for rate in range(1, 7)]
 
 
 def noisy(sd: float, step: float = 0.01) -> Any:
@@ -53,6 +57,22 @@ def test_a_plain_gain_ends_it_early_and_an_open_one_takes_the_budget(tmp_path: P
     first = next(record.trial.number for record in records if record.trial.stage == "confirm")
     searched = {r.trial.number: r.best for r in records if r.trial.stage == "search"}
     assert first == max(searched, key=lambda number: searched[number] or 0.0)  # of the two the leader comes first
+
+
+def test_a_metric_of_which_nothing_is_known_is_confirmed_alike_at_any_scale(tmp_path: Path) -> None:
+    """A loss was held against the noise and the worth of Spearman: every difference seemed real, and was settled."""
+    grid = make_space({"trials": 6, "repeats": 2, "sampler": "grid"}, params={}, points=POINTS)
+    space = replace(grid, metric=Metric(name="loss_dev"))
+    assert not space.known_metric
+
+    def spent(scale: float, name: str) -> tuple[dict[int, int], int]:
+        plain = noisy(0.02, 0.004)
+        world = World(space, tmp_path / name, value=lambda trial, k: scale * plain(trial, k))
+        searched = sum(r.trial.stage == "search" for r in world.life().ledger.trials.values())
+        return {n: len(r) for n, r in confirmed_adaptively(world, 14, concurrency=1).items()}, searched
+
+    assert spent(1.0, "unit") == spent(1000.0, "large")
+    assert sum(spent(1000.0, "again")[0].values()) == 14  # what is open takes the budget
 
 
 @pytest.mark.parametrize(("seeds", "rivals"), [(3, 1), (3, 4), (5, 2)])
