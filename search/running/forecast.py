@@ -15,8 +15,6 @@ from search.store.errors import UserError
 from search.study.promotion import rungs
 from search.study.pruners import first_rung, warmup_examples
 from search.wording import wanted_points
-from trainables.contract.knobs import build
-from trainables.contract.registry import declared
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import WEIGHTS
 
@@ -135,7 +133,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
 
         def spec(steps: int) -> TrialSpec:
-            cut = {**values, "max_examples": steps * batch, "eval_examples": 10**9, "eval_steps": None}
+            cut = {**values, "eval_steps": steps}  # it is stopped there, and says how long it would have been
             return TrialSpec(
                 method=space.method,
                 encoder=space.encoder,
@@ -149,16 +147,16 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
 
         def report(evaluation: Evaluation) -> Verdict:
             evaluations.append(evaluation)
-            return "go"
+            return "prune"
 
         outcome = Outcome("completed", None, 0, 0, 0.0)
         for steps in (1, FEW, MORE):  # the first warms up
             outcome = run_trial(spec(steps), report, device_world(space), kept)
-            if outcome.stop != "completed":
+            if outcome.stop not in ("completed", "pruned"):
                 return Cost(point, stop=outcome.stop, reason=outcome.reason)
             times[steps] = outcome.seconds
         weights = (Path(folder) / str(MORE) / WEIGHTS).stat().st_size
-    examples = planned(space, values)
+    examples = evaluations[-1].planned
     per_step = max(0.0, times[MORE] - times[FEW]) / (MORE - FEW)
     each_evaluation = max(0.0, times[FEW] - FEW * per_step)
     rung = values["eval_steps"] * batch if values["eval_steps"] else values["eval_examples"]
@@ -176,17 +174,6 @@ def device_world(space: Space) -> Any:
     return World(device=torch.device("cuda" if space.resources.gpus != 0 and torch.cuda.is_available() else "cpu"))
 
 
-def planned(space: Space, values: Mapping[str, Any]) -> int:
-    """Training examples of a whole trial."""
-    from trainables.data.sets import load_corpus
-
-    declaration, data = declared(space.method), space.data
-    config: Any = build(declaration.config, values)
-    size = len(load_corpus(data.train, data.language, declaration.columns, data.columns))
-    whole = config.epochs * min(size, config.sample_size or size)
-    return int(min(whole, config.max_examples or whole))
-
-
 def pruned_share(space: Space, examples: int) -> float:
     """Expected share of the full search's examples under the pruner; 1 where no rule of thumb exists.
 
@@ -196,7 +183,8 @@ def pruned_share(space: Space, examples: int) -> float:
     """
     kind, eta = space.pruner.kind, space.pruner.reduction
     warmup = warmup_examples(space.pruner, space.base, examples)
-    first = first_rung(space.pruner, warmup, examples, int(space.base["eval_examples"]))
+    every = int(space.base["eval_steps"] or 0) * int(space.base["batch_size"]) or int(space.base["eval_examples"])
+    first = first_rung(space.pruner, warmup, examples, every)
     if first >= examples:
         return 1.0
     if kind == "median":

@@ -55,6 +55,22 @@ def test_expected_share_of_successive_halving(tmp_path):
     assert pruned_share(space(tmp_path), 2700) == 1.0
 
 
+def test_steps_between_evaluations_are_counted_in_examples(tmp_path):
+    asha, params = "{kind: asha}", "{batch_size: 25, learning_rate: {float: [1e-5, 1e-3]}}"
+    steps = space(tmp_path, pruner=asha, train="{max_examples: 1600, eval_steps: 4}", params=params)
+    same = space(tmp_path, pruner=asha, train="{max_examples: 1600, eval_examples: 100}", params=params)
+    assert pruned_share(steps, 1600) == pruned_share(same, 1600) < 0.6
+
+
+@pytest.mark.costly
+def test_a_trial_s_length_is_what_it_says_itself(tmp_path):
+    """A curriculum of two and a half passes was counted as four."""
+    train = "{epochs: 4, eval_examples: 100000}"
+    paced = space(tmp_path, method="selfccl", params="{batch_size: 50, learning_rate: {grid: [1e-5]}}", train=train,
+                  preset="none", search="{sampler: grid}")  # fmt: skip
+    assert "15,000 examples" in forecast_lines(paced, None)[0]
+
+
 @pytest.mark.costly
 def test_measures_and_adds_up(tmp_path):
     lines = forecast_lines(space(tmp_path), price=2.0)
