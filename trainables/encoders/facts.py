@@ -16,7 +16,7 @@ from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, folder_at_hand
 
-VERSION = 4  # of what is measured and how; raise it when the probe changes
+VERSION = 5  # of what is measured and how; raise it when the probe changes
 PROBE_SECONDS = 600.0
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 
@@ -31,7 +31,7 @@ class EncoderFacts:
         first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
         drops: what dropout reaches: "attention" (probabilities), "hidden" (states), both, none.
         dropout_problem: why the family does not honour dropout, "" when it does.
-        pooler, mask_token: whether the encoder has a pooler, the tokenizer a mask token.
+        pooler, mask_token: whether the checkpoint has a pooler, the tokenizer a mask token.
         bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
         packing_note: why batches are padded, "" when they are packed.
         end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
@@ -114,7 +114,8 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
             message = f"{pooling} reads the {token} token, which does not see the sentence in {source} ({facts.family})"
             found.append(("pooling", f"{message}; its own pooling is {facts.pooling}"))
         elif pooling == "pretrained_pooler" and not facts.pooler:
-            found.append(("pooling", f"pretrained_pooler needs a pooler, {facts.family} has none ({source})"))
+            message = f"pretrained_pooler needs a pooler, the checkpoint {source} ({facts.family}) has none"
+            found.append(("pooling", message))
     if (longest := max(values("max_length"), default=0)) > facts.longest:
         found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -150,16 +150,19 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
             for key in keys(config):  # ModernBERT builds some of its dropouts only where p is not 0
                 setattr(config, key, 0.1)
             config.use_cache = False
-            model = AutoModel.from_pretrained(folder, config=config, dtype=torch.float32, trust_remote_code=False)
+            model, found_in_files = AutoModel.from_pretrained(
+                folder, config=config, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+            )
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, KeyError, safetensors' own: the file is unusable for all of them
         reason = first_line(error)
         raise EncoderError(f"encoder {source!r}: {folder} cannot be read: {reason}") from error
+    _check_weights(source, folder, model, found_in_files["missing_keys"])
     model.eval()
     fingerprint = _hash(_config_text(model.config), model.state_dict())
     words, width = model.get_input_embeddings().weight.shape
     check_tokenizer(source, folder, tokenizer, words)
-    make_padding(tokenizer)
+    make_padding(source, tokenizer, model.config.pad_token_id)
     template = template_of(source, tokenizer, lambda bare: not sees(model, bare)[0])
     mask_token = tokenizer.mask_token_id is not None
     found = DiskCache().cached("encoder", [facts_key(folder)], lambda: _measured(source, model, template, mask_token))
@@ -177,6 +180,24 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
         fingerprint=fingerprint,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
     )
+
+
+def _check_weights(source: str, folder: Path, model: Any, missing: Collection[str]) -> None:
+    """That the checkpoint has every weight; a pooler that it lacks is taken out.
+
+    Masked-language-model checkpoints have none, and the library draws a random one for them.
+
+    Raises: EncoderError: the library draws whatever else is missing too.
+    """
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]  # positions of fixed sinusoids are not
+    own = [name for name in trained if not name.startswith("pooler.")]
+    if lacking := [name for name in own if name in missing]:
+        raise EncoderError(
+            f"encoder {source!r}: {folder} lacks {len(lacking)} of the {len(own)} weights of "
+            f"{model.config.model_type}, such as {lacking[0]}; save the model anew"
+        )
+    if any(name in missing for name in trained):
+        model.pooler = nn.Identity()
 
 
 def _measured(source: str, model: Any, template: Template, mask_token: bool) -> dict[str, Any]:

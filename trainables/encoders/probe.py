@@ -57,7 +57,7 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
         last_sees=last_sees,
         drops=drops,
         dropout_problem=problem,
-        pooler=getattr(model, "pooler", None) is not None,
+        pooler=not isinstance(getattr(model, "pooler", None), torch.nn.Identity | None),
         mask_token=mask_token,
         bidirectional=bidirectional,
         packing_note=note,
