@@ -10,28 +10,33 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_families import family
 from torch import nn
 from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_of
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Config, DebertaV2Model
 
+from benchmarks.tiny_encoders import save_tiny
 from trainables.contract.errors import EncoderError
 from trainables.encoders import packing_check
 from trainables.encoders.load import check_unknown, load_encoder, make_model
 from trainables.encoders.packing import pack
 from trainables.encoders.packing_check import packing_note, padded_states
+from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.tokenizing import make_padding
+from trainables.methods.simcse.config import SimcseConfig
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_loads_and_packs(family: str, tmp_path: Path) -> None:
-    loaded = load_encoder(str(save(family, tmp_path)))
-    assert loaded.family == family
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_loads_and_packs(name: str, tmp_path: Path) -> None:
+    loaded = load_encoder(str(save(name, tmp_path)))
+    assert loaded.family == name
     assert loaded.packing_note == ""
-    tokenizer = tokenizer_of(family)
+    tokenizer = tokenizer_of(name)
     assert loaded.prefix == (tokenizer.cls_token_id,)
     assert loaded.suffix == (tokenizer.sep_token_id,)
     again = load_encoder(str(tmp_path))
     assert (again.fingerprint, again.tokenizer_fingerprint) == (loaded.fingerprint, loaded.tokenizer_fingerprint)
-    other = load_encoder(str(save(family, tmp_path / "other", seed=1)))
+    other = load_encoder(str(save(name, tmp_path / "other", seed=1)))
     assert other.fingerprint != loaded.fingerprint
     assert other.tokenizer_fingerprint == loaded.tokenizer_fingerprint
 
@@ -83,6 +88,34 @@ def test_unusable_folders_are_named(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {f"module.{k}": v for k, v in t.items()}, "lacks 53 of the 53 weights of bert, such as embeddings."),
+        (lambda t: {k: v for k, v in t.items() if "layer.1." not in k}, "lacks 16 of .*such as encoder.layer.1."),
+        (lambda t: t | {"embeddings.LayerNorm.weight": torch.ones(7)}, "cannot be read: .*mismatched|size"),
+    ],
+    ids=["other names", "a block missing", "another shape"],
+)
+def test_weights_that_were_not_loaded_are_refused(change: Any, message: str, tmp_path: Path) -> None:
+    file = save("bert", tmp_path) / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    with pytest.raises(EncoderError, match=message) as caught:
+        load_encoder(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_without_a_pooler_has_none(tmp_path: Path) -> None:
+    """Masked-language-model checkpoints: the library draws a random one."""
+    BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE)).save_pretrained(tmp_path)
+    tokenizer_of("bert").save_pretrained(tmp_path)
+    loaded = load_encoder(str(tmp_path))
+    assert not loaded.facts.pooler
+    assert not [name for name in loaded.model.state_dict() if "pooler" in name]  # nor in an export
+    with pytest.raises(EncoderError, match=r"pretrained_pooler needs a pooler, the checkpoint .* has none"):
+        SentenceNetwork(SimcseConfig(pooling="pretrained_pooler"), loaded, 0)
+
+
 def test_loading_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
     BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE)).save_pretrained(tmp_path)  # has no pooler: one is drawn
     tokenizer_of("bert").save_pretrained(tmp_path)
@@ -95,8 +128,8 @@ def test_loading_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
 
 
 def test_make_model_sets_every_dropout_and_copies(tmp_path: Path) -> None:
-    for family in FAMILIES:
-        loaded = load_encoder(str(save(family, tmp_path / family)))
+    for name in FAMILIES:
+        loaded = load_encoder(str(save(name, tmp_path / name)))
         model = make_model(loaded, 0.35)
         assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.35}
         assert isinstance(getattr(model, "pooler", nn.Identity()), nn.Identity)
@@ -159,6 +192,50 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     model_of("bert").save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"has no tokenizer; expected one of .*tokenizer\.json"):
         load_encoder(str(tmp_path))
+
+
+def change_json(file: Path, **change: Any) -> None:
+    """Entries of a JSON file; None takes one out."""
+    content = json.loads(file.read_text()) | change
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def test_batches_are_padded_and_cut_at_the_right_end(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    plain = load_encoder(str(save("bert", tmp_path / "plain")))
+    folder = save("bert", tmp_path / "left")
+    change_json(folder / "tokenizer_config.json", padding_side="left", truncation_side="left")
+    loaded = load_encoder(str(folder))
+    loaded.tokenizer.save_pretrained(tmp_path / "export")
+    exported = AutoTokenizer.from_pretrained(tmp_path / "export")
+    for tokenizer in (loaded.tokenizer, exported):
+        assert (tokenizer.padding_side, tokenizer.truncation_side) == ("right", "right")
+        rows = tokenizer(["red cat", "dog on the mat"], padding=True, truncation=True, max_length=5)["input_ids"]
+        assert [row.count(0) for row in rows] == [1, 0]
+        assert rows[0][-1] == 0
+        assert rows[1][1] == tokenizer.convert_tokens_to_ids("dog")
+    assert loaded.tokenizer_fingerprint == plain.tokenizer_fingerprint
+
+
+@pytest.mark.parametrize(("pad", "taken"), [(1, "<pad>"), (6, "</s>")])  # 6 is a word
+def test_a_tokenizer_without_a_padding_token_takes_another(pad: int, taken: str, tmp_path: Path) -> None:
+    folder = save_tiny(family("bert"), tmp_path)
+    change_json(folder / "tokenizer_config.json", pad_token=None, eos_token=None)
+    change_json(folder / "config.json", pad_token_id=pad)
+    tokenizer = load_encoder(str(folder)).tokenizer
+    assert tokenizer.pad_token == taken
+    first, _ = tokenizer(["cat", "dog on mat"], padding=True)["input_ids"]
+    assert first[3:] == [tokenizer.convert_tokens_to_ids(taken)] * 2
+
+
+def test_a_tokenizer_without_special_tokens_is_refused() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    with pytest.raises(EncoderError, match="has no padding token and no other special token to take"):
+        make_padding("here", bare, 0)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:

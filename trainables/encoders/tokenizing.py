@@ -45,10 +45,27 @@ def template_of(source: str, tokenizer: Any, is_causal: Callable[[Template], boo
     return Template(*found, end_token=tokenizer.eos_token)
 
 
-def make_padding(tokenizer: Any) -> None:
-    """A padding token for tokenizers without one (GPT-2, Llama): batches of an export are padded by it, and masked."""
-    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
-        tokenizer.pad_token = tokenizer.eos_token
+def make_padding(source: str, tokenizer: Any, pad: int | None) -> None:
+    """Pad and cut at the right end, as trials do, and have a token to pad with; an export says the same.
+
+    Padding at the left would give other vectors where positions are counted from the first token of the row.
+
+    Args:
+        pad: the id that the encoder's configuration names. It must be a special token: a word would no longer be one.
+    Raises: EncoderError if a tokenizer without padding token has no other special token; which one is all the same,
+        since it is masked.
+    """
+    for side in ("padding_side", "truncation_side"):
+        setattr(tokenizer, side, "right")
+        tokenizer.init_kwargs[side] = "right"  # a side that is its class's own is not saved otherwise
+    if tokenizer.pad_token_id is not None:
+        return
+    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    known = (tokenizer.eos_token, tokenizer.sep_token, tokenizer.unk_token, *special.values())
+    found = special.get(-1 if pad is None else pad) or next((token for token in known if token is not None), None)
+    if found is None:
+        raise EncoderError(f"encoder {source!r}: its tokenizer has no padding token and no other special token to take")
+    tokenizer.pad_token = found
 
 
 def check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
