@@ -20,7 +20,8 @@ from trainables.contract.spec import TrialSpec
 from trainables.encoders import measure
 from trainables.encoders import probe as probing
 from trainables.encoders.dropout import Watch, set_dropout
-from trainables.encoders.facts import facts_at_hand, facts_key, restored, unfit
+from trainables.encoders.facts import facts_at_hand, facts_key, restored, stored, unfit
+from trainables.encoders.left_out import left_out
 from trainables.encoders.load import load_encoder, make_model
 from trainables.encoders.pooling import pretrained_pooler
 from trainables.encoders.probe import probe
@@ -216,6 +217,43 @@ def test_check_names_file_line_and_hyperparameter(tmp_path: Path) -> None:
     (checked,) = check_spaces([space], [*fixed, f"encoder={folder_of('fnet')}"])
     (line,) = checked.problems
     assert line.startswith("--set encoder: the vectors of fnet depend on the padding")
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_what_a_sentence_transformers_folder_says_beside_its_encoder(older: bool, tmp_path: Path) -> None:
+    def write(name: str, content: Any) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content))
+
+    assert left_out(tmp_path, 128) == ""
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    write("modules.json", [{"type": f"sentence_transformers.models.{kind}", "path": kind} for kind in kinds])
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    write("Pooling/config.json", modes if older else {"pooling_mode": "mean"})
+    key = facts_key(tmp_path)
+    write("Pooling/config.json", {**modes, "pooling_mode_cls_token": True} if older else {"pooling_mode": "lasttoken"})
+    assert facts_key(tmp_path) != key
+    write("sentence_bert_config.json", {"max_seq_length": 64} if older else {})
+    write("tokenizer_config.json", {"model_max_length": 512 if older else 64})
+    write("config_sentence_transformers.json", {"prompts": {"query": "q: ", "document": "", "STS": "s: "}})
+    pooling = "cls and avg" if older else "last"
+    assert left_out(tmp_path, 128) == (
+        "a sentence-transformers folder, of which only the encoder is used; left out: "
+        f"Pooling ({pooling}), Dense, Normalize, max_seq_length 64, prompts query, STS (give them as data.prompts)"
+    )
+    assert "max_seq_length" not in left_out(tmp_path, 64)
+    write("modules.json", "no list")
+    write("config_sentence_transformers.json", [1])
+    assert left_out(tmp_path, 128) == ""
+
+
+def test_what_is_left_out_of_a_folder_is_a_note(tmp_path: Path) -> None:
+    for file in folder_of("bert").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "a.Normalize"}]')
+    facts = load_encoder(str(tmp_path)).facts
+    assert facts.notes() == [facts.left_out]
+    assert restored(json.loads(json.dumps(stored(facts)))) == facts
 
 
 def test_set_dropout_leaves_what_belongs_to_other_heads() -> None:

@@ -37,6 +37,7 @@ class EncoderFacts:
         end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
         blocks: its layers, 0 where they share their weights; checkpointing: whether they can be computed again.
         linear: the linear layers that ran, a pooler's aside, named without numbers ("encoder.layer.output.dense").
+        left_out: what its folder says beside the encoder and nothing here uses (`left_out`), "" = nothing.
     """
 
     family: str
@@ -53,6 +54,7 @@ class EncoderFacts:
     linear: tuple[str, ...]
     blocks: int
     checkpointing: bool
+    left_out: str = ""
 
     @property
     def pooling(self) -> str:
@@ -61,7 +63,7 @@ class EncoderFacts:
 
     def notes(self) -> list[str]:
         """What a user should know before training, one line each."""
-        lines = [self.packing_note] if self.packing_note else []
+        lines = [note for note in (self.left_out, self.packing_note) if note]
         if self.drops and len(self.drops) < 2:
             what = "attention probabilities" if self.drops == ("attention",) else "hidden states"
             lines.append(f"dropout: {self.family} has it on {what} only")
@@ -168,9 +170,9 @@ def adapted(linear: Sequence[str], targets: str) -> dict[str, list[str]]:
 def facts_key(folder: Path) -> str:
     """Fingerprint of an encoder's folder and of what runs it, without reading the weights: their sizes and times."""
     parts: list[object] = [VERSION, importlib.metadata.version("transformers"), importlib.metadata.version("torch")]
-    for file in sorted(folder.iterdir()):
+    for file in sorted([*folder.iterdir(), *folder.glob("*/config.json")]):
         if file.suffix == ".json" and file.stat().st_size < 2**20:
-            parts += [file.name, file.read_bytes()]
+            parts += [str(file.relative_to(folder)), file.read_bytes()]
         elif file.is_file():
             parts += [file.name, file.stat().st_size, file.stat().st_mtime_ns]
     return content_hash(parts)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from trainables.encoders.depth import freeze
 from trainables.encoders.dropout import keys, set_dropout
 from trainables.encoders.facts import EncoderFacts, facts_key, restored, stored
 from trainables.encoders.interface import compute_again
+from trainables.encoders.left_out import left_out
 from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
 from trainables.encoders.mlm_weights import mlm_weights
 from trainables.encoders.probe import probe, sees, set_bidirectional
@@ -165,7 +166,9 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
     make_padding(source, tokenizer, model.config.pad_token_id)
     template = template_of(source, tokenizer, lambda bare: not sees(model, bare)[0])
     mask_token = tokenizer.mask_token_id is not None
-    found = DiskCache().cached("encoder", [facts_key(folder)], lambda: _measured(source, model, template, mask_token))
+    found = DiskCache().cached(
+        "encoder", [facts_key(folder)], lambda: _measured(source, folder, model, template, mask_token)
+    )
     facts = restored(found)
     return LoadedEncoder(
         source=source,
@@ -200,9 +203,10 @@ def _check_weights(source: str, folder: Path, model: Any, missing: Collection[st
         model.pooler = nn.Identity()
 
 
-def _measured(source: str, model: Any, template: Template, mask_token: bool) -> dict[str, Any]:
+def _measured(source: str, folder: Path, model: Any, template: Template, mask_token: bool) -> dict[str, Any]:
     try:
-        return stored(probe(source, model, template, mask_token))
+        facts = probe(source, model, template, mask_token)
+        return stored(replace(facts, left_out=left_out(folder, facts.longest)))
     except EncoderError as error:
         return stored(str(error))
 
