@@ -20,7 +20,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import EncoderSource, load_source, token_ids
+from trainables.encoders.source import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles
@@ -31,7 +31,7 @@ class Trained:
     """A trained network in evaluation mode, with what it was trained from.
 
     spec: of the trial; method: its code; config: its hyperparameters, presets included; source: the untouched encoder
-    or word vectors; record: trial.json of the checkpoint (spec, evaluation, data revisions).
+    or word vectors; record: trial.json of the checkpoint (spec, evaluation, revisions of data and encoder).
     """
 
     spec: TrialSpec
@@ -104,7 +104,8 @@ def load_trained(
         untrained: what the trial started from instead: the encoder as it came, pooled as the trial pools, without a
             head; of word vectors the mean over a sentence's known words.
     Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not kept), or one that
-        a script wrote; EncoderError or DataError if the encoder or vector file it was trained from is gone.
+        a script wrote, or if the encoder's folder now holds something else; EncoderError or DataError if the encoder or
+        vector file it was trained from is gone.
     """
     spec = read_spec(folder)
     if spec.script is not None:
@@ -117,6 +118,10 @@ def load_trained(
         raise AnalysisError(f"{folder}: {error}") from error
     config = build(method.config, spec.params)
     source = load_source(method.declaration.encoders, spec.encoder, str(spec.data.get("language", "en")), texts)
+    if changed := change(source, record.get("encoder"), weights=untrained or is_part(weights)):
+        raise AnalysisError(
+            f"{folder}: {changed} in encoder {spec.encoder} are not those that the trial started from; put them back"
+        )
     network: Any
     if not untrained:
         network = method.network(config, source, spec.seed)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from trained_trials import TINY_GCLSR, trial_folder
 
 from analysis.checkpoints.export import export
 from analysis.checkpoints.trained import Trained, load_trained
-from analysis.errors import InputError
+from analysis.errors import AnalysisError, InputError
+from trainables.contract.trial_files import TRIAL
+from trainables.data.token_cache import cache_dir
+from trainables.encoders.builtin_encoder import encoder_folder
 
 pytestmark = pytest.mark.costly
 
@@ -146,3 +152,26 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists already"):
         export(trained, tmp_path / "model", "")
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["mine.txt"]
+
+
+def test_an_encoder_that_is_no_longer_what_it_was_is_refused(tmp_path: Path) -> None:
+    """A checkpoint of adapters is nothing without the weights that they lie beside."""
+    encoder = Path(shutil.copytree(encoder_folder("en", cache_dir()), tmp_path / "encoder"))
+    whole = trial_folder(tmp_path / "whole", encoder=str(encoder))
+    adapters = trial_folder(tmp_path / "adapters", params={"lora.rank": 2}, encoder=str(encoder))
+    before = load_trained(str(whole)).embed(["a man"]), load_trained(str(adapters)).embed(["a man"])
+
+    weights = load_file(encoder / "model.safetensors")
+    save_file({name: w + 0.1 for name, w in weights.items()}, encoder / "model.safetensors", {"format": "pt"})
+    np.testing.assert_array_equal(load_trained(str(whole)).embed(["a man"]), before[0])
+    for folder, untrained in ((adapters, False), (whole, True)):
+        with pytest.raises(AnalysisError, match=f"{folder}: the weights in encoder {encoder} are not those that the"):
+            load_trained(str(folder), untrained=untrained)
+    record = json.loads((adapters / TRIAL).read_text())
+    (adapters / TRIAL).write_text(json.dumps({k: v for k, v in record.items() if k != "encoder"}))  # an older one
+    assert np.abs(load_trained(str(adapters)).embed(["a man"]) - before[1]).max() > 0.01
+
+    config = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.1}))
+    with pytest.raises(AnalysisError, match="the configuration or tokenizer files in encoder"):
+        load_trained(str(whole))

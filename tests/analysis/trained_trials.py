@@ -11,7 +11,7 @@ import torch
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared
 from trainables.contract.spec import TrialSpec
-from trainables.encoders.source import load_source
+from trainables.encoders.source import load_source, revision
 from trainables.methods.method import load_method
 from trainables.training.checkpoint import TrialFiles
 
@@ -25,10 +25,11 @@ def trial_folder(
     params: dict[str, Any] | None = None,
     seed: int = 3,
     prompts: dict[str, str] | None = None,
+    encoder: str | None = None,
 ) -> Path:
-    """A finished trial's folder: the method's network on the builtin encoder, moved away from its start."""
+    """A finished trial's folder: the method's network on the builtin or a given encoder, moved away from its start."""
     family = declared(method).encoders
-    encoder = family.builtin
+    encoder = encoder or family.builtin
     spec = TrialSpec(
         method=method,
         encoder=encoder,
@@ -48,5 +49,6 @@ def trial_folder(
     }  # upwards only: a batch-norm's variance stays positive
     at = {"examples": 500, "value": 0.4, "metrics": {"builtin_dev": 0.4}}
     about = {"spec": spec.to_dict(), "revisions": {"builtin": "builtin"}, "packing_note": "", "best": at}
+    about["encoder"] = revision(source)
     TrialFiles(str(folder)).save_best(weights, about, {"builtin_dev": np.linspace(0, 1, 5, dtype=np.float32)})
     return folder

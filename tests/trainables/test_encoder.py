@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Co
 
 from benchmarks.tiny_encoders import save_tiny
 from trainables.contract.errors import EncoderError
-from trainables.encoders import packing_check
+from trainables.encoders import locate, packing_check
 from trainables.encoders.load import check_unknown, load_encoder, make_model
+from trainables.encoders.locate import folder_revision
 from trainables.encoders.packing import pack
 from trainables.encoders.packing_check import packing_note, padded_states
 from trainables.encoders.sentence_network import SentenceNetwork
@@ -278,3 +280,31 @@ def test_the_share_of_unknown_tokens(
     else:
         check_unknown(loaded, [ids[:4], ids[4:]])
     assert ("30% of the tokens" in caplog.text) is said
+
+
+def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path / "here")
+    found = folder_revision(folder)
+    assert load_encoder(str(folder)).revision == found
+    copied = shutil.copytree(folder, tmp_path / "there")
+    (copied / "README.md").write_text("About it")
+    (copied / "training_args.bin").write_bytes(b"0")
+    assert folder_revision(copied) == found
+    change_json(copied / "tokenizer_config.json", model_max_length=7)
+    assert folder_revision(copied)[0] != found[0]
+    files, weights = folder_revision(save("bert", tmp_path / "other", seed=1))
+    assert (files, weights != found[1]) == (found[0], True)
+
+
+def test_of_large_weights_pieces_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "MIB", 4)
+    file = tmp_path / "model.safetensors"
+    found = set()
+    for changed in (None, 0, 531, 1000):
+        content = bytearray(1001)
+        if changed is not None:
+            content[changed] = 1
+        file.write_bytes(content)
+        found.add(folder_revision(tmp_path))
+    assert len(found) == 4
+    assert [len(piece) for piece in locate._pieces(file, whole=False)] == [4] * 16

@@ -13,6 +13,7 @@ from test_methods import life, spec_of, weights
 from analysis.checkpoints.trained import load_trained
 from trainables.encoders import words_in_use
 from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.source import is_part
 from trainables.encoders.words_in_use import WordsInUse, used_ids
 from trainables.training.inputs import TrialInputs
 from trainables.training.loop import Training
@@ -90,6 +91,7 @@ def test_the_same_losses_and_weights_to_the_last_digit(method, small, monkeypatc
     stored = weights(tmp_path / "True")
     rows, size = len(stored[f"{TABLE}.rows"]), len(weights(tmp_path / "False")[f"{TABLE}.weight"])
     assert len(stored[f"{TABLE}.table.weight"]) == rows < size
+    assert is_part(stored)
     moved = (
         rest[True][f"{TABLE}.weight"]
         != load_trained(str(tmp_path / "True"), untrained=True).network.state_dict()[f"{TABLE}.weight"]

@@ -27,7 +27,7 @@ from trainables.encoders.dropout import keys, set_dropout
 from trainables.encoders.facts import EncoderFacts, facts_key, restored, stored
 from trainables.encoders.interface import compute_again
 from trainables.encoders.left_out import left_out
-from trainables.encoders.locate import BUILTIN_ENCODER, hub_folder, local_folder
+from trainables.encoders.locate import BUILTIN_ENCODER, folder_revision, hub_folder, local_folder
 from trainables.encoders.mlm_weights import mlm_weights
 from trainables.encoders.probe import probe, sees, set_bidirectional
 from trainables.encoders.tokenizing import Template, check_tokenizer, make_padding, template_of
@@ -50,6 +50,7 @@ class LoadedEncoder:
         packing_note: why batches are padded, "" when they are packed.
         facts: what was measured of it.
         fingerprint: hash of configuration and weights; tokenizer_fingerprint: of what decides the token ids.
+        revision: of its folder (`folder_revision`), None of the builtin encoder, which is written here.
         base: the weights where trials with adapters have used them, by device and precision; shared by all of them.
     """
 
@@ -64,6 +65,7 @@ class LoadedEncoder:
     facts: EncoderFacts
     fingerprint: str
     tokenizer_fingerprint: str
+    revision: tuple[str, str] | None
     base: Base = field(default_factory=dict)
 
     @property
@@ -182,6 +184,7 @@ def _read(source: str, folder: Path) -> LoadedEncoder:
         facts=facts,
         fingerprint=fingerprint,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
+        revision=None if source == BUILTIN_ENCODER else folder_revision(folder),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, WORD_VECTORS, EncoderFamily
@@ -11,6 +13,9 @@ from trainables.encoders.word_vectors import check_vectors
 BUILTIN_ENCODER, BUILTIN_VECTORS = TRANSFORMER.builtin, WORD_VECTORS.builtin
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
 FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a snapshot; *.bin only where there is no safetensors
+
+NOT_WEIGHTS = ("config.json", "*token*", "vocab*", "merges*", "*.model")  # what makes sentences ids, and ids vectors
+MIB, PIECES = 2**20, 16  # a file of weights up to so many MiB is read whole, so many pieces of a larger one
 
 
 def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
@@ -109,3 +114,36 @@ def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Pat
             f"encoder {at!r}: not in the local cache and the hub cannot be reached ({type(error).__name__}); "
             "download it on a machine with network and give its folder"
         ) from error
+
+
+def folder_revision(folder: Path) -> tuple[str, str]:
+    """What an encoder's folder holds, as two hashes: of its configuration and tokenizer files, and of its weights.
+
+    They are of the files' names and contents, so that they are the same on every machine and under every version of a
+    library. Of a large file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them.
+    """
+    there = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    weights = [file for file in there if file.suffix == ".safetensors"]
+    weights = weights or [file for file in there if file.suffix == ".bin"]
+    others = [file for file in there if file not in weights and any(file.match(name) for name in NOT_WEIGHTS)]
+    return _hash_of(others, whole=True), _hash_of(weights, whole=False)
+
+
+def _hash_of(files: list[Path], whole: bool) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        for piece in _pieces(file, whole):
+            digest.update(piece)
+    return digest.hexdigest()[:32]
+
+
+def _pieces(file: Path, whole: bool) -> Iterator[bytes]:
+    size = file.stat().st_size
+    if whole or size <= PIECES * MIB:
+        yield file.read_bytes()
+        return
+    with file.open("rb") as content:
+        for number in range(PIECES):  # the first and the last MiB among them
+            content.seek(number * (size - MIB) // (PIECES - 1))
+            yield content.read(MIB)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
 from trainables.data.token_cache import Encode, content_hash, tokenizer_encoder
@@ -38,3 +38,30 @@ def fingerprints(source: EncoderSource) -> tuple[str, str]:
         own = content_hash([list(source.words), source.matrix])
         return own, own
     return source.fingerprint, source.tokenizer_fingerprint
+
+
+def revision(source: EncoderSource) -> dict[str, str] | None:
+    """What its folder held when it was read, for a trial's record; None of the builtin encoder and of word vectors."""
+    if isinstance(source, WordVectors) or source.revision is None:
+        return None
+    return dict(zip(("files", "weights"), source.revision, strict=True))
+
+
+def change(source: EncoderSource, recorded: Mapping[str, str] | None, weights: bool) -> str:
+    """What a folder no longer holds of what a trial's record says, "" = nothing.
+
+    Args:
+        recorded: what `revision` gave; None (or of a trial before there was such a record) = not known.
+        weights: whether its weights matter too.
+    """
+    found = revision(source)
+    if found is None or recorded is None:
+        return ""
+    if found["files"] != recorded["files"]:
+        return "the configuration or tokenizer files"
+    return "the weights" if weights and found["weights"] != recorded["weights"] else ""
+
+
+def is_part(checkpoint: Iterable[str]) -> bool:
+    """Whether a checkpoint with weights of these names has the rest in the encoder: adapters, words in use."""
+    return any(".lora_" in name or name.endswith(".table.weight") for name in checkpoint)

@@ -13,6 +13,7 @@ from trainables.contract.knobs import build
 from trainables.contract.phases import phase
 from trainables.contract.spec import Outcome, Report, TrialSpec
 from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.source import revision
 from trainables.evaluation.metrics import selecting_value
 from trainables.evaluation.sts import evaluate
 from trainables.methods.method import load_method
@@ -66,6 +67,11 @@ def train_by_method(
         seed=spec.seed,
         files=TrialFiles(spec.folder),
         mode=spec.mode,
-        about={"spec": spec.to_dict(), "revisions": inputs.revisions, "packing_note": inputs.packing_note},
+        about={
+            "spec": spec.to_dict(),
+            "revisions": inputs.revisions,
+            "encoder": revision(inputs.source),
+            "packing_note": inputs.packing_note,
+        },
     )
     return train(setup, report, world, pausing)
