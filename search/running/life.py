@@ -16,6 +16,7 @@ from search.console.display import Display, display_for
 from search.console.output import fitted, parted
 from search.console.phases import Phases
 from search.remote.backup import out_of_reach
+from search.running.preflight import check_files
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
 from search.running.signals import Interrupted, handled
@@ -95,6 +96,7 @@ class Life:
             mirror = Mirror(self.folder, held, self._taken_over)
             mirror.start()
             try:
+                check_files(self.space, journal)
                 before(journal)
                 return self._run(journal, mirror)
             finally:

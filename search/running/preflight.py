@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from search.space import Space
+from search.store.errors import UserError
+from search.store.journal import Journal
 
 
 def preflight(space: Space) -> list[str]:
@@ -33,3 +37,31 @@ def preflight(space: Space) -> list[str]:
     if method.preflight is not None:
         method.preflight(spec)
     return notes
+
+
+def check_files(space: Space, journal: Journal) -> None:
+    """The files that trials read hold what they held when the study began; of those met first that is written down.
+
+    Raises: UserError naming those that do not: what trials of then and now measure could not be compared.
+    """
+    known, now = journal.ledger.files or {}, _revisions(space)
+    if changed := [f"{name} ({known[name]} is now {is_})" for name, is_ in now.items() if known.get(name, is_) != is_]:
+        raise UserError(
+            f"changed since the study began: {'; '.join(changed)}. Nothing was run: trials of then and now could not be"
+            " compared. Put back what was there, or start another study"
+        )
+    if new := {name: revision for name, revision in now.items() if name not in known}:
+        journal.append("files", journal.now(), revisions=new)
+
+
+def _revisions(space: Space) -> Mapping[str, str]:
+    from trainables.data.revisions import data_revisions
+    from trainables.encoders.locate import folder_at_hand, folder_revision, hash_of
+
+    found = data_revisions(asdict(space.data))
+    if not space.encoder:
+        return found
+    if (folder := folder_at_hand(space.encoder)) is not None:
+        return {**found, f"encoder {space.encoder}": "+".join(part[:12] for part in folder_revision(folder))}
+    vectors = Path(space.encoder).expanduser()
+    return {**found, f"encoder {space.encoder}": hash_of([vectors], whole=False)[:12]} if vectors.is_file() else found

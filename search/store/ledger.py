@@ -15,6 +15,7 @@ from trainables.contract.metric_names import DEVICE_MEMORY
 
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)
+# files    what the files hold that trials read, written when a study begins: revisions (key and name -> hash)
 # memory   which points are tried first, written at a study's birth: points (each with point, origin)
 # life     a driver starts on a stage                settings of this life
 # start    a trial is handed to Tune the first time  the fields of Trial
@@ -32,7 +33,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # point    a point is settled: number, state, value (mean over its seeds), seeds
 # close    the driver ends in order: status, reason
 
-BETWEEN_LIVES = ("space", "reopen")  # written before a life begins: the time since the last one was nobody's work
+BETWEEN_LIVES = ("space", "files", "reopen")  # written before a life: the time since the last one was nobody's work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,7 @@ class Ledger:
     last: int = 0  # milliseconds, of the latest event
     closed: Event | None = None  # the last life's orderly end
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
+    files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
     confirming: Mapping[str, Any] | None = None  # settings of the last life that confirmed
@@ -258,6 +260,9 @@ class Ledger:
 
     def _space(self, event: Event) -> None:
         self.space = event["space"]
+
+    def _files(self, event: Event) -> None:
+        self.files = {**event["revisions"], **(self.files or {})}
 
     def _memory(self, event: Event) -> None:
         self.memory = event["points"]

@@ -1,0 +1,82 @@
+"""Files that change under a study: its data and its encoder are what they were when it began, or nothing runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import World, make_space
+from rich.console import Console
+
+from search.running.preflight import check_files
+from search.running.runner import Options, confirm_study, resume_study
+from search.store.errors import UserError
+from search.store.journal import Journal
+from search.store.ledger import Ledger
+from trainables.data.revisions import data_revisions
+
+PAIRS = "sentence1\tsentence2\tscore\na cat\ta dog\t1\na cat\ta cat\t5\na dog\tdogs\t4\n"
+QUIET = Options(console=Console(quiet=True), handle_signals=False)
+
+
+def retrieval_set(folder: Path) -> str:
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a cat"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "cats"}\n')
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    return str(folder)
+
+
+def test_a_study_whose_dev_pairs_changed_is_neither_resumed_nor_confirmed(tmp_path: Path) -> None:
+    """Values of then and now were ranked beside each other."""
+    dev = tmp_path / "mine_dev.tsv"
+    dev.write_text(PAIRS)
+    data = {"train": "builtin", "dev": [str(dev)], "language": "en"}
+    space = make_space({"trials": 3}, data=data, metric={"name": "mine_dev"})
+    world = World(space, tmp_path)
+    world.life()
+    journal = Journal(world.folder.journal, Ledger())
+    check_files(space, journal)
+    journal.close()
+    dev.write_text(PAIRS.replace("\t5", "\t0"))
+    before = world.folder.journal.read_bytes()
+    told = rf"changed since the study began: data.dev {dev} \(sha256:\w+ is now"
+    for goes_on in (resume_study, confirm_study):
+        with pytest.raises(UserError, match=told) as raised:
+            goes_on(str(tmp_path), options=QUIET)
+        assert "\n" not in str(raised.value)
+    assert world.folder.journal.read_bytes() == before
+    dev.write_text(PAIRS)
+    assert resume_study(str(tmp_path), options=QUIET).status == "finished"
+
+
+def test_an_encoder_that_was_written_over_is_another_one(tmp_path: Path) -> None:
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    (encoder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (encoder / "model.safetensors").write_bytes(b"weights")
+    space = make_space()
+    object.__setattr__(space, "encoder", str(encoder))
+    journal = Journal(tmp_path / "tracking.jsonl", Ledger())
+    check_files(space, journal)
+    check_files(space, journal)
+    assert len((tmp_path / "tracking.jsonl").read_text().splitlines()) == 1  # what is known is not told again
+    (encoder / "model.safetensors").write_bytes(b"others!")
+    with pytest.raises(UserError, match=f"encoder {encoder}"):
+        check_files(space, journal)
+
+
+def test_what_is_there_has_a_revision_and_what_cannot_change_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "en_stsb_dev.tsv").write_text(PAIRS)
+    folder = retrieval_set(tmp_path / "few")
+    names = {"dev": ["builtin", "stsb", folder, "sickr", "NanoNQ", str(tmp_path / "gone.tsv")], "language": "en"}
+    found = data_revisions({"train": f"{tmp_path}/a.txt+builtin", **names})
+    assert list(found) == [f"data.train {tmp_path}/a.txt", "data.dev stsb", f"data.dev {folder}"]
+    (tmp_path / "few" / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t2\n")
+    now = data_revisions({"train": f"{tmp_path}/a.txt+builtin", **names})
+    assert [name for name in found if found[name] != now[name]] == [f"data.dev {folder}"]
