@@ -13,6 +13,7 @@ from torch import nn
 from analysis.checkpoints.trained import load_trained
 from search.space import SpaceError, space_from
 from trainables.contract.config import EncoderConfig
+from trainables.contract.errors import EncoderError
 from trainables.encoders import depth, trunk
 from trainables.encoders.facts import unfit
 from trainables.encoders.load import trained_model
@@ -139,6 +140,40 @@ def test_what_an_encoder_cannot_do_is_refused_by_name() -> None:
     assert unfit(lacking, "here", {"checkpointing": [True]}) == [
         ("checkpointing", "expected false for here: transformers does not have it for bert")
     ]
+
+
+def test_freezing_all_layers_leaves_something_to_train() -> None:
+    frozen = {"freeze": [None, 2], "pooling": ["cls", "avg"], "head": ["none"], "mlm_weight": [0.0]}
+    line = "expected at most 1 for here, got 2: no weight above the layers of bert would be trained, nor a head"
+    facts = {name: tiny(name).facts for name in ("bert", "xlnet", "deberta-v2", "modernbert", "megatron-bert", "lfm2")}
+    assert unfit(facts["bert"], "here", frozen) == [("freeze", line)]
+    assert [name for name, known in facts.items() if unfit(known, "here", frozen | {"pooling": ["avg"]})] == [
+        "bert", "xlnet", "deberta-v2",
+    ]  # fmt: skip
+    assert all(known.above for name, known in facts.items() if name in ("modernbert", "megatron-bert", "lfm2"))
+    for trained in ({"head": ["none", "mlp_bn"]}, {"pooling": ["avg", "pretrained_pooler"]}, {"mlm_weight": [0.0, 0.1]},
+                    {"freeze": [1]}):  # fmt: skip
+        assert unfit(facts["bert"], "here", frozen | trained) == []
+    assert unfit(facts["bert"], "here", frozen | {"pooling": ["avg"], "head": ["linear_tanh"]})  # avg has no head
+    with pytest.raises(EncoderError, match="freeze: expected at most 1"):
+        SentenceNetwork(EncoderConfig(pooling="avg", freeze=2), tiny("bert"), 0)
+
+
+def test_what_deberta_has_beside_its_blocks_is_frozen_with_them() -> None:
+    """v3 normalises its relative positions; v2 has a convolution beside the first block."""
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    own = {"relative_attention": True, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 3, "pos_att_type": ["c2p"]}
+    shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    model = DebertaV2Model(DebertaV2Config(vocab_size=9, max_position_embeddings=16, **shape, **own))
+    found = depth.depths(model)
+    beside = {n: found[id(p)] for n, p in model.named_parameters() if n.startswith("encoder.") and "layer." not in n}
+    assert set(beside) == {
+        "encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias",
+        *(f"encoder.conv.{part}.{kind}" for part in ("conv", "LayerNorm") for kind in ("weight", "bias")),
+    }  # fmt: skip
+    assert beside == {name: 1 if "conv" in name else 0 for name in beside}
+    assert not depth.has_weights_above(model)
 
 
 def test_adapters_and_frozen_layers_do_not_go_together() -> None:

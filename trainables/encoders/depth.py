@@ -7,6 +7,13 @@ from typing import Any
 
 from torch import nn
 
+ABOVE = -1  # all blocks
+NOT_BY_NAME = {  # depth of what lies outside of the blocks, by model_type, where its name does not tell
+    "deberta-v2": {"encoder.LayerNorm": 0, "encoder.conv": 1},  # of relative positions (v3); beside the first block
+    "lfm2": {"embedding_norm": ABOVE},
+    "xlnet": {"mask_emb": 0},  # of pre-training: never read here
+}
+
 
 def blocks(model: Any) -> list[nn.Module]:
     """The transformer blocks in the order they run; none in a family whose layers share their weights (ALBERT)."""
@@ -18,12 +25,23 @@ def blocks(model: Any) -> list[nn.Module]:
 def depths(model: Any) -> dict[int, int]:
     """Depth of every parameter by its id: 0 = embeddings, n = block n, one more than the blocks = all above them."""
     layers = blocks(model)
+    top = len(layers) + 1
     found = {id(p): n for n, block in enumerate(layers, 1) for p in block.parameters()}
+    for own, depth in NOT_BY_NAME.get(model.config.model_type, {}).items():
+        for name, p in model.named_parameters():
+            if f"{name}.".startswith(f"{own}."):
+                found[id(p)] = top if depth == ABOVE else depth
     for name, part in model.named_modules():
         for own, p in part.named_parameters(recurse=False):
             embeds = isinstance(part, nn.Embedding) or "embed" in f"{name}.{own}"
-            found.setdefault(id(p), 0 if embeds else len(layers) + 1)
+            found.setdefault(id(p), 0 if embeds else top)
     return found
+
+
+def has_weights_above(model: Any) -> bool:
+    """Whether weights lie above all blocks, a pooler's aside: a last norm."""
+    found, top = depths(model), len(blocks(model)) + 1
+    return any(found[id(p)] == top for name, p in model.named_parameters() if not name.startswith("pooler."))
 
 
 def freeze(model: Any, layers: int) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ class EncoderFacts:
         bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
         packing_note: why batches are padded, "" when they are packed.
         end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
-        blocks: its layers, 0 where they share their weights; checkpointing: whether they can be computed again.
+        blocks: its layers, 0 where they share their weights; above: whether weights lie above them, a pooler's aside.
+        checkpointing: whether layers can be computed again in backward.
         linear: the linear layers that ran, a pooler's aside, named without numbers ("encoder.layer.output.dense").
         left_out: what its folder says beside the encoder and nothing here uses (`left_out`), "" = nothing.
     """
@@ -53,6 +54,7 @@ class EncoderFacts:
     end_token: str
     linear: tuple[str, ...]
     blocks: int
+    above: bool
     checkpointing: bool
     left_out: str = ""
 
@@ -89,6 +91,7 @@ BUILTIN_FACTS = EncoderFacts(  # as measured: its folder may not be written yet 
     end_token="",
     linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
     blocks=2,
+    above=False,
     checkpointing=True,
 )
 
@@ -126,6 +129,11 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
     if frozen > facts.blocks:
         shared = "" if facts.blocks else f": the layers of {facts.family} share their weights"
         found.append(("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}"))
+    elif frozen and frozen == facts.blocks and values("pooling") and not (facts.above or _trained_above(values)):
+        message = (
+            f"expected at most {frozen - 1} for {source}, got {frozen}: no weight above the layers of {facts.family}"
+        )
+        found.append(("freeze", f"{message} would be trained, nor a head"))
     if not facts.blocks and (steps := [v for v in values("layer_decay") if v != 1]):
         message = f"expected 1 for {source}, got {steps[0]:g}: the layers of {facts.family} share their weights"
         found.append(("layer_decay", message))
@@ -136,6 +144,13 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
     if any(values("lora.rank")):
         found += _unfit_lora(facts, source, values("lora.targets"))
     return found
+
+
+def _trained_above(values: Callable[[str], Sequence[Any]]) -> bool:
+    """Whether something beside the layers may be trained: a head, the encoder's pooler, the MLM term's head."""
+    poolings, heads = values("pooling"), values("head")
+    head = "cls" in poolings and any(kind != "none" for kind in heads)
+    return head or "pretrained_pooler" in poolings or any(values("mlm_weight"))
 
 
 def _unfit_lora(facts: EncoderFacts, source: str, asked: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainables.contract.errors import EncoderError, first_line
 from trainables.encoders.adapters import linear_layers, without_numbers
-from trainables.encoders.depth import blocks
+from trainables.encoders.depth import blocks, has_weights_above
 from trainables.encoders.dropout import Watch, set_dropout
 from trainables.encoders.facts import EncoderFacts
 from trainables.encoders.packing import pack
@@ -64,6 +64,7 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
         end_token=template.end_token,
         linear=linear,
         blocks=len(blocks(model)),
+        above=has_weights_above(model),
         checkpointing=bool(model.supports_gradient_checkpointing),
     )
 
