@@ -132,6 +132,17 @@ def test_noise_has_mean_one_and_the_asked_rate() -> None:
         assert not torch.equal(noise, keep_noise((400, 1001), p, like))
 
 
+def test_a_share_that_rounding_would_lose_is_drawn_all_the_same() -> None:
+    torch.manual_seed(0)
+    like = torch.zeros(1)
+    few = keep_noise((2_000_000,), 2**-18, like)
+    assert 1 <= int((few == 0).sum()) <= 22  # 7.6 expected
+    most = keep_noise((2_000_000,), 0.999995, like)
+    assert 1 <= int((most != 0).sum()) <= 26  # 10 expected
+    torch.testing.assert_close(float(most.max()), 200_000.0, rtol=0.01, atol=0)
+    assert bool((keep_noise((5,), 0.0, like) == 1).all())
+
+
 def test_noise_of_neighbours_is_independent() -> None:
     torch.manual_seed(0)
     kept = (keep_noise((400_000,), 0.5, torch.zeros(1)) != 0).double() - 0.5

@@ -130,10 +130,8 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
         shared = "" if facts.blocks else f": the layers of {facts.family} share their weights"
         found.append(("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}"))
     elif frozen and frozen == facts.blocks and values("pooling") and not (facts.above or _trained_above(values)):
-        message = (
-            f"expected at most {frozen - 1} for {source}, got {frozen}: no weight above the layers of {facts.family}"
-        )
-        found.append(("freeze", f"{message} would be trained, nor a head"))
+        lacking = f"no weight above the layers of {facts.family} would be trained, nor a head"
+        found.append(("freeze", f"expected at most {frozen - 1} for {source}, got {frozen}: {lacking}"))
     if not facts.blocks and (steps := [v for v in values("layer_decay") if v != 1]):
         message = f"expected 1 for {source}, got {steps[0]:g}: the layers of {facts.family} share their weights"
         found.append(("layer_decay", message))
