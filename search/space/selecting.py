@@ -65,9 +65,13 @@ def _holdout(node: Node | None, data: Data | None, problems: Problems) -> float:
         problems.add(node.where, "metric.holdout", f"expected a share of the dev pairs in [0, 1), got {share!r}")
         return 0.0
     names = [set_name(dev_set) for dev_set in data.dev] if data else []
+    outside = evaluation_metrics(data.evaluations or ()) if data else []
     for name in names:
         if share and name + HELD in names:
             problems.add(node.where, "metric.holdout", f"the held-out part of {name} would be called as another set is")
+        elif share and (metric := name + HELD + DEV_SUFFIX) in outside:
+            message = f"{metric} of the held-out part is already measured by data.evaluations"
+            problems.add(node.where, "metric.holdout", message)
     return float(share)
 
 

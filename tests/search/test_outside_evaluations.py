@@ -83,3 +83,29 @@ def test_mistakes_about_evaluations(outside, data, message):
         assert any(message in line for line in errors(path))
     else:
         assert load_space(path).data.evaluations == {"lengths": None}
+
+
+@pytest.mark.parametrize(
+    ("metric", "more", "message"),
+    [
+        ("builtin", "", "6: data.evaluations: lengths: builtin_dev is already measured by data.dev"),
+        ("best_builtin", "",
+         "6: data.evaluations: lengths: best_builtin_dev is what is tracked of builtin_dev; rename it"),
+        ("best_spread", "",
+         "6: data.evaluations: lengths: best_spread_dev is what is tracked of spread_dev; rename it"),
+        ("builtin_held", ", holdout: 0.2",
+         "7: metric.holdout: builtin_held_dev of the held-out part is already measured by data.evaluations"),
+        ("builtin_held", "", ""),
+        ("loss", "", ""),
+    ],
+)  # fmt: skip
+def test_no_evaluation_takes_the_name_of_what_is_measured(outside, metric, more, message):
+    """It would select in its place, and be called a Spearman correlation."""
+    (outside / "lengths.py").write_text(EVALUATION.replace('"given"', f'"{metric}"'))
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]").replace("builtin_dev}", f"builtin_dev{more}}}")
+    path.write_text(text.replace("dev: [builtin]}", "dev: [builtin], evaluations: [lengths]}"))
+    if message:
+        assert errors(path) == [f"{path}:{message}"]
+    else:
+        assert load_space(path).data.evaluations == {"lengths": None}
