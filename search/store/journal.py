@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from search.store.ledger import Event, Ledger
 from trainables.contract.whole_files import whole_file
 
 SYNCED = ("space", "life", "start", "end", "reopen", "point", "close")  # what a power cut may not take
+GOOD_ENDS = ("finished", "out_of_budget")  # of a stage, with nothing lost
 
 
 class JournalError(UserError):
@@ -36,6 +37,8 @@ class Journal:
     clock: seconds since 1970, never before the last event.
     """
 
+    _lost = ""  # why an event could not be written
+
     def __init__(self, path: Path, ledger: Ledger) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_torn_line(path)
@@ -46,16 +49,21 @@ class Journal:
     def append(self, kind: str, time: int, **fields: Any) -> Event:
         """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations.
 
-        Raises: JournalWriteError when the disk is full.
+        Raises: JournalWriteError when the disk is full or what happened cannot be put into words, and for a good end
+            after that: whoever called may have told nobody.
         """
-        event: Event = {"e": kind, "t": time, **fields}
+        event: Event = writable({"e": kind, "t": time, **fields})
+        if self._lost and fields.get("status") in GOOD_ENDS:
+            raise JournalWriteError(self._lost)
         try:
             self._file.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
             self._file.flush()
             if kind in SYNCED:
                 os.fsync(self._file.fileno())
-        except OSError as error:
-            raise JournalWriteError(f"{self._file.name}: cannot be written: {error.strerror or error}") from error
+        except Exception as error:
+            what = getattr(error, "strerror", None) or error
+            self._lost = f"{self._file.name}: cannot be written: {what}"
+            raise JournalWriteError(self._lost) from error
         self.ledger.apply(event)
         return event
 
@@ -164,6 +172,17 @@ def cut_torn_line(path: Path) -> None:
             end = start
         if end < size:
             f.truncate(end)
+
+
+def writable(value: Any) -> Any:
+    """The same with lone surrogates escaped, of an emoji that was cut in two: no file, store or terminal takes them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {writable(key): writable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(writable, value))
+    return value
 
 
 def finite(value: float | None) -> float | None:

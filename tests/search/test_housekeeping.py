@@ -60,6 +60,14 @@ def test_a_log_is_bounded_and_says_what_it_left_out(tmp_path: Path) -> None:
     assert (lines[0], lines[-1]) == ("0", "4999")
 
 
+def test_half_an_emoji_costs_no_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        with kept_log(str(tmp_path)):
+            print("\ud83d lone")
+            print("größer")
+    assert (tmp_path / LOG).read_text(encoding="utf-8") == "\\ud83d lone\ngrößer\n" * 2
+
+
 def test_a_silent_trial_has_no_log(tmp_path: Path) -> None:
     with kept_log(str(tmp_path)):
         pass

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import World, make_space
 
-from search.store.journal import Journal, cut_torn_line, finite, read, read_with_ends
+from search.store.journal import Journal, JournalWriteError, cut_torn_line, finite, read, read_with_ends
 from search.store.ledger import Ledger
 
 
@@ -67,6 +67,32 @@ def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "kept"), [(0.5, 0.5), (float("nan"), None), (float("inf"), None), (None, None)])
 def test_only_finite_values_are_stored(value: float | None, kept: float | None) -> None:
     assert finite(value) == kept
+
+
+def test_half_an_emoji_is_written_escaped(tmp_path: Path) -> None:
+    """A tweet cut in the middle of one, in an error's message: its trial had no end."""
+    journal = Journal(tmp_path / "j", Ledger())
+    journal.append("life", 1, stage="search")
+    more = {"\ud83d": ["\ud83d"]}
+    event = journal.append("close", 2, status="failed", reason="no label for: größer \ud83d", more=more)
+    assert event["reason"] == journal.ledger.closed["reason"] == r"no label for: größer \ud83d"  # type: ignore[index]
+    assert event["more"] == {r"\ud83d": [r"\ud83d"]}
+    assert list(read(tmp_path / "j"))[-1] == event
+    journal.close()
+
+
+def test_nothing_is_finished_once_an_event_is_lost(tmp_path: Path) -> None:
+    """Tune goes on after an error of ours in what it calls."""
+    journal = Journal(tmp_path / "j", Ledger())
+    journal.append("life", 1, stage="search")
+    with pytest.raises(JournalWriteError, match=r"j: cannot be written: .* is not JSON serializable"):
+        journal.append("start", 2, id={"t0000"})
+    for status in ("finished", "out_of_budget"):
+        with pytest.raises(JournalWriteError, match=r"j: cannot be written: .* is not JSON serializable"):
+            journal.append("close", 3, status=status, reason="")
+    journal.append("close", 3, status="failed", reason="")
+    assert [e["e"] for e in read(tmp_path / "j")] == ["life", "close"]
+    journal.close()
 
 
 def test_what_a_power_cut_may_not_take_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

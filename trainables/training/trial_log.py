@@ -72,6 +72,6 @@ def kept_log(folder: str) -> Iterator[None]:
         if text := kept.text():
             with contextlib.suppress(Exception):  # a full disk: the trial's own end says so
                 filesystem, path = fsspec.core.url_to_fs(f"{folder}/{LOG}")
-                before = filesystem.cat_file(path).decode() if filesystem.exists(path) else ""
+                before = filesystem.cat_file(path).decode(errors="replace") if filesystem.exists(path) else ""
                 filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-                filesystem.pipe_file(path, (before + text)[-LAST * LINE :].encode())
+                filesystem.pipe_file(path, (before + text)[-LAST * LINE :].encode(errors="backslashreplace"))
