@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import random
 import shutil
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from from_outside import EVALUATION, EXAMPLES, errors, trained
 
 from search.space import load_space, smoke
+from trainables.contract.errors import PluginError
+from trainables.contract.evaluation import DevEvaluation
+from trainables.training.inputs import TrialInputs
 
 pytestmark = pytest.mark.costly
 
@@ -109,3 +118,65 @@ def test_no_evaluation_takes_the_name_of_what_is_measured(outside, metric, more,
         assert errors(path) == [f"{path}:{message}"]
     else:
         assert load_space(path).data.evaluations == {"lengths": None}
+
+
+def scored(evaluate: Callable[..., Any], vectors: object = ((1, 0), (0, 1))) -> dict[str, float]:
+    """What a trial gets of an evaluation of `topics`, where these are the vectors of all texts."""
+    tools: Any = SimpleNamespace(device=torch.device("cpu"), tokenise=lambda texts, prompt: np.array(texts))  # noqa: ARG005  # its interface
+    evaluation = DevEvaluation(name="mine", metrics=("topics",), evaluate=evaluate)
+    nothing: Any = None
+    inputs = TrialInputs(nothing, nothing, (), nothing, tools, "", evaluations=((evaluation, None),))
+    return inputs.outside_scores(lambda _: torch.tensor(vectors, dtype=torch.float32))
+
+
+def test_what_an_evaluation_draws_moves_no_training():
+    def draws(*_):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        return {"topics": 0.5}
+
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    torch.manual_seed(7)
+    np.random.seed(7)
+    random.seed(7)
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    expected = drawn()
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+    assert scored(draws) == {"topics_dev": 0.5}
+    assert drawn() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "evaluation mine: expected values of topics, got NoneType"),
+        (0.5, "evaluation mine: expected values of topics, got float"),
+        ({}, "evaluation mine: expected values of topics, got none"),
+        ({"topics": 0.5, 3: 1}, "evaluation mine: expected values of topics, got topics, 3"),
+        ({"topics": None}, "evaluation mine: topics: expected a finite number, got None"),
+        ({"topics": math.nan}, "evaluation mine: topics: expected a finite number, got nan"),
+        ({"topics": math.inf}, "evaluation mine: topics: expected a finite number, got inf"),
+    ],
+)
+def test_an_evaluation_that_gives_no_numbers_is_told_so(given, told):
+    """NaN was called a collapse of the vectors."""
+    with pytest.raises(PluginError) as caught:
+        scored(lambda *_: given)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("vectors", [((1, 1), (2, 2)), ((math.nan, 1), (0, 1)), ((0, 0), (0, 0))])
+def test_of_collapsed_vectors_nothing_can_be_measured(vectors):
+    """The training says so, which knows how far it was."""
+
+    def measures(embed, _):
+        embed(["a", "b"])
+        return {"topics": math.nan}
+
+    assert math.isnan(scored(measures, vectors)["topics_dev"])
+    assert scored(lambda embed, _: {"topics": torch.tensor(len(embed(["a", "b"])))}) == {"topics_dev": 2.0}

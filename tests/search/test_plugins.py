@@ -117,6 +117,9 @@ def test_the_job_of_a_cluster_carries_it(outside, tmp_path):
          "config: DclConfig.decoupled: expected knob(default, doc, ...)"),
         ("EVALUATION = len\n", "{plugin}:1: EVALUATION: expected a DevEvaluation, got builtin_function_or_method"),
         (EVALUATION.replace('("spread", "given")', '"spread"'), "EVALUATION: metrics: expected names of letters"),
+        (EVALUATION.replace('"lengths"', "None"), "EVALUATION: name: expected a word, got None"),
+        (EVALUATION.replace("evaluate=evaluate", "evaluate=None"),
+         "EVALUATION: evaluate: expected a function of (embed, folder), got NoneType"),
     ],
 )  # fmt: skip
 def test_a_broken_plugin_is_one_line_with_its_place(outside, text, message):

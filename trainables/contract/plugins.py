@@ -93,9 +93,15 @@ def declaration_of(method: Any, place: str) -> Declaration:
 
 
 def check_evaluation(evaluation: Any, place: str) -> None:
-    """Raises: PluginError when it is no `DevEvaluation` with metrics."""
+    """Raises: PluginError when it is no `DevEvaluation` with a name, metrics and a function."""
     if not isinstance(evaluation, DevEvaluation):
         raise PluginError(f"{place}: expected a DevEvaluation, got {_kind(evaluation)}")
+    if not isinstance(evaluation.name, str) or not evaluation.name.strip():
+        raise PluginError(f"{place}: name: expected a word, got {evaluation.name!r}")
+    if not callable(evaluation.evaluate):
+        raise PluginError(
+            f"{place}: evaluate: expected a function of (embed, folder), got {_kind(evaluation.evaluate)}"
+        )
     names = evaluation.metrics
     if isinstance(names, str) or not names or not all(isinstance(n, str) and n.isidentifier() for n in names):
         raise PluginError(f"{place}: metrics: expected names of letters, digits and '_', got {names!r}")

@@ -6,9 +6,12 @@ cache too, so a second process (or study) finds them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,9 +37,11 @@ from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
 from trainables.data.tokens import TokenColumn, Tokens
 from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
+from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM
 from trainables.evaluation.sts import PreparedSets, prepare_sets
 from trainables.methods.method import Examples, Method
 from trainables.methods.shared import PLAIN_ENCODER, plain_encoder
+from trainables.training.gradient_cache import random_state, set_random_state
 
 T = TypeVar("T")
 IDS_AT_ONCE = 2**22
@@ -125,23 +130,27 @@ class TrialInputs:
         return self.source.packing_note if isinstance(self.source, LoadedEncoder) else ""
 
     def outside_scores(self, embed: Embed) -> dict[str, float]:
-        """What the evaluations from outside measure, by metric name.
+        """What the evaluations from outside measure, by metric name; NaN only of vectors that are, or all the same.
 
-        Raises: PluginError if one gives other values than it says.
+        What they draw moves no generator of the training. Raises: PluginError if one gives other values than it says.
         """
+        broken = False  # whether any vectors were NaN or all the same
 
         def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
+            nonlocal broken
             column = self.tools.tokenise(list(texts), "query")
             vectors: NDArray[np.float32] = embed(column.take(np.arange(len(column)))).float().cpu().numpy()
+            broken = broken or collapsed(vectors)
             return vectors
 
         scores: dict[str, float] = {}
         for evaluation, folder in self.evaluations:
-            found = evaluation.evaluate(embed_texts, folder)
-            if set(found) != set(evaluation.metrics):
-                given, wanted = ", ".join(found), ", ".join(evaluation.metrics)
-                raise PluginError(f"evaluation {evaluation.name}: expected values of {wanted}, got {given or 'none'}")
-            scores |= {metric + DEV_SUFFIX: float(value) for metric, value in found.items()}
+            with own_draws(self.tools.device):
+                found = evaluation.evaluate(embed_texts, folder)
+            for metric, value in checked(evaluation, found).items():
+                if not (broken or math.isfinite(value)):
+                    raise PluginError(f"evaluation {evaluation.name}: {metric}: expected a finite number, got {value}")
+                scores[metric + DEV_SUFFIX] = value
         return scores
 
     def untrained(self, method: Method, config: RunConfig, seed: int, metric: str, value: Value) -> float:
@@ -165,6 +174,44 @@ class TrialInputs:
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
         what += [read_by(config, seed, untrained.reads)]
         return self.tools.cached("untrained", what, lambda: scored(untrained.network))
+
+
+@contextlib.contextmanager
+def own_draws(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn or seeded inside, the generators stand afterwards where they stood."""
+    torchs, numpys, pythons = random_state(device), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        set_random_state(torchs, device)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+
+
+def collapsed(vectors: NDArray[np.float32]) -> bool:
+    """Whether (n, D) vectors are no numbers, or several that all point the same way."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
+    return not np.isfinite(unit).all() or (len(unit) > 1 and float(np.ptp(unit, axis=0).max()) < NO_SPREAD)
+
+
+def checked(evaluation: DevEvaluation, found: object) -> dict[str, float]:
+    """What an evaluation gave, as numbers.
+
+    Raises: PluginError where it is no mapping of its metrics to numbers.
+    """
+    place, wanted = f"evaluation {evaluation.name}", ", ".join(evaluation.metrics)
+    if not isinstance(found, Mapping):
+        raise PluginError(f"{place}: expected values of {wanted}, got {type(found).__name__}")
+    if set(found) != set(evaluation.metrics):
+        given = ", ".join(map(str, found))
+        raise PluginError(f"{place}: expected values of {wanted}, got {given or 'none'}")
+    numbers: dict[str, float] = {}
+    for metric, value in found.items():
+        try:
+            numbers[metric] = float(value)
+        except (TypeError, ValueError):
+            raise PluginError(f"{place}: {metric}: expected a finite number, got {value!r}") from None
+    return numbers
 
 
 def distinct(columns: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
