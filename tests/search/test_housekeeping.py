@@ -60,6 +60,32 @@ def test_a_log_is_bounded_and_says_what_it_left_out(tmp_path: Path) -> None:
     assert (lines[0], lines[-1]) == ("0", "4999")
 
 
+def test_whatever_may_be_asked_of_a_stream_may_be_asked_in_a_trial(tmp_path: Path) -> None:
+    program = (
+        "import faulthandler, io, subprocess, sys\n"
+        "from trainables.training.trial_log import kept_log\n"
+        "with kept_log(sys.argv[1]):\n"
+        "    faulthandler.enable()\n"
+        "    sys.stdout.reconfigure(line_buffering=True)\n"
+        "    subprocess.run(['echo', 'of a child'], stdout=sys.stdout, check=True)\n"
+        "    for part in (b'gr\\xc3', b'\\xb6\\xc3\\x9fer\\n', memoryview(b'\\xff\\n')):\n"
+        "        sys.stdout.buffer.write(part)\n"
+        "    sys.stdout.buffer.flush()\n"
+        "    print(sys.stdout.encoding, sys.stdout.errors, sys.stdout.isatty(), sys.stdout.mode)\n"
+        "    assert not hasattr(sys.stdout, 'nothing')\n"
+        "    sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')\n"
+        "    print('of its own', flush=True)\n"
+        "    sys.stderr.close()\n"
+        "    print('after all', file=sys.stderr)\n"
+        "print('outside', file=sys.stderr)\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, encoding="utf-8")
+    kept = ["größer", "\\xff", "utf-8 backslashreplace False w", "of its own", "after all"]
+    assert (tmp_path / LOG).read_text(encoding="utf-8").splitlines() == kept
+    assert sorted(done.stderr.splitlines()) == sorted([*kept, "of a child", "outside"])
+
+
 def test_half_an_emoji_costs_no_log(tmp_path: Path) -> None:
     for _ in range(2):
         with kept_log(str(tmp_path)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import sys
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import fsspec
 
@@ -17,10 +19,11 @@ LINE = 2_000  # characters of one
 
 
 class _Kept(io.TextIOBase):
-    """A stream that passes everything on and keeps lines."""
+    """A stream that passes everything on and keeps lines. What else is asked of it, the one behind it answers."""
 
-    def __init__(self, onward: object) -> None:
+    def __init__(self, onward: Any) -> None:
         self._onward, self._rest = onward, ""
+        self.buffer = _Bytes(self)
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=LAST)
         self._dropped = 0
@@ -30,7 +33,7 @@ class _Kept(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with contextlib.suppress(Exception):
-            self._onward.write(text)  # type: ignore[attr-defined]
+            self._onward.write(text)
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._keep(line.rsplit("\r", 1)[-1])  # of a bar that redraws itself the last state
@@ -40,7 +43,27 @@ class _Kept(io.TextIOBase):
 
     def flush(self) -> None:
         with contextlib.suppress(Exception):
-            self._onward.flush()  # type: ignore[attr-defined]
+            self._onward.flush()
+
+    def fileno(self) -> int:
+        return int(self._onward.fileno())
+
+    def detach(self) -> Any:
+        return self.buffer
+
+    def isatty(self) -> bool:
+        return bool(self._onward.isatty())
+
+    @property
+    def encoding(self) -> Any:  # type: ignore[override]  # C's is read-only, too
+        return self._onward.encoding
+
+    @property
+    def errors(self) -> Any:  # type: ignore[override]  # as encoding
+        return self._onward.errors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._onward, name)
 
     def text(self) -> str:
         if self._rest:
@@ -56,6 +79,28 @@ class _Kept(io.TextIOBase):
             return
         self._dropped += len(self._last) == LAST
         self._last.append(line)
+
+
+class _Bytes(io.BufferedIOBase):
+    """The stream's `buffer`: what is written there as bytes is text of it."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        read = bytes(data)
+        self._kept.write(self._decode(read))
+        return len(read)
+
+    def flush(self) -> None:
+        self._kept.flush()
+
+    def fileno(self) -> int:
+        return self._kept.fileno()
 
 
 @contextlib.contextmanager
