@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,35 @@ def failed(tmp_path: Path, body: str, **changes: Any) -> tuple[str, str]:
 )  # fmt: skip
 def test_faults_are_outcomes_with_one_line(tmp_path: Path, body: str, stop: str, reason: str) -> None:
     assert failed(tmp_path, body) == (stop, reason.format(folder=tmp_path / "t"))
+
+
+@pytest.mark.parametrize(
+    ("raises", "reason"),
+    [
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit('at once')", "GeneratorExit: at once"),
+        ("import asyncio; asyncio.run(cancelled())", "CancelledError"),
+        ("raise SystemExit(2)", "RuntimeError: the script called sys.exit(2)"),
+    ],
+)
+def test_what_is_no_exception_is_a_fault_of_the_script_all_the_same(tmp_path: Path, raises: str, reason: str) -> None:
+    """Trials run in a thread, where no signal arrives; what it had reached was lost."""
+    script = f"""
+        async def cancelled():
+            import asyncio
+            asyncio.current_task().cancel()
+            await asyncio.sleep(1)
+
+        def train(config, report):
+            report(10, {{"x_dev": 0.5}})
+            {raises}
+    """
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(run, spec_of(str(tmp_path / "t"), script)).result()
+    assert (outcome.stop, outcome.reason, outcome.best, outcome.examples) == ("failed:error", reason, 0.5, 10)
+    assert 'File "train.py", line 9, in train' in outcome.traceback
+
+
+def test_a_signal_ends_whoever_trains_in_the_main_thread(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        failed(tmp_path, "raise KeyboardInterrupt")

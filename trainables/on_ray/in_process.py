@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import traceback
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import ray.train
 
+from trainables.contract.errors import first_line
 from trainables.contract.phases import heard
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
@@ -93,7 +95,9 @@ class InProcess:
                 run_config=ray.train.RunConfig(name="trial", storage_path=tempfile.gettempdir()),  # stays empty
             ).fit()
         except BaseException as fault:  # Ray Train itself failed; the trial's own faults are outcomes already
-            self._messages.put(outcome_message(Outcome("failed:error", None, 0, 0, 0.0, f"Ray Train: {fault}")))
+            reason = f"Ray Train: {type(fault).__name__}: {first_line(fault)}"
+            outcome = Outcome("failed:error", None, 0, 0, 0.0, reason, traceback.format_exc())
+            self._messages.put(outcome_message(outcome))
 
 
 def device(spec: TrialSpec) -> Any:

@@ -167,7 +167,7 @@ def _lives(mailbox: str) -> bool:
     return True
 
 
-def lost_peer(fault: Exception) -> bool:
+def lost_peer(fault: BaseException) -> bool:
     """Whether a worker failed only because another one is gone: what befell that one is what counts."""
     from torch.distributed import DistError
 
@@ -210,7 +210,7 @@ def serve(config: dict[str, Any]) -> None:
                     stack.enter_context(kept_log(spec.folder))
                     stack.enter_context(heard(tell))
                 outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
-        except Exception as fault:  # one worker's fault ends the group, since the others wait for this one
+        except BaseException as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):
                 kind, reason = classify(fault)
                 outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, traceback.format_exc())

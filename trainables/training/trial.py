@@ -6,6 +6,7 @@ What trains is the trial's body, named by the `Declaration` of its method.
 from __future__ import annotations
 
 import errno
+import threading
 import traceback
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
@@ -76,7 +77,9 @@ def run_trial(
         use_plugins(spec.plugins)
         body: Body = resolved(declared(spec.method).body)
         outcome = body(spec, remember, world, kept, pausing)
-    except Exception as fault:
+    except BaseException as fault:  # of code from outside also what is no Exception: a cancelled task, a panic of Rust
+        if not isinstance(fault, Exception) and threading.current_thread() is threading.main_thread():
+            raise  # whoever trains there is ended by a signal
         kind, reason = classify(fault)
         if world.size > 1 and not isinstance(fault, Broken):
             raise
@@ -109,4 +112,5 @@ def classify(fault: BaseException) -> tuple[str, str]:
         isinstance(fault, RuntimeError) and any(sign in text for sign in BROKEN_DEVICE)
     ):
         return "device", line
-    return "error", f"{type(fault).__name__}: {line}"
+    name = type(fault).__name__
+    return "error", name if line == name else f"{name}: {line}"
