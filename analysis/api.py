@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.errors import AnalysisError, unknown
+from analysis.errors import AnalysisError, InputError, unknown
 from analysis.reading.store import find_study, open_store
 from analysis.tables.ranking import rank_points, rank_trials
 from analysis.tables.study import Study, read_study
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def read(
     study: str | None = None,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: str | os.PathLike[str] = DEFAULT_STORAGE,
     tracking_uri: str | None = None,
     metric: str | None = None,
 ) -> StudyResults:
@@ -40,7 +41,7 @@ def read(
         metric: what trials are valued by: a dev metric or `mean(a_dev,b_dev)`; None = the one that selected.
     Raises: InputError for a study, metric or store that is not there; AnalysisError for a study without trials.
     """
-    store = open_store(schema.tracking_uri(tracking_uri, storage))
+    store = open_store(schema.tracking_uri(tracking_uri, os.fspath(storage)))
     return StudyResults(read_study(store, find_study(store, study), metric))
 
 
@@ -104,10 +105,13 @@ class StudyResults:
     def forecast(self, top: int = 3, seeds: int = 5) -> ConfirmForecast:
         """What confirming the `top` best points and the baseline on `seeds` fresh seeds could show, before it is paid.
 
-        Raises: AnalysisError if no trial of the search has been completed.
+        Raises: AnalysisError if no trial of the search has been completed, InputError for a number below 1.
         """
         from analysis.statistics.confirm_forecast import confirm_forecast
 
+        for name, number in (("top", top), ("seeds", seeds)):
+            if number < 1:
+                raise InputError(f"forecast: {name}: expected at least 1, got {number}")
         return confirm_forecast(self.study, top, seeds)
 
     @cached_property

@@ -128,7 +128,8 @@ def confirm(
         top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
             seeds each, hopeless points on fewer.
 
-    Raises: UserError when there is no such study, none of its points is complete, or another driver runs it.
+    Raises: UserError when there is no such study, none of its points is complete, another driver runs it, or a number
+        is below 1.
     """
     with _phases(quiet) as phases:
         phases.begin("loading the search")

@@ -132,9 +132,12 @@ def confirm_study(
     """Run the best points and the baseline on fresh seeds, `trials` at most in all, where they decide most; with `top`
     or `seeds` the `top` best points (3) on `seeds` each (5), hopeless ones on fewer.
 
-    Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged, or
-        another driver runs it.
+    Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged,
+        another driver runs it, or a number is below 1.
     """
+    for name, number in (("trials", trials), ("top", top), ("seeds", seeds)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise UserError(f"confirm: {name}: expected a whole number of at least 1, got {number!r}")
     folder = find_study(absolute(storage), study)
     folder.pull()
     space = _unedited(folder, fold(folder.journal, Ledger()))

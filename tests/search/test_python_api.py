@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -62,6 +63,15 @@ def test_ready_spaces_are_found_by_name_from_any_folder(monkeypatch: pytest.Monk
     for wrong in ("edacs", "spaces/edacs.yaml"):
         with pytest.raises(search.SpaceError, match=f"{wrong}: no such file; did you mean 'edacse'?"):
             search.load_space(wrong)
+
+
+@pytest.mark.parametrize("number", [{"trials": 0}, {"top": 0}, {"seeds": -1}, {"trials": 2.5}])
+def test_nothing_is_confirmed_on_fewer_than_one(tmp_path: Path, number: dict[str, Any]) -> None:
+    (name, value), *_ = number.items()
+    with pytest.raises(
+        search.UserError, match=f"^confirm: {name}: expected a whole number of at least 1, got {value}$"
+    ):
+        search.confirm("any", tmp_path, quiet=True, **number)
 
 
 @pytest.mark.costly
