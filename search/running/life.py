@@ -175,7 +175,7 @@ class Life:
             exit_code=self._exit_code(ledger),
             reason=reasons[-1] if reasons else "",
             ledger=ledger,
-            kept=retention.kept(),
+            kept=retention.saved(),
             frequent_reasons=self.drivers[-1].frequent_reasons() if self.drivers else (),
             tracking_uri=tracker.uri,
             trouble=mirror.trouble or ("" if tracked else replayer.trouble),

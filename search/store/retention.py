@@ -53,6 +53,15 @@ class CheckpointRetention:
             best += [s for s in ended if s.trial.baseline]
         return list(dict.fromkeys(s.trial.id for s in best))
 
+    def saved(self) -> list[str]:
+        """Those of `kept` whose weights are on disk: a script need not write any."""
+        try:
+            return [
+                t for t in self.kept() if any(self._folder.size(f"{self._folder.trial(t)}/{c}") for c in CHECKPOINT)
+            ]
+        except Exception:  # a store in trouble says of none that it is not there
+            return self.kept()
+
     def apply(self, final: bool = False) -> str:
         """Delete what may go. Args: final: no trial process is alive, so what is missing now will not come.
 

@@ -257,7 +257,9 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     assert len(list(root.glob("*/best/similarities.npz"))) == 5
     assert not list(root.glob("*/last"))
     ranked = sorted((s for s in ledger.trials.values() if not s.failed), key=lambda s: -(s.best or 0))
-    assert retention.kept() == [s.trial.id for s in ranked[:2]]
+    assert retention.kept() == retention.saved() == [s.trial.id for s in ranked[:2]]
+    (root / retention.kept()[0] / "best" / "weights.safetensors").unlink()  # of a script that saves no model
+    assert retention.saved() == retention.kept()[1:]
 
 
 def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
