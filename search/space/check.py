@@ -10,6 +10,7 @@ from search.space.encoder_fit import encoder_notes
 from search.space.load import load_space
 from search.space.params import Param
 from search.space.problems import SpaceError
+from search.space.prompt_fit import prompt_notes
 from search.space.space import Space, paper_notes
 from trainables.contract.errors import DataError
 
@@ -54,7 +55,8 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     for path in [os.fspath(path) for path in paths]:
         try:
             space = load_space(path, overrides, find_data=True)
-            checked.append(Checked(path, space, notes=(*encoder_notes(space), *data_notes(space))))
+            notes = (*encoder_notes(space), *prompt_notes(space), *data_notes(space))
+            checked.append(Checked(path, space, notes=notes))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:

@@ -18,6 +18,7 @@ from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
 from search.space.params import KINDS, Param, read_param, stored
 from search.space.problems import Problems, SpaceError, Where
+from search.space.prompt_fit import check_prompt_fit
 from search.space.ready import find_space
 from search.space.scale import scaled_down
 from search.space.scripted import (
@@ -84,6 +85,7 @@ def load_space(
     space = _checked(root, source, problems)
     if find_data:
         check_encoder_fit(space, root, problems)
+        check_prompt_fit(space, root, problems)
         problems.raise_if_any()
     return space
 

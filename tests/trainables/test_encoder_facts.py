@@ -28,6 +28,7 @@ from trainables.encoders.probe import probe
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.tokenizing import Template
 from trainables.methods.simcse.config import SimcseConfig
+from trainables.training.trial import run_trial
 
 SENTENCES = [np.arange(5, 5 + n, dtype=np.int32) for n in (3, 7, 5, 4)]
 
@@ -294,3 +295,30 @@ def test_prompts_stand_before_the_texts_of_their_kind(tmp_path: Path) -> None:
         "negative": [word("old"), word("mat")],
     }
     assert {tuple(s.tolist()) for s in inputs.sets.sentences} == {(word("red"), word(w)) for w in ("cat", "dog", "mat")}
+
+
+@pytest.mark.parametrize(("max_length", "said"), [(6, "refused"), (7, "noted"), (20, "")])
+def test_a_prompt_leaves_room_for_the_text(tmp_path: Path, max_length: int, said: str) -> None:
+    """Four words and two special tokens: with max_length 6 a trial would see its prompt alone."""
+    space = tmp_path / "prompted.yaml"
+    space.write_text(
+        f"method: simcse\nencoder: {folder_of('bert')}\ndata:\n  train: builtin\n  dev: [builtin]\n  prompts:\n"
+        '    query: "red old red old "\nmetric: {name: builtin_dev}\n'
+        f"params: {{max_length: {max_length}, temperature: {{choice: [0.05, 0.1]}}}}\nsearch: {{trials: 2}}\n"
+    )
+    (checked,) = check_spaces([space])
+    message = "its 4 tokens and 2 special ones leave no room for the text: expected max_length above 6, got 6"
+    assert list(checked.problems) == [f"{space}:7: data.prompts.query: {message}"] * (said == "refused")
+    noted = "data.prompts.query: 4 tokens of max_length 7, 1 left for the text"
+    assert (noted in checked.notes) is (said == "noted")
+
+
+def test_a_trial_without_room_for_its_texts_is_refused(tmp_path: Path) -> None:
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en", "prompts": {"query": "the man and the dog "}}
+    params = {"max_length": 7, "max_examples": 8, "batch_size": 4}
+    spec = TrialSpec(
+        method="simcse", encoder="builtin:tiny", data=data, metric="builtin_dev", params=params, folder=str(tmp_path)
+    )
+    outcome = run_trial(spec, lambda _: "go")
+    assert outcome.stop == "failed:data"
+    assert outcome.reason.startswith("data.prompts.query: its 6 tokens and 2 special ones leave no room for the text")

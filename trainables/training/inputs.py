@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.config import EncoderConfig, RunConfig
-from trainables.contract.errors import PluginError
+from trainables.contract.errors import DataError, PluginError
 from trainables.contract.evaluation import DevEvaluation
 from trainables.contract.metric_names import DEV_SUFFIX
 from trainables.contract.phases import phase
@@ -31,6 +32,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.data.holdout import held_out
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
+from trainables.data.prompts import PromptSizes, measured
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
 from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
@@ -42,6 +44,8 @@ from trainables.evaluation.sts import PreparedSets, prepare_sets
 from trainables.methods.method import Examples, Method
 from trainables.methods.shared import PLAIN_ENCODER, plain_encoder
 from trainables.training.gradient_cache import random_state, set_random_state
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 IDS_AT_ONCE = 2**22
@@ -116,6 +120,19 @@ class TrialInputs:
     @property
     def _dev_revisions(self) -> list[tuple[str, str]]:
         return [(p.name, p.revision) for p in self.dev] + [(r.name, r.revision) for r in self.retrieval]
+
+    def check_prompts(self, config: RunConfig) -> None:
+        """That training sees something of every text behind its prompt. Raises: DataError."""
+        if not isinstance(self.source, LoadedEncoder) or not isinstance(config, EncoderConfig):
+            return
+        prompts = measured(self.tools.prompts)
+        counted = map(len, self.tools.tokens.encode(list(prompts.values())) if prompts else ())
+        special = len(self.source.prefix) + len(self.source.suffix)
+        sizes = PromptSizes(dict(zip(prompts, counted, strict=True)), special)
+        if wrong := sizes.problems(config.max_length):
+            raise DataError("; ".join(f"{key}: {message}" for key, message in wrong))
+        for note in sizes.notes(config.max_length):
+            log.warning(note)
 
     def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
         """What `method.prepare` makes of the training data."""

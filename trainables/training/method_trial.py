@@ -35,6 +35,7 @@ def train_by_method(
     config = build(method.config, spec.params)
     key = inputs_key(spec)
     inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
+    inputs.check_prompts(config)
     phase("preparing the examples")
     prepared = kept.get(
         "examples",
