@@ -20,7 +20,7 @@ from trainables.contract.errors import DataError
 from trainables.contract.spec import Evaluation, TrialSpec
 from trainables.data import builtin
 from trainables.data.checks import check_data
-from trainables.data.sets import load_corpus
+from trainables.data.sets import load_corpus, load_pairs
 from trainables.training.trial import run_trial
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,33 @@ def test_a_folder_is_one_corpus(folder: Path) -> None:
     assert load_corpus(str(folder), "en", "triplets", COLUMNS).revision != corpus.revision
     with pytest.raises(DataError, match=r"train-0.*expected a column anchor or sent0"):
         load_corpus(str(folder), "en", "triplets")
+
+
+def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Of triplets and dev pairs; a null, a missing key and a blank are no text. A key of later rows counts as well."""
+    triplets = [
+        {"anchor": "a", "positive": "p", "negative_1": "n", "other": 1},
+        {"anchor": "b", "positive": "q", "negative_1": "o", "negative_2": "m"},
+        {"anchor": "c", "positive": None, "negative_1": "o", "negative_2": "m"},
+        {"anchor": "d", "positive": "r", "negative_1": " ", "negative_2": "m"},
+        {"anchor": "e", "positive": "s", "negative_1": "l", "negative_2": "k"},
+    ]
+    pairs = [("a", "b", 1), ("", "b", 2), ("c", None, 3), ("e", "f", None), ("g", "h", 4)]
+    write(tmp_path / "x.jsonl", triplets)
+    write(tmp_path / "y.jsonl", [dict(zip(("sentence1", "sentence2", "score"), row, strict=True)) for row in pairs])
+    assert load_corpus(str(tmp_path / "x.jsonl"), "en", "triplets").columns == {
+        "anchor": ["b", "e"], "positive": ["q", "s"], "negative": ["o", "l"], "negative_2": ["m", "k"],
+    }  # fmt: skip
+    assert load_pairs(str(tmp_path / "y.jsonl"), "dev", "en").first == ["a", "g"]
+    data = {"train": str(tmp_path / "x.jsonl"), "dev": [str(tmp_path / "y.jsonl")], "language": "en"}
+    assert check_data({"method": "simcse_sup", "data": data}) == [
+        f"{tmp_path / 'x.jsonl'}:1: a text of the triplet is missing; 3 of 5 rows are left out for that",
+        f"{tmp_path / 'y.jsonl'}:4: no score; 1 of 5 pairs are left out for that; "
+        f"{tmp_path / 'y.jsonl'}:2: an empty sentence; 2 of 5 pairs are left out for that",
+    ]
+    write(tmp_path / "x.jsonl", triplets[2:4])
+    with pytest.raises(DataError, match="at least two to tell apart, got none .*2 of 2 rows are left out"):
+        load_corpus(str(tmp_path / "x.jsonl"), "en", "triplets")
 
 
 def test_several_hard_negatives(tmp_path: Path) -> None:

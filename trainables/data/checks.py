@@ -14,7 +14,7 @@ from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, fin
 from trainables.data.files import matching
 from trainables.data.hub import is_hub
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
-from trainables.data.sets import corpus_columns, edacse_sources, find_source, load_pairs
+from trainables.data.sets import corpus_columns, edacse_note, edacse_sources, find_source, load_pairs
 
 HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
 _seen: dict[tuple[str, int, int, str], str] = {}
@@ -96,15 +96,15 @@ def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, st
     else:
         parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
         sources = {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
+    notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
-            _once(source, partial(_look, part, source, needs, columns), needs, columns)
-    return ""
+            notes.append(_once(source, partial(_look, part, source, needs, columns), needs, columns))
+    return "; ".join(filter(None, notes))
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
-    corpus_columns(name, source, needs, columns, HEAD)
-    return ""
+    return corpus_columns(name, source, needs, columns, HEAD)[1]
 
 
 def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:

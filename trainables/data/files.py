@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from trainables.contract.errors import DataError, first_line
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
+LONG_FIELD = 1 << 17  # characters of a CSV field; above, its quotation marks are looked at more closely
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
 Pick = Callable[[Sequence[str]], Mapping[str, str]]  # column names of a file -> role: column name
@@ -123,19 +125,30 @@ def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
 
 def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[str]]]:
     """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
-    reader = csv.reader(io.StringIO(text, newline=""))
+    rows = _parsed(path, text)
+    if any(len(field) > LONG_FIELD for _, row in rows for field in row):
+        # a text as long as a book, or all that follows a quotation mark without its partner: then the end is missing
+        text, head = (_text(path), None) if _cut(text, head) else (text, head)
+        rows = _parsed(path, text, strict=True)
+    return rows[:-1] if _cut(text, head) else rows
+
+
+def _parsed(path: Path, text: str, strict: bool = False) -> list[tuple[int, list[str]]]:
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=strict)
     rows: list[tuple[int, list[str]]] = []
     try:
         rows.extend((reader.line_num, row) for row in reader)
     except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: {error}; is a quotation mark missing?") from error
-    return rows[:-1] if _cut(text, head) else rows
+        line = rows[-1][0] + 1 if rows else 1
+        raise DataError(f"{path}:{line}: {error}; is a quotation mark missing?") from error
+    return rows
 
 
 def _read_jsonl(path: Path, pick: Pick, head: int | None) -> Table:
     lines = [(i, line) for i, line in enumerate(read_lines(path, head), start=1) if line.strip()]
     objects = [_json_object(path, i, line) for i, line in lines]
-    roles = pick(list(objects[0]) if objects else [])
+    roles = pick(list(dict.fromkeys(itertools.chain.from_iterable(objects))))  # a row may lack what others have
     numbers = [i for i, _ in lines]
     columns = {role: _cells(path, c, numbers, [o.get(c) for o in objects]) for role, c in roles.items()}
     return Table(columns, numbers)

@@ -7,11 +7,10 @@ Named sets: stsb, sickr, sts12..sts16 (English pairs); stsb, atec, bq, lcqmc, pa
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -96,7 +95,8 @@ def load_corpus(
         language: "en" or "zh".
         needs: "sentences", or "triplets" (anchor, positive, hard negative).
         columns: role -> column name where a table's header does not use the default names.
-    Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank).
+    Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
+        triplets without those that lack a text.
     Raises: DataError; see `catalogue.find_named`.
     """
     if needs not in ("sentences", "triplets"):
@@ -114,7 +114,10 @@ def load_corpus(
     if name_or_path == EDACSE:
         return _edacse(language, needs)
     source = find_source(name_or_path, language, "train")
-    return Corpus(name_or_path, language, corpus_columns(name_or_path, source, needs, columns), source.revision)
+    texts, note = corpus_columns(name_or_path, source, needs, columns)
+    if note:
+        log.warning(note)
+    return Corpus(name_or_path, language, texts, source.revision)
 
 
 def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[str, str] | None = None) -> Pairs:
@@ -123,7 +126,7 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     Args:
         split: "dev" or "test" (or "train"); in a path, `{split}` stands for it.
         columns: role (first, second, score, subset) -> column name, where the header differs.
-    Returns: the pairs with a gold score; PAWS-X without its untranslated rows.
+    Returns: the pairs with a gold score and two sentences; PAWS-X without its untranslated rows.
     Raises: DataError, also when fewer than two pairs or only equal scores are left (no correlation is defined).
     """
     if split not in get_args(Split):
@@ -142,11 +145,13 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
         raise DataError(f"{path}: expected a table with sentence1, sentence2 and score, got a text file")
     read = read_table(path, lambda header: _pick(path, header, (*_PAIR, "score"), columns, optional=("subset",)))
     table, lines = read.columns, read.lines
-    keep = [i for i, score in enumerate(table["score"]) if score.strip().lower() not in ("", "nan")]
-    note = ""
-    if len(keep) < len(lines):
-        first = next(lines[i] for i, (kept, _) in enumerate(itertools.zip_longest(keep, lines)) if kept != i)
-        note = f"{path}:{first}: no score; {len(lines) - len(keep)} of {len(lines)} pairs are left out for that"
+    unscored = [i for i, score in enumerate(table["score"]) if score.strip().lower() in ("", "nan")]
+    half = _without_text([table[role] for role in _PAIR])
+    notes = (
+        _left_out(path, lines, rows, why, "pairs") for rows, why in ((unscored, "no score"), (half, "an empty sentence"))
+    )
+    note = "; ".join(filter(None, notes))
+    keep = _without(len(lines), {*unscored, *half})
     if name_or_path == "pawsx":
         keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]
     gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
@@ -169,9 +174,12 @@ def find_source(name: str, language: str, split: str, download: bool = True) -> 
 
 def corpus_columns(
     name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None, head: int | None = None
-) -> dict[str, Sequence[str]]:
-    """The texts of a corpus; head: as `files.read_table` takes it, for a look at its beginning."""
-    path = source.path
+) -> tuple[dict[str, Sequence[str]], str]:
+    """The texts of a corpus, and which rows were left out of it, "" if none.
+
+    Args: head: as `files.read_table` takes it, for a look at its beginning.
+    """
+    path, note = source.path, ""
     if kind_of(path) == ".txt":
         if needs == "triplets":
             raise DataError(_no_triplets(path))
@@ -180,17 +188,39 @@ def corpus_columns(
         else:
             texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
-        table = read_table(path, lambda header: _roles(path, header, needs, columns), head).columns
-        if needs == "triplets" or "sentence" in table:
-            texts = {_role(role): [t or " " for t in column] for role, column in table.items()}
+        read = read_table(path, lambda header: _roles(path, header, needs, columns), head)
+        table = read.columns
+        if needs == "triplets":
+            short = _without_text(list(table.values()))
+            note = _left_out(path, read.lines, short, "a text of the triplet is missing", "rows")
+            keep = _without(len(read.lines), set(short)) if short else None
+            texts = {_role(r): column if keep is None else [column[i] for i in keep] for r, column in table.items()}
+        elif "sentence" in table:
+            texts = {"sentence": [t or " " for t in table["sentence"]]}
         else:
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
             texts = {"sentence": _distinct(zip(*table.values(), strict=True))}
     if len(next(iter(texts.values()))) < 2:
-        got = "one" if next(iter(texts.values())) else "none: the file is empty"
-        raise DataError(f"{path}: expected training texts, at least two to tell apart, got {got}")
-    return texts
+        got = "one" if next(iter(texts.values())) else "none" if note else "none: the file is empty"
+        message = f"{path}: expected training texts, at least two to tell apart, got {got}"
+        raise DataError(f"{message} ({note})" if note else message)
+    return texts, note
+
+
+def _without_text(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Rows in which one of the columns has no text."""
+    return sorted({i for column in columns for i, text in enumerate(column) if not text or text.isspace()})
+
+
+def _without(n: int, rows: Collection[int]) -> list[int]:
+    return [i for i in range(n) if i not in rows]
+
+
+def _left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, what: str) -> str:
+    if not rows:
+        return ""
+    return f"{path}:{lines[rows[0]]}: {why}; {len(rows)} of {len(lines)} {what} are left out for that"
 
 
 def stored_lines(source: Source) -> LineTexts:
@@ -282,13 +312,18 @@ def edacse_sources(language: str, needs: str, download: bool = True) -> dict[str
     return local or {part: find_named(part, language, "train", download=download) for part in EDACSE_PARTS}
 
 
+def edacse_note(sources: Collection[str]) -> str:
+    """Which parts the local folder lacks, "" if none or all of them: then they are the hub's."""
+    missing = ", ".join(part for part in EDACSE_PARTS if part not in sources)
+    return f"data set {EDACSE}: the local folder has no train part of {missing}" if missing and sources else ""
+
+
 def _edacse(language: str, needs: str) -> Corpus:
     """EdaCSE's corpus: both sentences of the train pairs of five sets, mixed, exact duplicates removed (3.2)."""
     sources = edacse_sources(language, needs)
-    missing = [part for part in EDACSE_PARTS if part not in sources]
-    if missing:
-        log.warning("data set %s: the local folder has no train part of %s", EDACSE, ", ".join(missing))
-    texts = _distinct(corpus_columns(part, source, needs)["sentence"] for part, source in sources.items())
+    if note := edacse_note(sources):
+        log.warning(note)
+    texts = _distinct(corpus_columns(part, source, needs)[0]["sentence"] for part, source in sources.items())
     revision = "+".join(f"{part}:{source.revision}" for part, source in sources.items())
     return Corpus(EDACSE, language, {"sentence": texts}, revision)
 
