@@ -11,6 +11,7 @@ from search.space.load import load_space
 from search.space.params import Param
 from search.space.problems import SpaceError
 from search.space.prompt_fit import prompt_notes
+from search.space.sample_fit import sample_notes
 from search.space.space import Space, paper_notes
 from trainables.contract.errors import DataError
 
@@ -55,7 +56,7 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     for path in [os.fspath(path) for path in paths]:
         try:
             space = load_space(path, overrides, find_data=True)
-            notes = (*encoder_notes(space), *prompt_notes(space), *data_notes(space))
+            notes = (*encoder_notes(space), *prompt_notes(space), *sample_notes(space), *data_notes(space))
             checked.append(Checked(path, space, notes=notes))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))

@@ -20,6 +20,7 @@ from search.space.params import KINDS, Param, read_param, stored
 from search.space.problems import Problems, SpaceError, Where
 from search.space.prompt_fit import check_prompt_fit
 from search.space.ready import find_space
+from search.space.sample_fit import check_sample_fit
 from search.space.scale import scaled_down
 from search.space.scripted import (
     check_own_preset,
@@ -86,6 +87,7 @@ def load_space(
     if find_data:
         check_encoder_fit(space, root, problems)
         check_prompt_fit(space, root, problems)
+        check_sample_fit(space, root, problems)
         problems.raise_if_any()
     return space
 

@@ -126,3 +126,40 @@ def test_what_is_not_there_is_said_at_its_line_of_the_space(root: Path) -> None:
     for key, said in (("data.train", "does not exist"), ("encoder", "no such folder")):
         number = next(i for i, line in enumerate(text, 1) if line.strip().startswith(f"{key.split('.')[-1]}:"))
         assert any(line.startswith(f"{file}:{number}: {key}: ") and said in line for line in lines), lines
+
+
+def sampled(root: Path, values: object, **more: object) -> tuple[int, str]:
+    """What is said of a space on 5 sentences that searches (or sets) `sample_size`."""
+    (root / "train.txt").write_text("One.\nTwo.\nThree.\nFour.\nFive.\n")
+    params = {"learning_rate": {"float": [1e-6, 1e-3]}} | ({} if values is None else {"sample_size": values})
+    code, lines = call("check", str(space(root, params=params, **more)))
+    return code, lines[0] if code else lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "same"),
+    [({"choice": [3, 5, 8, 10]}, "5, 8, 10"), ({"choice": [None, 6]}, "null, 6"), ({"int": [2, 9]}, "5 to 9")],
+)
+def test_samples_that_are_all_of_the_corpus_are_one_point(values: object, same: str, root: Path) -> None:
+    code, line = sampled(root, values)
+    said = f"params.sample_size: expected at most 5, the corpus has 5 examples: {same} are the same run"
+    assert (code, line.partition(": ")[2]) == (2, said)
+
+
+def test_one_sample_may_be_more_than_the_corpus(root: Path) -> None:
+    """A default such as EdaCSE's 10,000 is as many as there are, and that is said; so may be the last of a grid."""
+    assert sampled(root, {"choice": [2, 3, 10]})[0] == 0
+    noted = "  note: sample_size: 10000 of 5 examples that the corpus has: all of them are trained on"
+    assert sampled(root, None, method="edacse") == (0, noted)
+    assert sampled(root, 10_000) == (0, noted)
+
+
+def test_listed_points_differ_in_more_than_their_samples(root: Path) -> None:
+    rows = [{"sample_size": 6, "dropout": 0.1}, {"sample_size": 9, "dropout": 0.2}]
+    more = {"search": {"sampler": "grid"}, "points": rows}
+    (root / "train.txt").write_text("One.\nTwo.\nThree.\n")
+    assert call("check", str(space(root, params={}, **more)))[0] == 0
+    code, lines = call(
+        "check", str(space(root, params={}, **more | {"points": [*rows, {**rows[0], "sample_size": 7}]}))
+    )
+    assert (code, "points.sample_size: expected at most 3, " in lines[0]) == (2, True)

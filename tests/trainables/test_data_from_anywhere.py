@@ -87,7 +87,7 @@ def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
         f"{tmp_path / 'y.jsonl'}:2: an empty sentence; 2 of 5 pairs are left out for that",
     ]
     write(tmp_path / "x.jsonl", triplets[2:4])
-    with pytest.raises(DataError, match="at least two to tell apart, got none .*2 of 2 rows are left out"):
+    with pytest.raises(DataError, match=r"at least two to tell apart, got none .*2 of 2 rows are left out"):
         load_corpus(str(tmp_path / "x.jsonl"), "en", "triplets")
 
 

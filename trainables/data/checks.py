@@ -11,13 +11,23 @@ from trainables.contract.errors import DataError
 from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
 from trainables.contract.registry import declared, evaluation_named
 from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
-from trainables.data.files import matching
+from trainables.data.files import matching, text_size
 from trainables.data.hub import is_hub
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
-from trainables.data.sets import corpus_columns, edacse_note, edacse_sources, find_source, load_pairs
+from trainables.data.sets import (
+    BUILTIN_SENTENCES,
+    BUILTIN_TRIPLETS,
+    corpus_columns,
+    edacse_note,
+    edacse_sources,
+    find_source,
+    load_corpus,
+    load_pairs,
+)
 
 HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
 _seen: dict[tuple[str, int, int, str], str] = {}
+_sizes: dict[tuple[object, ...], int] = {}
 
 
 def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
@@ -69,6 +79,33 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     return notes
 
 
+def corpus_size(spec: Mapping[str, Any], most: int | None = None) -> int | None:
+    """Training examples of a run whose data are on this machine; None where they are not, or cannot be read.
+
+    Args:
+        spec: as `check_data` takes it.
+        most: bytes of text up to which a corpus is counted; a larger one gives None.
+    """
+    data, needs = spec["data"], declared(spec["method"]).columns
+    train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
+    if train == BUILTIN:
+        return BUILTIN_SENTENCES if needs == "sentences" else BUILTIN_TRIPLETS
+    parts = train.split("+") if not Path(train).is_file() else [train]
+    try:
+        sources = [s for part in parts for s in _sources(part.strip(), language, needs, at_hand=True).values()]
+        if not sources or not all(matching(source.path) for source in sources):
+            return None
+        if most is not None and sum(text_size(source.path) for source in sources) > most:
+            return None
+        stats = [path.stat() for source in sources for path in matching(source.path)]
+        key = (train, language, needs, repr(columns), *((s.st_mtime_ns, s.st_size) for s in stats))
+        if key not in _sizes:
+            _sizes[key] = len(load_corpus(train, language, needs, columns))
+        return _sizes[key]
+    except DataError:
+        return None  # said where the data are checked
+
+
 def _named(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(split, name) of all that a script's space names."""
     return [("train", data["train"])] * bool(data["train"]) + [("dev", name) for name in data["dev"]]
@@ -91,16 +128,20 @@ def _tell(check: Callable[[], str], wrong: list[str], notes: list[str]) -> None:
 
 
 def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
-    if name == EDACSE and not at_hand:
-        sources = edacse_sources(language, needs, download=False)
-    else:
-        parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
-        sources = {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
+    sources = _sources(name, language, needs, at_hand)
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
             notes.append(_once(source, partial(_look, part, source, needs, columns), needs, columns))
     return "; ".join(filter(None, notes))
+
+
+def _sources(name: str, language: str, needs: str, at_hand: bool) -> dict[str, Source]:
+    """The files of a corpus that are looked at, by the names of its parts."""
+    if name == EDACSE and not at_hand:
+        return edacse_sources(language, needs, download=False)
+    parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
+    return {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:

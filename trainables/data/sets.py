@@ -114,10 +114,10 @@ def load_corpus(
     if name_or_path == EDACSE:
         return _edacse(language, needs)
     source = find_source(name_or_path, language, "train")
-    texts, note = corpus_columns(name_or_path, source, needs, columns)
+    found, note = corpus_columns(name_or_path, source, needs, columns)
     if note:
         log.warning(note)
-    return Corpus(name_or_path, language, texts, source.revision)
+    return Corpus(name_or_path, language, found, source.revision)
 
 
 def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[str, str] | None = None) -> Pairs:
@@ -147,10 +147,8 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     table, lines = read.columns, read.lines
     unscored = [i for i, score in enumerate(table["score"]) if score.strip().lower() in ("", "nan")]
     half = _without_text([table[role] for role in _PAIR])
-    notes = (
-        _left_out(path, lines, rows, why, "pairs") for rows, why in ((unscored, "no score"), (half, "an empty sentence"))
-    )
-    note = "; ".join(filter(None, notes))
+    whys = ((unscored, "no score"), (half, "an empty sentence"))
+    note = "; ".join(filter(None, (_left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
     keep = _without(len(lines), {*unscored, *half})
     if name_or_path == "pawsx":
         keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]

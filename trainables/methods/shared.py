@@ -44,7 +44,10 @@ def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTo
 
 
 def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
-    """The example numbers of a run: a random sample of `sample_size` of n, in file order, or all."""
+    """The example numbers of a run: a random sample of `sample_size` of n, in file order, or all if there are fewer.
+
+    That several values of a search are all of them is said by the check of its space.
+    """
     if config.sample_size is None or config.sample_size >= n:
         return np.arange(n)
     return np.sort(np.random.default_rng([seed, SAMPLE]).choice(n, config.sample_size, replace=False))
