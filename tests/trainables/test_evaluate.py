@@ -100,6 +100,14 @@ def test_binary_sets_have_no_alignment(sets):
     assert "alignment" not in ev.evaluate(Encoder(), ev.prepare_sets(sets[:1], tokenise)).metrics
 
 
+def test_alignment_is_of_the_scale_that_its_threshold_is_of(sets):
+    """On 0 to 100 nearly every pair lies above 4; then the next set on STS-B's scale is taken, if there is one."""
+    percent = Pairs("mine", ["ab", "x", "abc"], ["ba", "y", "zz"], np.array([100, 7, 30.0]), None, "r")
+    assert "alignment" not in ev.evaluate(Encoder(), ev.prepare_sets([percent], tokenise)).metrics
+    both, one = (ev.evaluate(Encoder(), ev.prepare_sets(s, tokenise)).metrics for s in ([percent, sets[1]], sets[1:]))
+    assert both["alignment"] == one["alignment"]
+
+
 class OnCuda(TorchFunctionMode):
     """Tensors say that they are on a GPU."""
 

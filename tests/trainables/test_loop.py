@@ -62,6 +62,17 @@ def test_eval_steps_wins(tmp_path):
     assert [e.examples for e in seen] == [64, 128]
 
 
+def test_eval_steps_are_steps(tmp_path):
+    """64 examples in batches of 24 are 24, 24, 16: an epoch's last batch delays no evaluation, nor does a pause."""
+    config = SimcseConfig(batch_size=24, epochs=4, eval_steps=3, learning_rate=1e-2)
+    _, straight = life(tmp_path / "whole", config)
+    assert [(e.rung, e.examples) for e in straight] == [(72, 64), (144, 128), (216, 192), (288, 256)]
+    first, before = life(tmp_path / "cut", config, verdicts={144: "pause"})
+    _, after = life(tmp_path / "cut", config)
+    assert first.stop == "paused"
+    assert [(e.rung, e.value) for e in before + after] == [(e.rung, e.value) for e in straight]
+
+
 def test_max_examples_ends_the_run(tmp_path):
     outcome, _ = life(tmp_path, SimcseConfig(batch_size=16, epochs=9, max_examples=40, eval_examples=1000))
     assert outcome.examples == 48  # the batch that reaches 40 is the last

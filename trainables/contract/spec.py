@@ -65,7 +65,8 @@ class Evaluation:
     """One evaluation of a running trial.
 
     Attributes:
-        rung: nominal training examples (k * eval_examples): equal across trials, what pruning compares.
+        rung: nominal training examples (k * eval_examples, or k * eval_steps * batch_size): equal across trials, what
+            pruning compares.
         examples: training examples really consumed; the step of every logged metric.
         value: the selecting metric; metrics: it and all others (Spearman in [-1, 1], loss, alignment, uniformity).
         best, best_at: best value so far and the examples at which it was reached.

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Embed = Callable[[Sequence[Tokens]], Tensor]  # sequences -> (n, D) vectors in the same order, no gradient
-POSITIVE_SCORE = 4.0  # STS-B pairs above this gold score are the positives of alignment (methods 7.5)
+POSITIVE_SCORE, HIGHEST_SCORE = 4.0, 5.0  # STS-B pairs above 4 of 5 are the positives of alignment (methods 7.5)
 
 SUITES = {
     "en": ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"),
@@ -53,7 +53,7 @@ class TokenPairs:
 
     first, second: (n,) numbers of the pairs' sentences in the list of distinct sentences.
     gold: (n,). gold_ranks: (n,) its standardised ranks, so that an evaluation ranks the cosines only.
-    subset: (n,) names, or None. graded: scores on a scale that goes beyond 4, as in STS-B.
+    subset: (n,) names, or None. graded: scores on STS-B's scale, which ends at 5.
     """
 
     name: str
@@ -65,7 +65,7 @@ class TokenPairs:
 
     @property
     def graded(self) -> bool:
-        return bool(self.gold.max() > POSITIVE_SCORE) and len(np.unique(self.gold)) > 2
+        return bool(POSITIVE_SCORE < self.gold.max() <= HIGHEST_SCORE) and len(np.unique(self.gold)) > 2
 
 
 @dataclass(frozen=True)

@@ -103,11 +103,11 @@ class Training:
         while self.progress.step < len(self.batches) and verdict == "go":
             if self.world.rank == 0 and self.progress.best is None:  # from the first evaluation on those are heard
                 phase("training", self.progress.examples, self.planned)
-            before = self.progress.examples // self.rung_size
+            before = self._rungs()
             self._step(self.batches[self.progress.step])
             self.progress.seconds += time.monotonic() - clock
             clock = time.monotonic()
-            rung = self.progress.examples // self.rung_size
+            rung = self._rungs()
             if rung > before or self.progress.step == len(self.batches):
                 evaluation = self._evaluate(max(rung, before + 1) * self.rung_size)
                 self.progress.seconds += time.monotonic() - clock
@@ -130,6 +130,11 @@ class Training:
                 self.files.drop_last()
         p = self.progress
         return Outcome(stop=stop, best=p.best, best_at=p.best_at, examples=p.examples, seconds=p.seconds)
+
+    def _rungs(self) -> int:
+        """How many rungs the trial has reached: by steps with `eval_steps`, so that small batches delay none."""
+        every, p = self.config.eval_steps, self.progress
+        return p.step // every if every else p.examples // self.rung_size
 
     def _step(self, batch: Batch) -> None:
         config, world = self.config, self.world
@@ -318,7 +323,7 @@ def train(
     world: World | None = None,
     pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train the network by the method, evaluating every `eval_examples`, keeping the best evaluation (methods 1.8).
+    """Train the network by the method, evaluated now and then, keeping the best evaluation (methods 1.8).
 
     Args:
         report: gets every evaluation, answers "go", "prune" (end now) or "pause" (save and end, to be resumed).
