@@ -124,14 +124,14 @@ def check_combinations(space: Space, where: Callable[[str], Where], problems: Pr
     """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
     conflicts, base = declared(space.method).config.conflicts, space.base
     seen = set()
-    for point in _combinations(space):
+    for point in combinations(space):
         for key, message in conflicts({**base, **point}):
             if (key, message) not in seen:
                 seen.add((key, message))
                 problems.add(where(key), f"params.{key}", message)
 
 
-def _combinations(space: Space) -> Iterator[dict[str, Any]]:
+def combinations(space: Space) -> Iterator[dict[str, Any]]:
     """All points over typical values when they are few, else every pair of parameters varied around a first point."""
     small = replace(space, params={name: _typical(p) for name, p in space.params.items()})
     count = small.cardinality()

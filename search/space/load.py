@@ -13,6 +13,7 @@ from search.space.conditions import check_combinations, check_conditions, check_
 from search.space.datasets import check_data_sets
 from search.space.encoder_fit import check_encoder_fit
 from search.space.groups import joined, spread
+from search.space.idle import check_idle
 from search.space.method_keys import read_encoder, read_method, read_preset
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
@@ -84,11 +85,12 @@ def load_space(
     if find_data:
         check_data_sets(root, problems)
     space = _checked(root, source, problems)
+    check_idle(space, root, problems)
     if find_data:
         check_encoder_fit(space, root, problems)
         check_prompt_fit(space, root, problems)
         check_sample_fit(space, root, problems)
-        problems.raise_if_any()
+    problems.raise_if_any()
     return space
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from trainables.contract.knobs import Conflicts, knob, knobs
+from trainables.contract.knobs import Conflicts, Idle, knob
 
 POOLINGS = ("cls", "cls_before_pooler", "last", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
 HEADS = ("linear_tanh", "mlp_bn", "none")
@@ -27,6 +26,12 @@ class Settings:
         """Values that do not go together, as (hyperparameter, what is wrong). v: all values by YAML name."""
         del v
         return []
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        """Hyperparameters that nothing reads under these values, and which value of which other one is why."""
+        del v
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +106,6 @@ class EncoderConfig(RunConfig):
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
-        if found := _lora_conflicts(v):
-            return found
         if v["lora.rank"] and v["freeze"] is not None:
             return [
                 ("freeze", "does not go with lora.rank above 0: adapters are all that is trained of the encoder then")
@@ -115,18 +118,15 @@ class EncoderConfig(RunConfig):
             return [("micro_batch", "auto does not count what checkpointing makes anew: write a number")]
         return []
 
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = idle_under(v, "lora.rank", 0, "lora.alpha", "lora.dropout", "lora.targets")
+        found |= idle_under(v, "mlm_weight", 0, "mlm_probability")
+        if v["pooling"] != "cls" and v["head"] != "none":  # "none" is what there is
+            found["head"] = ("pooling", v["pooling"])
+        return found
 
-@cache
-def _lora_defaults() -> dict[str, Any]:  # asked for every combination of a space
-    return {name: known.default for name, known in knobs(EncoderConfig).items() if name.startswith("lora.")}
 
-
-def _lora_conflicts(v: Mapping[str, Any]) -> Conflicts:
-    """Settings of adapters where there are none: a searched hyperparameter is never ignored."""
-    if v["lora.rank"]:
-        return []
-    return [
-        (name, "has no meaning with lora.rank 0; where the rank is searched give it `when: {lora.rank: [...]}`")
-        for name, default in _lora_defaults().items()
-        if v[name] != default
-    ]
+def idle_under(v: Mapping[str, Any], name: str, value: Any, *idle: str) -> dict[str, tuple[str, Any]]:
+    """For `Settings.idle`: those that nothing reads when `name` has this value."""
+    return dict.fromkeys(idle, (name, value)) if v[name] == value else {}

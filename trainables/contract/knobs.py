@@ -168,3 +168,4 @@ def values(config: Any) -> dict[str, Any]:
 
 
 Conflicts = Sequence[tuple[str, str]]
+Idle = Mapping[str, tuple[str, Any]]

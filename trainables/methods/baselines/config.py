@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, RunConfig
+from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, RunConfig, idle_under
 from trainables.contract.declaration import Declaration, Preset
-from trainables.contract.knobs import Conflicts, knob
+from trainables.contract.knobs import Conflicts, Idle, knob
 from trainables.methods.sda.config import check_parser
 
 CONSERT_VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
@@ -70,6 +70,10 @@ class MirrorBertConfig(EncoderConfig):
     span: int = knob(5, "k, neighbouring characters masked together, 0 = none (Sec. 2.1)", low=0, high=64)
     shortest: int = knob(30, "characters below which a sentence stays whole (the authors' code)", low=1)
 
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        return dict(EncoderConfig.idle(v)) | idle_under(v, "span", 0, "shortest")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArccseConfig(EncoderConfig):
@@ -87,6 +91,12 @@ class ArccseConfig(EncoderConfig):
         if v["masked_more"] < v["masked"]:
             found.append(("masked_more", f"expected at least masked {v['masked']}, got {v['masked_more']}"))
         return found
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        return dict(EncoderConfig.idle(v)) | idle_under(
+            v, "triplet_weight", 0, "triplet_margin", "masked", "masked_more"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +118,10 @@ class SncseConfig(EncoderConfig):
             found.append(("beta", f"expected at least alpha {v['alpha']}, got {v['beta']}"))
         return found
 
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        return dict(EncoderConfig.idle(v)) | idle_under(v, "soft_weight", 0, "alpha", "beta")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DiffcseConfig(EncoderConfig):
@@ -124,6 +138,10 @@ class DiffcseConfig(EncoderConfig):
         if v["micro_batch"] and v["difference_weight"]:
             found.append(("micro_batch", "does not go with difference_weight: its term is over the whole batch"))
         return found
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        return dict(EncoderConfig.idle(v)) | idle_under(v, "difference_weight", 0, "mask_share")
 
 
 def _check_negation(spec: Mapping[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trainables.contract.config import EncoderConfig
+from trainables.contract.config import EncoderConfig, idle_under
 from trainables.contract.declaration import Declaration, Preset
-from trainables.contract.knobs import knob
+from trainables.contract.knobs import Idle, knob
 
 ALPHABETS = ("english", "chinese", "chinese_without_strong", "english_without_strong", "english_extended")
 
@@ -25,6 +27,11 @@ class EdacseConfig(EncoderConfig):
     max_marks: int = knob(3, "at most this many marks inserted, 0 = plain SimCSE (Tables 9-11)", low=0, high=7)
     alphabet: str = knob("english", "marks to draw from (Tables 12-14, D12)", choices=ALPHABETS)
     unit: str = knob("character", "what a gap lies between (D10)", choices=("character", "word"))
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = dict(EncoderConfig.idle(v)) | idle_under(v, "max_marks", 0, "lambda", "alphabet", "unit")
+        return found | idle_under(v, "lambda", 0, "max_marks", "alphabet", "unit")
 
 
 EDACSE = Declaration(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import RunConfig
+from trainables.contract.config import RunConfig, idle_under
 from trainables.contract.declaration import WORD_VECTORS, Declaration, Preset
-from trainables.contract.knobs import Conflicts, knob
+from trainables.contract.knobs import Conflicts, Idle, knob
 
 TEXTCNN_WIDTH = 4096  # projector output, cut into pieces of group_size (D48)
 
@@ -98,6 +98,18 @@ class GclsrConfig(RunConfig):
                 )
             )
         return found
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = idle_under(v, "augmentation", "full", "pwva_p")
+        found |= idle_under(v, "augmentation", "none", "pwva_p", "pwva", "p_gwn", "p_rzs", "p_ifft", "p_rbn")
+        if v["num_groups"] is not None:
+            found["group_size"] = ("num_groups", v["num_groups"])
+        if v["sentence_augmentation"] != "eda":
+            found["eda_share"] = ("sentence_augmentation", v["sentence_augmentation"])
+        if v["sentence_augmentation"] != "back_translation":
+            found["back_translations"] = ("sentence_augmentation", v["sentence_augmentation"])
+        return found | idle_under(v, "self_attention", False, "attention_at_eval")
 
 
 def check_sentences(spec: Mapping[str, Any]) -> None:

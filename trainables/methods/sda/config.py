@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import HEADS, EncoderConfig
+from trainables.contract.config import HEADS, EncoderConfig, idle_under
 from trainables.contract.declaration import Declaration, Preset
 from trainables.contract.errors import DataError
-from trainables.contract.knobs import knob
+from trainables.contract.knobs import Idle, knob
 
 EDITS = ("pi", "mv", "dn", "ensemble")
 COMPARISON_EDITS = (
@@ -38,6 +38,11 @@ class SdaConfig(EncoderConfig):
     augmentation_share: float = knob(
         1.0, "share of sentences paired with their edit, rest with itself (D27)", low=0, high=1
     )
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = dict(EncoderConfig.idle(v))
+        return found | idle_under(v, "negation_negative", False, "negation_scope", "delta")
 
 
 def check_parser(spec: Mapping[str, Any]) -> None:

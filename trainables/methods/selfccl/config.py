@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trainables.contract.config import HEADS, POOLINGS, EncoderConfig
+from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, idle_under
 from trainables.contract.declaration import Declaration, Preset
-from trainables.contract.knobs import knob
+from trainables.contract.knobs import Idle, knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,11 @@ class SelfcclConfig(EncoderConfig):
     pacing_unit: str = knob("epoch", "what t counts (D34)", choices=("epoch", "step"))
     pacing: bool = knob(True, "false: every epoch sees all triplets (equal-step control, D35)")
     equal_steps: bool = knob(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = dict(EncoderConfig.idle(v)) | idle_under(v, "pacing", False, "pacing_exponent")
+        return found | idle_under(v, "pacing_unit", "step", "equal_steps")
 
 
 SELFCCL = Declaration(

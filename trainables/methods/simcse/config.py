@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trainables.contract.config import EncoderConfig
+from trainables.contract.config import EncoderConfig, idle_under
 from trainables.contract.declaration import Declaration, Preset
-from trainables.contract.knobs import knob
+from trainables.contract.knobs import Idle, knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,13 @@ class SimcseSupConfig(EncoderConfig):
         "hard: anchors against 2N; both_rows: positives as rows too (2.2); in_batch: no hard negatives (Table 7)",
         choices=("hard", "both_rows", "in_batch"),
     )
+
+    @staticmethod
+    def idle(v: Mapping[str, Any]) -> Idle:
+        found = dict(EncoderConfig.idle(v))
+        for form in ("both_rows", "in_batch"):
+            found |= idle_under(v, "loss_form", form, "hard_negative_weight")
+        return found
 
 
 _POST = {
