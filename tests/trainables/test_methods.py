@@ -208,7 +208,24 @@ def test_every_preset_builds():
         ("sda", "bert-base-uncased", "sda_bert"),
         ("sda", "hfl/chinese-roberta-wwm-ext", "sda_chinese"),
         ("sda", "bert-base-chinese", "sda_chinese"),
+        ("simcse", "./models/bert-base-uncased", "simcse_unsup"),
+        ("simcse_sup", "bert-large-uncased@6da4b6a26a1877e173fca3225479512db81a5e5b", "simcse_sup_large"),
+        ("selfccl", "google-bert/bert-base-uncased", "selfccl_bert"),
         ("simcse", "builtin:tiny", None),
+        *(
+            (method, encoder, None)  # no paper trained these
+            for method in ("simcse", "simcse_sup", "edacse", "sda", "selfccl", "consert", "diffcse")
+            for encoder in (
+                "albert-base-v2",
+                "albert/albert-base-v2",
+                "xlm-roberta-base",
+                "FacebookAI/xlm-roberta-large",
+                "distilbert-base-uncased",
+                "distilroberta-base",
+                "microsoft/deberta-v3-large",
+                "camembert-base",
+            )
+        ),
     ],
 )
 def test_preset_of_an_encoder(method, encoder, preset):

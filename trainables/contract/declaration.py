@@ -26,11 +26,17 @@ OWN_ENCODER = EncoderFamily("a hub id or a folder", "")  # of whatever loads it 
 
 @dataclass(frozen=True)
 class Preset:
-    """A published setting: `values` differ from the method's defaults; `encoders` are name patterns it belongs to."""
+    """A published setting: `values` differ from the method's defaults; `encoders` are name patterns it belongs to, from
+    `named` where it is of one family: what only has its name in it (albert-base, xlm-roberta) was never published."""
 
     encoders: tuple[str, ...]
     values: Mapping[str, Any]
     source: str
+
+
+def named(*models: str) -> tuple[str, ...]:
+    """Patterns of encoders whose name, behind an owner or a path, begins like one of the models'."""
+    return tuple(pattern for model in models for pattern in (f"{model}*", f"*/{model}*"))
 
 
 @dataclass(frozen=True, kw_only=True)

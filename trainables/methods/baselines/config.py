@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, RunConfig, idle_under
-from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.knobs import Conflicts, Idle, knob
 from trainables.methods.sda.config import check_parser
 
@@ -170,8 +170,8 @@ def _declaration(name: str, config: type[RunConfig], presets: Mapping[str, Prese
     return Declaration(name=name, config=config, code=code, presets=presets, paper=_PAPERS[name], **more)
 
 
-_BERT = ("*bert-base*",)
-_ROBERTA = ("roberta-base*", "*/roberta-base*")
+_BERT = named("bert-base-")
+_ROBERTA = named("roberta-base")
 
 WHITENING = _declaration("whitening", WhiteningConfig, {"whitening": Preset(("*",), {}, "whitening, first-last avg")})
 CONSERT = _declaration("consert", ConsertConfig, {"consert": Preset(_BERT, {}, "ConSERT's script, unsupervised base")})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainables.contract.config import EncoderConfig, idle_under
-from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.knobs import Idle, knob
 
 ALPHABETS = ("english", "chinese", "chinese_without_strong", "english_without_strong", "english_extended")
@@ -41,10 +41,12 @@ EDACSE = Declaration(
     columns="sentences",
     code="trainables.methods.edacse.method:METHOD",
     presets={
-        "edacse_bert": Preset(("*bert-base*",), {}, "EdaCSE Table 4"),
-        "edacse_roberta": Preset(("*roberta*",), {"lambda": 0.3, "max_marks": 2}, "EdaCSE Tables 4, 10, 15"),
+        "edacse_bert": Preset(named("bert-base-"), {}, "EdaCSE Table 4"),
+        "edacse_roberta": Preset(
+            named("chinese-roberta-wwm-ext"), {"lambda": 0.3, "max_marks": 2}, "EdaCSE Tables 4, 10, 15"
+        ),
         "edacse_roberta_large": Preset(
-            ("*roberta*large*",),
+            named("chinese-roberta-wwm-ext-large"),
             {"learning_rate": 5e-6, "batch_size": 16, "eval_examples": 2000, "max_marks": 5},
             "EdaCSE Tables 4, 11, 15",
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainables.contract.config import HEADS, EncoderConfig, idle_under
-from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.errors import DataError
 from trainables.contract.knobs import Idle, knob
 
@@ -68,12 +68,14 @@ SDA = Declaration(
     preflight=check_parser,
     transfer_pooling="avg_top2",  # D29; the other methods use one pooling for everything
     presets={
-        "sda_bert": Preset(("*bert-base*",), {"augmentation": "pi"}, "SDA Table 3"),
+        "sda_bert": Preset(named("bert-base-"), {"augmentation": "pi"}, "SDA Table 3"),
         "sda_roberta": Preset(
-            ("roberta-base*", "*/roberta-base*"),
+            named("roberta-base"),
             {"learning_rate": 1e-5, "batch_size": 64, "eval_examples": 16000},
             "SDA Table 3",
         ),
-        "sda_chinese": Preset(("*chinese*", "*bert-base-chinese*"), {"learning_rate": 5e-5}, "SDA Table 3"),
+        "sda_chinese": Preset(
+            named("chinese-roberta-wwm-ext", "bert-base-chinese"), {"learning_rate": 5e-5}, "SDA Table 3"
+        ),
     },
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, idle_under
-from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.knobs import Idle, knob
 
 
@@ -46,7 +46,7 @@ SELFCCL = Declaration(
     code="trainables.methods.selfccl.method:METHOD",
     smoke={"sample_size": 800},  # its curriculum runs over epochs: all of it fits (four epochs are 2.5 passes, D35)
     presets={
-        "selfccl_bert": Preset(("*bert*",), {}, "SelfCCL 5.5 (D36)"),
+        "selfccl_bert": Preset(named("bert-base-"), {}, "SelfCCL 5.5 (D36)"),
         "selfccl_sbert": Preset(
             (),
             {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainables.contract.config import EncoderConfig, idle_under
-from trainables.contract.declaration import Declaration, Preset
+from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.knobs import Idle, knob
 
 
@@ -45,7 +45,7 @@ class SimcseSupConfig(EncoderConfig):
 
 _POST = {
     "pooling": "cls_before_pooler", "head": "none", "weight_decay": 0.01, "lr_decay": "constant", "max_grad_norm": 0.0,
-    "epochs": 2, "eval_steps": 100, "max_length": 64,
+    "epochs": 2, "eval_steps": 100, "max_length": 64, "precision": "fp32",
 }  # fmt: skip  # D07
 
 _PAPER = "SimCSE: Simple Contrastive Learning of Sentence Embeddings, arXiv:2104.08821"
@@ -58,13 +58,15 @@ SIMCSE = Declaration(
     columns="sentences",
     code="trainables.methods.simcse.method:UNSUPERVISED",
     presets={
-        "simcse_unsup": Preset(("*bert-base*",), {}, "SimCSE Table A.1, BERT-base"),
-        "simcse_unsup_large": Preset(("*bert-large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
+        "simcse_unsup": Preset(named("bert-base-"), {}, "SimCSE Table A.1, BERT-base"),
+        "simcse_unsup_large": Preset(named("bert-large-"), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
         "simcse_unsup_roberta": Preset(
-            ("*roberta-base*",), {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
+            named("roberta-base"),
+            {"learning_rate": 1e-5, "batch_size": 512, "eval_examples": 64000},
+            "SimCSE Table A.1",
         ),
         "simcse_unsup_roberta_large": Preset(
-            ("*roberta-large*",), {"batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
+            named("roberta-large"), {"batch_size": 512, "eval_examples": 64000}, "SimCSE Table A.1"
         ),
         "post_unsup": Preset((), {**_POST, "loss_form": "nt_xent"}, "reproduction post (D04, D07)"),
     },
@@ -77,8 +79,8 @@ SIMCSE_SUP = Declaration(
     columns="triplets",
     code="trainables.methods.simcse.method:SUPERVISED",
     presets={
-        "simcse_sup": Preset(("*bert-base*", "*roberta-base*"), {}, "SimCSE Table A.1"),
-        "simcse_sup_large": Preset(("*large*",), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
+        "simcse_sup": Preset(named("bert-base-", "roberta-base"), {}, "SimCSE Table A.1"),
+        "simcse_sup_large": Preset(named("bert-large-", "roberta-large"), {"learning_rate": 1e-5}, "SimCSE Table A.1"),
         "post_sup": Preset(
             (),
             {**_POST, "head_at": "train_only", "batch_size": 64, "learning_rate": 3e-5},
