@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from search.space.nodes import Node
 from search.space.params import Param, stored
 from search.space.problems import Problems, Where
 from search.space.sections import Search, mistake
@@ -17,6 +20,7 @@ from trainables.contract.registry import declared
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
+_NUMBER = re.compile(r"\d[\d.e-]*")
 
 
 def check_conditions(
@@ -24,7 +28,7 @@ def check_conditions(
     base: Mapping[str, Any],
     known: Mapping[str, Knob],
     unsure: Collection[str],
-    places: Mapping[str, Where],
+    written: Mapping[str, Node],
     problems: Problems,
 ) -> dict[str, Param]:
     """The parameters with checked conditions, each after those it depends on (otherwise in the order given).
@@ -36,20 +40,18 @@ def check_conditions(
     for name, param in params.items():
         when = {}
         for other, values in param.when.items():
-            key = f"params.{name}.when"
+            key, where = f"params.{name}.when.{other}", written[name].place("when", other)
             if other not in known:
-                problems.add(places[name], f"{key}.{other}", "unknown" + did_you_mean(other, known))
+                problems.add(where, key, "unknown" + did_you_mean(other, known))
             elif message := next((m for v in values if (m := mistake(known[other], v))), None):
-                problems.add(places[name], f"{key}.{other}", message)
+                problems.add(where, key, message)
             else:
                 when[other] = tuple(stored(known[other], v) for v in values)
                 if other in unsure:
                     continue
-                _check_reachable(
-                    params.get(other), base.get(other), when[other], places[name], f"{key}.{other}", problems
-                )
+                _check_reachable(params.get(other), base.get(other), when[other], where, key, problems)
         checked[name] = replace(param, when=when)
-    return _ordered(checked, places, problems)
+    return _ordered(checked, written, problems)
 
 
 def _check_reachable(
@@ -66,14 +68,15 @@ def _check_reachable(
         problems.add(where, key, "never true: of a range without steps no value is drawn twice; give it a `step`")
 
 
-def _ordered(params: dict[str, Param], places: Mapping[str, Where], problems: Problems) -> dict[str, Param]:
+def _ordered(params: dict[str, Param], written: Mapping[str, Node], problems: Problems) -> dict[str, Param]:
     ordered: dict[str, Param] = {}
     left = dict(params)
     while left:
         ready = [n for n, p in left.items() if not any(o in left for o in p.when)]
         if not ready:
             for name in left:
-                problems.add(places[name], f"params.{name}.when", f"conditions in a circle: {', '.join(left)}")
+                circle = f"conditions in a circle: {', '.join(left)}"
+                problems.add(written[name].place("when"), f"params.{name}.when", circle)
             return ordered | left
         # One at a time: a parameter moves back only as far as its conditions need.
         ordered[ready[0]] = left.pop(ready[0])
@@ -84,13 +87,13 @@ def check_search(
     search: Search,
     params: Mapping[str, Param],
     rows: Collection[object],
-    where: Callable[[str], Where],
+    where: Callable[..., Where],
     problems: Problems,
 ) -> None:
-    """That the sampler fits what is searched. `where`: place of a section or parameter."""
+    """That the sampler fits what is searched. `where`: place of a parameter, a section or a key of one."""
     if search.sampler == "grid":
         if search.start:
-            problems.add(where("search"), "search.start", "a grid runs its own points only")
+            problems.add(where("search", "start"), "search.start", "a grid runs its own points only")
         for name, param in params.items():
             if param.count() is None:
                 problems.add(where(name), f"params.{name}", "sampler grid needs grid, choice, or a range with step")
@@ -108,7 +111,7 @@ def suited(search: Search) -> Search:
     return replace(search, sampler="gp") if search.sampler == "auto" else search
 
 
-def check_size(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
+def check_size(space: Space, where: Callable[..., Where], problems: Problems) -> None:
     """That a grid is not too large, nor cut short."""
     count = space.cardinality() if space.is_grid else None
     if count is None:
@@ -117,17 +120,23 @@ def check_size(space: Space, where: Callable[[str], Where], problems: Problems) 
         problems.add(where("params"), "params", f"a grid of {count:,} points; at most {MOST_POINTS:,} can be run")
     elif space.search.trials is not None and space.search.trials < count:
         message = f"a grid runs its exact product of {count} points, got {space.search.trials}"
-        problems.add(where("search"), "search.trials", message)
+        problems.add(where("search", "trials"), "search.trials", message)
 
 
-def check_combinations(space: Space, where: Callable[[str], Where], problems: Problems) -> None:
-    """That no combination of values is forbidden by the method (a head that the pooling lacks, ...)."""
+def check_combinations(space: Space, where: Callable[..., Where], problems: Problems, draws: bool) -> None:
+    """That no combination of values is forbidden by the method (a head that the pooling lacks, ...).
+
+    draws: also of points drawn of the whole space. A stored study does without: what it has begun it may go on with.
+    """
     conflicts, base = declared(space.method).config.conflicts, space.base
     seen = set()
-    for point in combinations(space):
+    for point in itertools.chain(combinations(space), _draws(space) if draws else ()):
         for key, message in conflicts({**base, **point}):
-            if (key, message) not in seen:
-                seen.add((key, message))
+            # Each value of a list is told of; a range has too many, whose messages differ in their numbers only.
+            listed = key in space.params and space.params[key].values is not None
+            fault = (key, repr(point.get(key)) if listed else "", _NUMBER.sub("", message))
+            if fault not in seen:
+                seen.add(fault)
                 problems.add(where(key), f"params.{key}", message)
 
 
@@ -152,6 +161,22 @@ def _typical(param: Param) -> Param:
 
 def _typical_values(param: Param) -> tuple[Any, ...]:
     return param.values if param.values is not None else (param.low, param.high)
+
+
+def _draws(space: Space) -> Iterator[dict[str, Any]]:
+    """Points drawn evenly, the same ones every time; half the values that conditions name are drawn for their sake."""
+    draw = random.Random(0)
+    named: dict[str, list[Any]] = {}
+    for param in space.params.values():
+        for other, values in param.when.items():
+            named.setdefault(other, []).extend(values)
+    for _ in range(_MOST_CHECKED):
+        point = dict(draw.choice(space.rows or ({},)))
+        for name, param in space.params.items():
+            if not param.listed and space.active(name, point):
+                at_named = name in named and draw.random() < 0.5
+                point[name] = draw.choice(named[name]) if at_named else param.drawn(draw)
+        yield point
 
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -68,8 +68,9 @@ def load_space(
         given: a YAML file (`extends: other.yaml` in it is relative to it), the name of a ready space, or what such a
             file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
-        find_data: also report named data sets that this machine would not find, and what an encoder whose files are
-            on this machine does not honour; a space that is only read, or will run elsewhere, does without.
+        find_data: also report named data sets that this machine would not find, what an encoder whose files are on
+            this machine does not honour, and points drawn of the space that the method would refuse; a space that is
+            only read, or will run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -84,9 +85,9 @@ def load_space(
     root = spread(override(root, overrides, problems, joined), problems)
     if find_data:
         check_data_sets(root, problems)
-    space = _checked(root, source, problems)
-    check_idle(space, root, problems)
+    space = _checked(root, source, problems, draws=find_data)
     if find_data:
+        check_idle(space, root, problems)
         check_encoder_fit(space, root, problems)
         check_prompt_fit(space, root, problems)
         check_sample_fit(space, root, problems)
@@ -103,8 +104,8 @@ def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:
     return _checked(spread(from_plain(plain, Where(source)), problems), source, problems)
 
 
-def _checked(root: Node, source: str, problems: Problems) -> Space:
-    space = _build(root, source, problems)
+def _checked(root: Node, source: str, problems: Problems, draws: bool = False) -> Space:
+    space = _build(root, source, problems, draws)
     problems.raise_if_any()
     assert space is not None
     if space.smoke:
@@ -138,7 +139,7 @@ def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> N
     return merge(Node(nameless, base.where), own)
 
 
-def _build(root: Node, source: str, problems: Problems) -> Space | None:
+def _build(root: Node, source: str, problems: Problems, draws: bool = False) -> Space | None:
     """The space of a document; None only when problems were added."""
     before = len(problems.found)
     top = root.where
@@ -163,9 +164,9 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     search = settings(Search, part("search"), "search", problems, {"time": seconds})
     pruner = settings(Pruner, part("pruner"), "pruner", problems, {"warmup": auto})
     resources = settings(Resources, part("resources"), "resources", problems)
-    check_end(search, part("search") or root, problems)
-    check_pruner(pruner, search, part("pruner") or root, problems)
-    check_resources(resources, part("resources") or root, problems)
+    check_end(search, root, problems)
+    check_pruner(pruner, search, root, problems)
+    check_resources(resources, root, problems)
     smoke = part("smoke")
     if smoke is not None and not isinstance(smoke.value, dict):
         problems.add(smoke.where, "smoke", f"expected a mapping of changes, got {smoke.kind()}")
@@ -183,9 +184,8 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     if method.scripted and preset:
         check_own_preset(preset, params, root.value["preset"], problems)
 
-    def where(name: str) -> Where:
-        node = part(name)
-        return places.get(name) or (node.where if node else top)
+    def where(*keys: str) -> Where:
+        return places.get(keys[0]) or root.place(*keys)
 
     check_search(search, params, rows, where, problems)
     if len(problems.found) > before:
@@ -201,7 +201,7 @@ def _build(root: Node, source: str, problems: Problems) -> Space | None:
     )  # fmt: skip
     check_size(space, where, problems)
     if len(problems.found) == before:
-        check_combinations(space, where, problems)
+        check_combinations(space, where, problems, draws)
     return space if len(problems.found) == before else None
 
 
@@ -250,7 +250,7 @@ def _read_params(
     base = method.values(preset) | constants
     unsure = {name for name, param in params.items() if not param.values and param.low is None}
     unsure |= {name for name in (*searched, *train) if name not in params and name not in constants}
-    return check_conditions(params, base, known, unsure, places, problems), constants, rows, places
+    return check_conditions(params, base, known, unsure, searched, problems), constants, rows, places
 
 
 def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:

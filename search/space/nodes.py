@@ -34,6 +34,15 @@ class Node:
             return {key: node.plain() for key, node in self.value.items()}
         return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
 
+    def place(self, *keys: str) -> Where:
+        """Where the value under these keys is written, or the deepest on the way to it that there is."""
+        node = self
+        for key in keys:
+            if not isinstance(node.value, dict) or key not in node.value:
+                break
+            node = node.value[key]
+        return node.where
+
     def kind(self) -> str:
         """What YAML calls it, for messages."""
         return {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "null"}.get(

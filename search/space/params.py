@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 from search.space.nodes import Node
@@ -89,6 +90,17 @@ class Param:
         if self.step is not None:
             return self.at(round((inside - self.low) / self.step))
         return round(inside) if self.kind == "int" else float(inside)
+
+    def drawn(self, draw: Random) -> Any:
+        """A value drawn evenly, on the logarithm where the range is."""
+        if self.values is not None:
+            return draw.choice(self.values)
+        assert self.low is not None
+        assert self.high is not None
+        if self.log:
+            return self.nearest(math.exp(draw.uniform(math.log(self.low), math.log(self.high))))
+        count = self.count()
+        return draw.uniform(self.low, self.high) if count is None else self.at(draw.randrange(count))
 
     def rising(self) -> list[Any] | None:
         """The values of a list of at least three numbers, in order; None of other parameters."""

@@ -289,32 +289,36 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def check_end(search: Search, node: Node, problems: Problems) -> None:
-    """That a search other than a grid ends some time. `node`: the section, or the whole document without one."""
-    given = node.value if isinstance(node.value, dict) else {}
+def check_end(search: Search, root: Node, problems: Problems) -> None:
+    """That a search other than a grid ends some time. `root`: the whole document."""
+    section = root.value.get("search")
+    given = section.value if section is not None and isinstance(section.value, dict) else {}
     ends = [given[name] for name in ENDS if name in given]
     if search.sampler != "grid" and all(end.value is None for end in ends):
-        problems.add(node.where, "search", "no end: give trials, time, device_hours, budget or examples")
+        taken = next((end.where for end in ends if end.where.override), root.place("search"))
+        problems.add(taken, "search", "no end: give trials, time, device_hours, budget or examples")
     if search.budget is not None and search.examples is not None:
         problems.add(given["examples"].where, "search.examples", "search.budget says it in whole trials: give one")
 
 
-def check_pruner(pruner: Pruner, search: Search, node: Node, problems: Problems) -> None:
-    """What the pruner's settings need of each other and of the search."""
+def check_pruner(pruner: Pruner, search: Search, root: Node, problems: Problems) -> None:
+    """What the pruner's settings need of each other and of the search. `root`: the whole document."""
+    kind = root.place("pruner", "kind")
     if pruner.kind == "threshold" and pruner.lower is None:
-        problems.add(node.where, "pruner.lower", "missing; the threshold pruner needs it")
+        problems.add(kind, "pruner.lower", "missing; the threshold pruner needs it")
     if pruner.kind == "wilcoxon" and search.repeats < 2:
-        problems.add(node.where, "pruner.kind", "wilcoxon compares repeats: search.repeats must be at least 2, got 1")
+        problems.add(kind, "pruner.kind", "wilcoxon compares repeats: search.repeats must be at least 2, got 1")
 
 
-def check_resources(resources: Resources, node: Node, problems: Problems) -> None:
-    """A worker trains on one GPU or a share of one; NCCL takes no two workers on the same."""
+def check_resources(resources: Resources, root: Node, problems: Problems) -> None:
+    """A worker trains on one GPU or a share of one; NCCL takes no two workers on the same. `root`: the document."""
     gpus, workers = resources.gpus or 0.0, resources.workers
+    where = root.place("resources", "gpus")
     if gpus > 1:
         several = f"; write gpus: 1, workers: {math.ceil(gpus)}" if workers == 1 else ""
-        problems.add(node.where, "resources.gpus", f"a worker trains on one GPU, got {gpus:g}{several}")
+        problems.add(where, "resources.gpus", f"a worker trains on one GPU, got {gpus:g}{several}")
     elif 0 < gpus < 1 and workers > 1:
-        problems.add(node.where, "resources.gpus", f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")
+        problems.add(where, "resources.gpus", f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")
 
 
 def text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:

@@ -39,6 +39,11 @@ def test_the_corpus_is_complete() -> None:
     assert all(EXPECTED.values())
 
 
+def test_a_stored_study_is_read_without_drawing_points_of_it() -> None:
+    """What an earlier version began can be looked at and gone on with."""
+    assert load_space(FOLDER / "range_that_does_not_divide.yaml").params.keys() == {"num_groups", "group_size"}
+
+
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     missing, folder = tmp_path / "none.yaml", tmp_path
     lines = [line for checked in check_spaces([missing, folder, "nul\0.yaml"]) for line in checked.lines()]
@@ -81,6 +86,8 @@ params:
   learning_rate: {float: [1e-5, 1e-4], log: true}
   batch_size: {choice: [32, 64]}
 search: {trials: 8}
+pruner: {reduction: 2}
+resources: {cpus: 2}
 """
 
 
@@ -122,6 +129,27 @@ search: {trials: 8}
         (
             ["smoke.search.trials=0"],
             ["--set smoke.search.trials: expected a whole number >= 1 or null, got 0"],
+        ),
+        (
+            ["params.batch_size.when.bidirectional=foo"],
+            ["--set params.batch_size.when.bidirectional: expected true or false, got 'foo'"],
+        ),
+        (
+            ["search.sampler=grid", "params.learning_rate=1e-5", "search.trials=1"],
+            ["--set search.trials: a grid runs its exact product of 2 points, got 1"],
+        ),
+        (
+            ["search.sampler=grid", "params.learning_rate=1e-5", "search.start=[a]"],
+            ["--set search.start: a grid runs its own points only"],
+        ),
+        (["search.trials=null"], ["--set search: no end: give trials, time, device_hours, budget or examples"]),
+        (
+            ["pruner.kind=wilcoxon"],
+            ["--set pruner.kind: wilcoxon compares repeats: search.repeats must be at least 2, got 1"],
+        ),
+        (
+            ["resources.gpus=2"],
+            ["--set resources.gpus: a worker trains on one GPU, got 2; write gpus: 1, workers: 2"],
         ),
     ],
 )
