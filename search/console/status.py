@@ -114,7 +114,7 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
 
 def is_running(folder: StudyFolder, sign: tuple[str, float] | None) -> bool:
     """Whether a driver is at work: this machine's lock says so; elsewhere the `last_sign` of life in the bucket."""
-    return (folder.lock.exists() and alive(folder)) or (sign is not None and sign[1] < FRESH_S)
+    return alive(folder) or (sign is not None and sign[1] < FRESH_S)
 
 
 def check_driven_here(folder: StudyFolder, status: StudyStatus) -> None:
@@ -141,10 +141,11 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
 
     try:
         with tracking_lock(folder):
-            driven = folder.lock.exists() and alive(folder)
-            return "" if driven else replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
+            return "" if alive(folder) else replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
     except Timeout:
         return TOLD_ELSEWHERE
+    except OSError as error:  # another user's study
+        return f"not brought up to date: {folder.local} cannot be written: {error.strerror or error}"
 
 
 def status_now(storage: str, study: str | None) -> tuple[StudyStatus, Space, Ledger]:

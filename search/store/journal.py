@@ -16,6 +16,7 @@ from typing import Any
 
 from search.store.clock import Clock
 from search.store.errors import UserError
+from search.store.layout import reading
 from search.store.ledger import Event, Ledger
 from trainables.contract.whole_files import whole_file
 
@@ -79,7 +80,7 @@ class Journal:
 def fold(path: Path, ledger: Ledger) -> Ledger:
     """The ledger with all events of the journal applied.
 
-    Raises: JournalError naming file and line.
+    Raises: JournalError naming file and line; StorageError where the file cannot be opened.
     """
     start = 0
     for event, end in read_with_ends(path):
@@ -97,10 +98,15 @@ def read(path: Path, offset: int = 0) -> Iterator[Event]:
 
 
 def read_with_ends(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """(event, byte offset after its line); an incomplete last line is left out. Raises: JournalError."""
-    if not path.exists():
-        return
-    with path.open("rb") as f:
+    """(event, byte offset after its line); an incomplete last line is left out.
+
+    Raises: JournalError; StorageError where the file cannot be opened.
+    """
+    with reading(path):
+        if not path.exists():
+            return
+        f = path.open("rb")
+    with f:
         f.seek(offset)
         for line in f:
             if not line.endswith(b"\n"):

@@ -85,6 +85,15 @@ def asking(storage: str) -> Iterator[None]:
         raise StorageError(f"storage {storage}: cannot be listed: {first_line(error)}") from error
 
 
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises: StorageError, one line, where the system does not let a file of a study be read."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
+
+
 def storage_option(storage: str) -> str:
     """` --storage ...` as the user's next command needs it, empty for the default storage.
 
@@ -148,7 +157,8 @@ class StudyFolder:
             with asking(self.storage):
                 filesystem, path = fsspec.core.url_to_fs(f"{self.uri}/space.yaml")
                 return bool(filesystem.exists(path)) or self.journal.exists()
-        return self.journal.exists()
+        with reading(self.journal):
+            return self.journal.exists()
 
     def mark_pause(self, pausing: bool) -> None:
         """Put up or take away the marker that tells stopping trials to save their state."""
@@ -169,8 +179,11 @@ class StudyFolder:
     def ask_to_stop(self, trial_id: str | None = None) -> None:
         """Leave word for the driver, on this machine: pause the study, or end a trial at its next evaluation."""
         place = self._stop(trial_id)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.touch()
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        except OSError as error:
+            raise StorageError(f"{place}: cannot be written: {error.strerror or error}") from error
 
     def asked_to_stop(self, trial_id: str | None = None) -> bool:
         """Whether there is such word; it is heard once."""
@@ -291,7 +304,7 @@ def new_study(
         write(draft)
         for number in itertools.count(1):
             folder = StudyFolder(storage, wanted or f"{name}-{number}")
-            if folder.exists() or folder.local.exists() or not _renamed(draft.local, folder.local):
+            if folder.local.exists() or folder.exists() or not _renamed(draft.local, folder.local):
                 if wanted is not None:
                     raise StorageError(
                         f"study {wanted} exists in {storage}; choose another --name or `search resume {wanted}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from search.store.layout import StorageError, StudyFolder, is_remote, studies
 
-WAIT_S = 0.3  # `alive` holds the lock for a moment
+WAIT_S = 0.3  # `alive` shares the lock for a moment
 
 
 class StudyHeldError(StorageError):
@@ -43,16 +44,15 @@ def tracking_lock(folder: StudyFolder) -> FileLock:
 
 
 def running_beside(folder: StudyFolder) -> list[str]:
-    """The other studies of a storage on disk that are being run now."""
-    if is_remote(folder.storage):
-        return []
-    return [study for study in running_here(folder.storage) if study != folder.study]
+    """The other studies of a storage on disk that are being run now, as far as this user may ask."""
+    beside = [] if is_remote(folder.storage) else studies(folder.storage)
+    return [other.study for other in beside if other != folder and _seen_alive(other)]
 
 
 def running_here(storage: str) -> list[str]:
     """Studies of a storage that are being run now: on this machine, or on another one that shares the disk."""
     there = _working_copies(storage) if is_remote(storage) else studies(storage)
-    return [folder.study for folder in there if folder.lock.exists() and alive(folder)]
+    return [folder.study for folder in there if alive(folder)]
 
 
 def _working_copies(storage: str) -> list[StudyFolder]:
@@ -64,10 +64,22 @@ def _working_copies(storage: str) -> list[StudyFolder]:
 def alive(folder: StudyFolder) -> bool:
     """Whether a driver of this study runs (on this machine, or on another one that shares the disk).
 
-    Raises: StorageError when its disk knows no locks.
+    The lock is shared for a moment, for which the file need only be readable: the driver may be another user's.
+
+    Raises: StorageError when its disk knows no locks, or this user may not read the file.
     """
     try:
-        with exclusive(folder):
-            return False
-    except StudyHeldError:
-        return True
+        with folder.lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError) as error:
+        return isinstance(error, BlockingIOError)
+    except OSError as error:
+        raise StorageError(f"{folder.lock}: cannot be locked: {error.strerror or error}") from error
+    return False
+
+
+def _seen_alive(folder: StudyFolder) -> bool:
+    try:
+        return alive(folder)
+    except StorageError:
+        return False
