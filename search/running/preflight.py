@@ -29,6 +29,7 @@ def preflight(space: Space) -> list[str]:
         "encoder": space.encoder,
         "data": asdict(space.data),
         "metric": space.metric.name,
+        "holdout": space.metric.holdout,
         "params": space.base,
     }
     ready(cache_dir())

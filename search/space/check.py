@@ -53,7 +53,8 @@ class Checked:
 def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[str] = ()) -> list[Checked]:
     """Check every file, and its data as far as they are on this machine; never raises for what is written in them."""
     checked = []
-    for path in [os.fspath(path) for path in paths]:
+    files = [os.fspath(path) for path in paths]
+    for path in files:
         try:
             space = load_space(path, overrides, find_data=True)
             notes = (*encoder_notes(space), *prompt_notes(space), *sample_notes(space), *data_notes(space))
@@ -61,7 +62,8 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:
-            checked.append(Checked(path, None, tuple(str(error).splitlines())))
+            of_which = f"{path}: " if len(files) > 1 else ""  # the lines name data files
+            checked.append(Checked(path, None, tuple(of_which + line for line in str(error).splitlines())))
     return checked
 
 
@@ -69,7 +71,12 @@ def data_notes(space: Space) -> list[str]:
     """What of a space's data will be left out. Raises: DataError with all that is wrong with them."""
     from trainables.data.checks import check_data
 
-    spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
+    spec = {
+        "method": space.method,
+        "data": asdict(space.data),
+        "metric": space.metric.name,
+        "holdout": space.metric.holdout,
+    }
     return [f"data: {note}" for note in check_data(spec, at_hand=True)]
 
 

@@ -108,6 +108,27 @@ def test_a_text_of_any_length_is_legal_in_a_table(root: Path) -> None:
     assert load_corpus(str(root / "train.csv"), "en").columns["sentence"] == ["short", book, "last"]
 
 
+def test_of_several_spaces_it_is_said_whose_data_are_bad(root: Path) -> None:
+    (root / "my_dev.tsv").write_text(f"{HEADER}\na\tb\t1\n")
+    file = space(root)
+    code, lines = call("check", "quickstart", str(file))
+    assert code == 2
+    assert lines[-1].startswith(f"{file}: {root / 'my_dev.tsv'}: expected at least two pairs")
+
+
+def test_a_set_with_too_few_pairs_to_hold_any_out(root: Path) -> None:
+    file = space(root, metric={"name": "my_dev", "holdout": 0.001})
+    line = "metric.holdout: my has too few pairs (3) for two parts"
+    for command in (["check"], ["run", "--storage", str(root / "runs")]):
+        code, said = call(*command, str(file))
+        assert (code, said[-1]) == (2, line)
+    rows = [f"a {n}\tb\t{n == 2:d}" for n in range(8)]  # the one with another score is held out
+    (root / "my_dev.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
+    said = call("check", str(file), "--set", "metric.holdout=0.5")[1][-1]
+    assert said == "metric.holdout: the 2 pairs of my left to select have all one score"
+    assert call("check", "quickstart", "--set", "metric.holdout=0.9999")[0] == 2  # which has the builtin sets
+
+
 def test_rows_without_a_score_are_left_out_and_that_is_said(root: Path) -> None:
     rows = [f"a {n}\tb\t{'NaN' if n % 3 == 2 else n}" for n in range(200)]
     (root / "my_dev.tsv").write_text("\n".join([HEADER, *rows]) + "\n\n\n")  # blank lines at the end are no rows

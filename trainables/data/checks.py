@@ -12,6 +12,7 @@ from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
 from trainables.contract.registry import declared, evaluation_named
 from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
 from trainables.data.files import matching, text_size
+from trainables.data.holdout import held_out
 from trainables.data.hub import is_hub
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import (
@@ -35,7 +36,8 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     data from its beginning.
 
     Args:
-        spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" if known.
+        spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" and "holdout"
+            if known.
         at_hand: leave named sets alone that are not on this machine; else the hub is asked whether it has them.
     Returns: what will be left out of them, a line each.
     Raises: DataError with one line per problem, all of them.
@@ -53,7 +55,7 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     checks += [
         partial(check_retrieval, name, at_hand)
         if is_retrieval(name)
-        else partial(_check_pairs, name, language, columns, at_hand)
+        else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), at_hand)
         for name in data["dev"]
     ]
     wrong, notes = list[str](), list[str]()
@@ -148,11 +150,23 @@ def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | No
     return corpus_columns(name, source, needs, columns, HEAD)[1]
 
 
-def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
-    source = None if name == BUILTIN else _source(name, language, "dev", at_hand)
-    if source is None or not matching(source.path):
-        return ""
-    return _once(source, lambda: load_pairs(name, "dev", language, columns).note, "dev", columns)
+def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, at_hand: bool) -> str:
+    look = partial(_look_at_pairs, name, language, columns, holdout)
+    if name == BUILTIN:
+        return look()
+    source = _source(name, language, "dev", at_hand)
+    return _once(source, look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
+
+
+def _look_at_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float) -> str:
+    pairs = load_pairs(name, "dev", language, columns)
+    try:
+        selecting, *_ = held_out([pairs], holdout)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    if selecting.gold.min() == selecting.gold.max():  # no correlation is defined
+        raise DataError(f"metric.holdout: the {len(selecting)} pairs of {pairs.name} left to select have all one score")
+    return pairs.note
 
 
 def _once(source: Source, look: Callable[[], str], *how: object) -> str:
