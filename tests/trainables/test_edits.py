@@ -78,6 +78,12 @@ def test_synonyms_only_where_there_are_some() -> None:
     assert spread(edits.replace_synonyms, ["a", "b"], synonyms=lambda _: ()) == {"a b": Fraction(1)}
 
 
+@pytest.mark.parametrize(("words", "replaced"), [(9, 1), (15, 1), (19, 1), (20, 2), (29, 2)])
+def test_synonyms_are_as_many_as_edas(words: int, replaced: int) -> None:
+    found = edits.replace_synonyms(["w"] * words, Random(0), synonyms=lambda _: ["s"], share=0.1)
+    assert found.count("s") == replaced
+
+
 @pytest.mark.parametrize("name", [n for n in COMPARISON_EDITS if n != "synonym"])
 def test_one_word_survives(name: str) -> None:
     edit = edits.word_edit(name, "en", "[MASK]")

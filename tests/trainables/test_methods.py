@@ -190,6 +190,20 @@ def test_missing_data_is_an_outcome(tmp_path):
     assert "/no/such/folder" in outcome.reason
 
 
+def test_a_file_of_ones_own_has_no_builtin_parses(tmp_path):
+    (tmp_path / "mine.txt").write_text("A man is eating food.\nA woman reads.\n")
+    spec = spec_of("sda", tmp_path / "trial")
+    spec = dataclasses.replace(spec, data={**spec.data, "train": str(tmp_path / "mine.txt")})
+    outcome, _ = life(spec, ProcessCache())
+    assert outcome.stop == "failed:data"
+    assert outcome.reason.startswith("parser 'builtin': knows the sentences of the builtin corpus alone, got 'A ")
+
+
+def test_the_reproductions_train_without_mixed_precision():
+    assert declared("simcse").values("post_unsup")["precision"] == "fp32"
+    assert declared("simcse_sup").values("post_sup")["precision"] == "fp32"
+
+
 def test_every_preset_builds():
     for method in map(declared, method_names()):
         for name, preset in method.presets.items():

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainables.data import builtin
 from trainables.data.parallel import progress_shown
-from trainables.data.parses import Arrays, Parses, hash_texts
-from trainables.data.spacy_parser import USUAL_PIPELINES, parse_texts, pipeline_identity
+from trainables.data.parses import Arrays, Parses, Token, hash_texts
+from trainables.data.spacy_parser import USUAL_PIPELINES, ParserError, parse_texts, pipeline_identity
 
 BUILTIN = "builtin"
 FORMAT = 2  # of the stored arrays; part of every cache key
@@ -46,8 +46,18 @@ def parsed(
 
 @functools.lru_cache(maxsize=2)  # every trial of a warm process asks for the same
 def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
-    """The annotation of generated sentences. Raises: ValueError for a sentence that was not generated."""
-    return Parses.from_tokens(builtin.parse(text, language) for text in texts)
+    """The annotation of generated sentences. Raises: ParserError for a sentence that was not generated."""
+
+    def parse(text: str) -> list[Token]:
+        try:
+            return builtin.parse(text, language)
+        except ValueError as error:
+            raise ParserError(
+                f"parser {BUILTIN!r}: knows the sentences of the builtin corpus alone, got {text[:60]!r}; "
+                "name a spaCy pipeline in data.parser"
+            ) from error
+
+    return Parses.from_tokens(map(parse, texts))
 
 
 def parser_identity(parser: str | None, language: str) -> str:

@@ -90,10 +90,10 @@ def insert_random_marks(words: Sequence[str], rng: Dice, language: str) -> Words
 
 
 def replace_synonyms(words: Sequence[str], rng: Dice, synonyms: Synonyms, share: float = SYNONYM_SHARE) -> Words:
-    """Of the words that have synonyms, as many as `share` of all become one of theirs (EDA, arXiv:1901.11196)."""
+    """Of the words that have synonyms, max(1, floor(share * words)) become one of theirs (EDA, arXiv:1901.11196)."""
     edited = list(words)
     choices = [(i, found) for i, word in enumerate(words) if (found := synonyms(word))]
-    count = min(len(choices), max(1, round(share * len(words))))
+    count = min(len(choices), max(1, int(share * len(words))))
     for j in pick_places(rng, len(choices), count):
         i, found = choices[j]
         edited[i] = pick(rng, found)
