@@ -4,8 +4,8 @@ Every worker encodes its share of the batch, gathers all workers' vectors and co
 through its own vectors only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: what one
 device would compute on the joined batch. Modules used by `project` (the network's `whole_batch`) run on the
 gathered batch on every worker, so their gradients are whole already and are averaged, which only removes rounding.
-A network's own term (`Network.own_loss`: masked tokens, replaced tokens) is of a worker's share; the term is the mean of
-the workers', whose masks are drawn from one generator state: like one device's in expectation, not in its numbers.
+A network's own term (`Network.own_loss`: masked or replaced tokens) is the mean of the workers', each a mean over the
+tokens of its share, drawn from one generator state: close to one device's, but not its number.
 """
 
 from __future__ import annotations
