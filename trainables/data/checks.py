@@ -147,7 +147,8 @@ def _sources(name: str, language: str, needs: str, at_hand: bool) -> dict[str, S
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
-    return corpus_columns(name, source, needs, columns, HEAD)[1]
+    note = corpus_columns(name, source, needs, columns, HEAD)[1]
+    return f"{note} (as far as was looked at)" if note and text_size(source.path) > HEAD else note
 
 
 def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, at_hand: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ from trainables.training.memory import give_back
 from trainables.training.setup import TrainingSetup
 from trainables.training.trial import ProcessCache
 
+log = logging.getLogger(__name__)
+
 
 def train_by_method(
     spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]
@@ -43,6 +46,8 @@ def train_by_method(
         lambda: inputs.prepared(method, config, spec.seed),
     )
     examples = prepared.examples
+    if config.sample_size is not None and config.sample_size > len(examples):
+        log.warning("sample_size %d: there are %d examples, all of them are used", config.sample_size, len(examples))
     torch.manual_seed(spec.seed)
     network = method.network(config, inputs.source, spec.seed)
     if method.optimiser is adamw:  # under which a row without gradient stays
