@@ -18,7 +18,7 @@ from search.schema import ROLE, STUDY_ID
 def open_store(uri: str) -> Store:
     """The reader for a tracking URI.
 
-    Raises: InputError if an SQLite file is missing or is no tracking store.
+    Raises: InputError if an SQLite file is missing, may not be read or is no tracking store.
     """
     scheme = urlsplit(uri).scheme
     if scheme in ("http", "https"):
@@ -29,8 +29,13 @@ def open_store(uri: str) -> Store:
         from analysis.reading.sqlite import SqliteStore
 
         path = Path(unquote(uri.removeprefix("sqlite:///").split("?")[0]))
-        if not path.is_file():
-            raise InputError(f"no tracking store at {path}: start a search first, or give --storage or --tracking-uri")
+        try:
+            if not path.is_file():
+                hint = "start a search first, or give --storage or --tracking-uri"
+                raise InputError(f"no tracking store at {path}: {hint}")
+            path.open("rb").close()  # MLflow would try again for two minutes
+        except OSError as fault:
+            raise InputError(f"{path}: cannot be read: {fault.strerror or fault}") from None
         if SqliteStore.can_read(path):
             return SqliteStore(path)
     from analysis.reading.client import ClientStore

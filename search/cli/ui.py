@@ -16,7 +16,13 @@ LIVE_PORT = 5050  # wanted; another one is taken if it is in use
 @click.command()
 @click.argument("study", required=False)
 @click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="FOLDER|URI")
-@click.option("--port", default=5000, show_default=True, help="wanted; another one is taken if it is in use")
+@click.option(
+    "--port",
+    default=5000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="wanted; another one is taken if it is in use, or for 0",
+)
 @click.option("--cluster", metavar="FILE", help="the pages of this `ray up` cluster, through a tunnel")
 @click.option("--detach", is_flag=True, help="leave the server running and return (the head of a cluster)")
 @user_errors

@@ -90,6 +90,13 @@ def test_the_shell_completion_of_the_readme(program, variable):
     assert f"complete -o nosort -F _{program}_completion {program}" in done.stdout
 
 
+@pytest.mark.parametrize("port", ["99999", "-5"])
+def test_a_port_that_cannot_be(port: str, tmp_path: Path) -> None:
+    done = search("ui", f"--port={port}", "--storage", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"Invalid value for '--port': {port} is not in the range 0<=x<=65535.\n")
+
+
 def test_missing_file():
     done = search("run", "nowhere.yaml")
     assert search("run", "-q", "nowhere.yaml").stdout == ""

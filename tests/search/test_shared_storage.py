@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 from harness import World, make_space
 
+from analysis.errors import InputError
+from analysis.reading.store import open_store
 from search.cli.main import main
 from search.console.status import bring_up_to_date, study_status
 from search.store.layout import StorageError, StudyFolder, new_study
@@ -109,6 +111,15 @@ def test_its_name_is_taken_for_a_new_study(world: World) -> None:
     name = re.sub(r"-1$", "", world.folder.study)
     with another_user():
         assert new_study(world.folder.storage, name).study == f"{name}-2"
+
+
+def test_runs_that_cannot_be_read_are_one_line_at_once(world: World) -> None:
+    """MLflow would try to open the file for two minutes."""
+    path = Path(world.folder.storage) / "mlflow.db"
+    os.chmod(path.parent, 0o755)
+    path.touch(0o000)
+    with another_user(), pytest.raises(InputError, match=r"mlflow\.db: cannot be read: Permission denied"):
+        open_store(f"sqlite:///{path}")
 
 
 def test_its_tracker_is_left_to_who_may_write(world: World) -> None:
