@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from search.console.status import check_driven_here, study_status
 from search.schema import tracking_uri
 from search.space import load_space
@@ -24,13 +26,15 @@ def stop_study(storage: str, study: str | None) -> str:
 def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
     """A study that nobody runs, and what it holds in words.
 
-    Raises: UserError when there is no such study, or a driver runs it.
+    Raises: UserError when there is no such study, a driver runs it, or this user may not remove it.
     """
     folder = find_study(absolute(storage), study)
     status, _, ledger = study_status(folder)
     if status.state == "running":
         by = f" by {status.holder}" if status.holder else ""
         raise UserError(f"study {folder.study} is being run{by}; `search stop {folder.study}` first")
+    if not all(os.access(place, os.W_OK) for place in (folder.local, folder.local.parent)):
+        raise UserError(f"{folder.local}: may not be removed by this user; nothing was deleted")
     return folder, f"{folder.uri}: {len(ledger.trials)} trials, {status.disk_bytes / 1e6:,.0f} MB, their runs in MLflow"
 
 

@@ -12,12 +12,12 @@ from search.space.space import Space
 from trainables.contract.registry import declared
 
 SAMPLE = "sample_size"
-NOTED = 1 << 23  # bytes of a corpus that is counted for a note alone
+COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted; for a note alone
 
 
 def check_sample_fit(space: Space, root: Node, problems: Problems) -> None:
     """Report a search over values of which several are the whole corpus, where that is on this machine."""
-    if (param := space.params.get(SAMPLE)) is None or (size := _size(space)) is None:
+    if (param := space.params.get(SAMPLE)) is None or (size := _size(space, COUNTED)) is None:
         return
     if whole := _whole(space, param, size):
         section = "points" if param.listed else "params"
@@ -57,7 +57,7 @@ def _is_whole(value: Any, size: int) -> bool:
     return value is None or value >= size
 
 
-def _size(space: Space, most: int | None = None) -> int | None:
+def _size(space: Space, most: int) -> int | None:
     from trainables.data.checks import corpus_size
 
     if declared(space.method).scripted:

@@ -81,7 +81,7 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     return notes
 
 
-def corpus_size(spec: Mapping[str, Any], most: int | None = None) -> int | None:
+def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
     """Training examples of a run whose data are on this machine; None where they are not, or cannot be read.
 
     Args:
@@ -97,7 +97,7 @@ def corpus_size(spec: Mapping[str, Any], most: int | None = None) -> int | None:
         sources = [s for part in parts for s in _sources(part.strip(), language, needs, at_hand=True).values()]
         if not sources or not all(matching(source.path) for source in sources):
             return None
-        if most is not None and sum(text_size(source.path) for source in sources) > most:
+        if sum(text_size(source.path) for source in sources) > most:
             return None
         stats = [path.stat() for source in sources for path in matching(source.path)]
         key = (train, language, needs, repr(columns), *((s.st_mtime_ns, s.st_size) for s in stats))
