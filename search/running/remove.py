@@ -33,7 +33,8 @@ def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
     if status.state == "running":
         by = f" by {status.holder}" if status.holder else ""
         raise UserError(f"study {folder.study} is being run{by}; `search stop {folder.study}` first")
-    if not all(os.access(place, os.W_OK) for place in (folder.local, folder.local.parent)):
+    effective = os.access in os.supports_effective_ids
+    if not all(os.access(place, os.W_OK, effective_ids=effective) for place in (folder.local, folder.local.parent)):
         raise UserError(f"{folder.local}: may not be removed by this user; nothing was deleted")
     return folder, f"{folder.uri}: {len(ledger.trials)} trials, {status.disk_bytes / 1e6:,.0f} MB, their runs in MLflow"
 

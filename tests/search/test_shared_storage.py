@@ -18,6 +18,8 @@ from analysis.errors import InputError
 from analysis.reading.store import open_store
 from search.cli.main import main
 from search.console.status import bring_up_to_date, study_status
+from search.running.remove import deletable
+from search.store.errors import UserError
 from search.store.layout import StorageError, StudyFolder, new_study
 from search.store.lock import alive, exclusive, running_beside
 from search.tracking import replayer, tracker  # noqa: F401  (here and not as another user, for the same reason)
@@ -103,6 +105,15 @@ def test_a_folder_that_cannot_be_entered_is_one_line(world: World) -> None:
         with another_user():
             result = CliRunner().invoke(main, [command, world.folder.study, "--storage", world.folder.storage])
         assert (result.exit_code, result.stderr) == (2, line)
+
+
+def test_it_is_not_deleted_in_part(world: World) -> None:
+    """Its runs went from MLflow before it turned out that the folder had to stay."""
+    os.chmod(world.folder.local, 0o755)
+    world.folder.lock.touch(0o444)
+    os.chmod(world.folder.local, 0o555)
+    with another_user(), pytest.raises(UserError, match="may not be removed by this user; nothing was deleted"):
+        deletable(world.folder.storage, world.folder.study)
 
 
 def test_its_name_is_taken_for_a_new_study(world: World) -> None:

@@ -44,7 +44,7 @@ def test_space_file(tmp_path, method, param, said):
         SPACE.format(method=method, param=param, encoder="builtin:vectors" if method == "gclsr" else "builtin:tiny")
     )
     with pytest.raises(SpaceError) as caught:
-        load_space(path)
+        load_space(path, find_data=True)
     assert said in str(caught.value)
     assert "wrong.yaml:7:" in str(caught.value)
 
@@ -73,13 +73,13 @@ def test_what_nothing_reads_is_not_searched(tmp_path, method, other, name, value
     encoder = "builtin:vectors" if method == "gclsr" else "builtin:tiny"
     path.write_text(SPACE.format(method=method, encoder=encoder, param=f"{other}, {name}: {value}"))
     with pytest.raises(SpaceError, match=rf"^\S+:7: params.{name}: has no meaning with [^\n]*$") as caught:
-        load_space(path)
+        load_space(path, find_data=True)
     assert ("give it `when: {" in str(caught.value)) is ("choice" in other)
     deciding = other.partition(":")[0]
     fine = {"negation_negative": "[true]", "pooling": "[cls]", "lambda": "[0.3]"}
     if "choice" in other:
         path.write_text(path.read_text().replace(value, f"{value[:-1]}, when: {{{deciding}: {fine[deciding]}}}}}"))
-        load_space(path)
+        load_space(path, find_data=True)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_constants_may_be_without_meaning_in_some_points(tmp_path, method, param
     path = tmp_path / "fine.yaml"
     text = SPACE.format(method=method.partition("_")[0], encoder="builtin:tiny", param=param)
     path.write_text(text.replace("sampler: grid", "trials: 2") if "random" in method else text)
-    load_space(path)
+    load_space(path, find_data=True)
 
 
 @pytest.mark.parametrize("method", ["simcse_sup", "selfccl"])
