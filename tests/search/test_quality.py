@@ -53,6 +53,10 @@ def ours(pruner: str, workers: int, root: Path, budget: float = 100) -> Searcher
     return Ours(world(), settings, 0, workers, root, budget)
 
 
+# seconds each: one table in the ordinary suite, the others among the slow tests
+ONE_AT_ONCE = [table if table == "simcse" else pytest.param(table, marks=pytest.mark.slow) for table in TABLES]
+
+
 @pytest.mark.parametrize("told", [6, 100])
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("pruner", ["none", "asha", "hyperband"])
@@ -157,7 +161,7 @@ def test_a_table_holds_what_its_sheet_says(table: str) -> None:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ONE_AT_ONCE)
 def test_the_best_that_a_surrogate_promises_has_been_trained(table: str) -> None:
     """Between random points it saw peaks 1 to 4 points above what training reaches, and searches were held to those."""
     loaded = load_table(table)
@@ -181,7 +185,7 @@ def test_a_setting_is_lent_the_seeds_of_settings_like_it(table: str) -> None:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ONE_AT_ONCE)
 def test_a_setting_is_worth_what_its_trials_reach_on_average(table: str) -> None:
     """A trial is worth its best evaluation; the best of the mean curve is less, by 2 points where curves leap."""
     loaded = load_table(table)
@@ -193,7 +197,7 @@ def test_a_setting_is_worth_what_its_trials_reach_on_average(table: str) -> None
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ONE_AT_ONCE)
 def test_similar_settings_have_the_same_luck_under_the_same_seed(table: str) -> None:
     """As recorded: seeds move a point and its nearest one alike, by correlations of .3 to .8 among the better half. A
     trial's own luck, drawn for it alone, made of near points a lottery that no search has."""

@@ -237,6 +237,7 @@ def test_a_killed_trial_process_goes_on_from_its_checkpoint(tmp_path: Path) -> N
     assert {e["resumed_from"] for e in events if e["id"] == killed[0].trial.id} == {0, 100}
 
 
+@pytest.mark.slow  # two sessions of Ray
 def test_the_last_trial_of_a_plan_starts_again_too(tmp_path: Path) -> None:
     """Nothing else is planned then, and Tune had been told so."""
     storage = str(tmp_path / "runs")
