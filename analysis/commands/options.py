@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 METRIC = click.option(
-    "--metric", metavar="METRIC", help="dev metric, or mean(a_dev,b_dev) [the one that selected in the search]"
+    "--metric",
+    metavar="METRIC",
+    help="dev metric, or mean(a_dev,b_dev); min(...) or max(...) of it where nothing says which is"
+    " better [the one that selected in the search]",
 )
 STORAGE = click.option(
     "--storage",
