@@ -1,9 +1,10 @@
 """Which point gets a further seed: every point has a first one, what is promising gets more.
 
 Where points never end, or a sampler learns from them, seeds are rungs as evaluations are (successive halving, as in
-`promotion`): of all points with so many seeds the best 1 in `PROMISING` gets the next one. So a value that won by the
-luck of its seed is looked at again before the sampler follows it far, and the start of a search is not spent on seeds.
-Everything is worked out from the ledger: a resumed study goes on as the undisturbed one would.
+`promotion`): of all points with so many seeds the best 1 in `PROMISING` gets the next one, once the search has trained
+`START` whole trials. So a value that won by the luck of its seed is looked at again before the sampler follows it far,
+and the start of a search is not spent on seeds. Everything is worked out from the ledger: a resumed study goes on as
+the undisturbed one would.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from search.study.plan import mean_so_far, seed_values
 
 HOPELESS_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
+START = 10  # whole trials that are trained before any point gets a further seed, which costs one
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
 ENDLESS = sys.maxsize  # points of a space without an end
@@ -75,6 +77,8 @@ class Seeds:
         """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline, which
         nobody judged, does not count among them; its seeds follow when a point has all of its own: only then is there
         something to compare."""
+        if self._ledger.whole_trials(self._ledger.examples) < START:
+            return None
         ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds
         baseline = None
         for stage, number in self._ledger.by_point:

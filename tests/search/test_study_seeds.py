@@ -82,7 +82,7 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
-    space = make_space({"sampler": sampler, "trials": None, "budget": 9, "repeats": 3})
+    space = make_space({"sampler": sampler, "trials": None, "budget": 12, "repeats": 3})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
     driver = world.life(concurrency=1)
     plan: Any = driver.plan
@@ -172,6 +172,9 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
             ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": sign * value, "best_at": 1,
                           "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
     seeds = Seeds(space, ledger, 100, lambda *_: None)
+    ledger.examples, ledger.whole_trial = 99, 10
+    assert seeds.due(range(9)) is None  # of ten whole trials a seed would be a tenth
+    ledger.examples = 100
     assert seeds.due(range(9)) == 1
     assert seeds.due({*range(9)} - {1}) == 5  # 1 is settled
     assert seeds.due({*range(9)} - {1, 5}) == 6
