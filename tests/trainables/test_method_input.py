@@ -6,6 +6,7 @@ import gzip
 import struct
 
 import pytest
+import yaml
 
 from search.space import SpaceError, load_space
 from trainables.contract.declaration import WORD_VECTORS
@@ -96,7 +97,11 @@ def test_constants_may_be_without_meaning_in_some_points(tmp_path, method, param
     path = tmp_path / "fine.yaml"
     text = SPACE.format(method=method.partition("_")[0], encoder="builtin:tiny", param=param)
     path.write_text(text.replace("sampler: grid", "trials: 2") if "random" in method else text)
-    load_space(path, find_data=True)
+    space = load_space(path, find_data=True)
+    given = yaml.safe_load(f"{{{param}}}")
+    assert {name: value for name, value in given.items() if name not in space.params} == {
+        name: value for name, value in space.constants.items() if name in given
+    }
 
 
 @pytest.mark.parametrize("method", ["simcse_sup", "selfccl"])
