@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -39,17 +41,19 @@ def sample_notes(space: Space) -> list[str]:
 
 def _whole(space: Space, param: Param, size: int) -> str:
     """The values that take the whole corpus in words, "" if at most one does."""
+    if param.values is None:  # a range may have more values than can be looked at
+        assert param.low is not None
+        assert param.high is not None
+        low, high, step = int(param.low), int(param.high), int(param.step or 1)
+        first = low + step * max(0, math.ceil((size - low) / step))
+        return f"{first} to {high}" if first < high else ""
     if param.listed:
         rows = [row for row in space.rows if SAMPLE in row and _is_whole(row[SAMPLE], size)]
-        rest = [{name: value for name, value in row.items() if name != SAMPLE} for row in rows]
-        values: list[Any] = [row[SAMPLE] for row, others in zip(rows, rest, strict=True) if rest.count(others) > 1]
-    elif param.values is None and param.step is None:
-        assert param.high is not None
-        return f"{size} to {param.high:g}" if param.high > size else ""
+        rest = [repr(sorted((name, value) for name, value in row.items() if name != SAMPLE)) for row in rows]
+        times = Counter(rest)
+        values: list[Any] = [row[SAMPLE] for row, others in zip(rows, rest, strict=True) if times[others] > 1]
     else:
-        values = [value for value in param if _is_whole(value, size)]
-        if param.values is None and len(values) > 1:
-            return f"{values[0]} to {values[-1]}"
+        values = [value for value in param.values if _is_whole(value, size)]
     return ", ".join("null" if v is None else str(v) for v in values) if len(values) > 1 else ""
 
 
