@@ -45,7 +45,7 @@ from search.space.sections import (
     seconds,
     settings,
 )
-from search.space.selecting import read_metric
+from search.space.selecting import check_taken_names, read_metric
 from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.declaration import TRANSFORMER, Declaration
 from trainables.contract.errors import close_to, did_you_mean
@@ -69,8 +69,8 @@ def load_space(
             file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
         find_data: also report named data sets that this machine would not find, what an encoder whose files are on
-            this machine does not honour, and points drawn of the space that the method would refuse; a space that is
-            only read, or will run elsewhere, does without.
+            this machine does not honour, evaluations of a name that is taken, and points drawn of the space that the
+            method would refuse; a space that is only read, or will run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -87,6 +87,7 @@ def load_space(
         check_data_sets(root, problems)
     space = _checked(root, source, problems, draws=find_data)
     if find_data:
+        check_taken_names(space, root, problems)
         check_idle(space, root, problems)
         check_encoder_fit(space, root, problems)
         check_prompt_fit(space, root, problems)
@@ -323,10 +324,12 @@ def smoke(space: Space) -> Space:
     Same method, parameters and sampler; `scale.py` says what shrinks, the file's `smoke` section has the last word.
     Its numbers show that things run, and nothing about the papers.
     """
-    problems = Problems()
-    built = _build_smoke(space, from_plain(space.smoke, Where(space.source)), problems)
+    problems, changes = Problems(), from_plain(space.smoke, Where(space.source))
+    built = _build_smoke(space, changes, problems)
     problems.raise_if_any()
     assert built is not None
+    check_taken_names(built, changes, problems)  # it has other dev sets
+    problems.raise_if_any()
     return built
 
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
 from search.space.nodes import Node
 from search.space.problems import Problems
 from trainables.contract.errors import PluginError
 from trainables.contract.metric_names import DEV_SUFFIX
 from trainables.contract.plugins import Plugin, read_plugin
 from trainables.contract.registry import evaluation_named, use_plugins
-from trainables.data.retrieval import dev_metrics
 
 
 def read_plugins(node: Node | None, problems: Problems) -> tuple[Plugin, ...]:
@@ -64,29 +62,19 @@ def changed(files: Iterable[Plugin]) -> list[str]:
     return lines
 
 
-def read_evaluations(node: Node, dev: Iterable[str], problems: Problems) -> dict[str, str | None] | None:
-    """`data.evaluations`: a list of names, or a mapping of name to the folder of its data (null = none).
-
-    Args: dev: the dev sets, whose metrics no evaluation may measure, too.
-    """
+def read_evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None:
+    """`data.evaluations`: a list of names, or a mapping of name to the folder of its data (null = none)."""
     given = node.plain()
     if isinstance(given, list):
         given = dict.fromkeys(given) if all(isinstance(name, str) for name in given) else None
     if not isinstance(given, dict) or not all(f is None or (isinstance(f, str) and f.strip()) for f in given.values()):
         problems.add(node.where, "data.evaluations", "expected names, or a mapping of name to a folder or null")
         return None
-    taken = {metric: "data.dev" for dev_set in dev for metric in dev_metrics(dev_set)}
     for name in given:
         try:
-            for metric in dict.fromkeys(evaluation_metrics([name])):
-                if (other := taken.setdefault(metric, name)) != name:
-                    problems.add(node.where, "data.evaluations", f"{name}: {metric} is already measured by {other}")
+            evaluation_named(name)
         except PluginError as error:
             problems.add(node.where, "data.evaluations", str(error))
-    for metric, name in taken.items():  # the study's own names of what is measured
-        for prefix in (BEST_PREFIX, UNTRAINED_PREFIX):
-            if name != "data.dev" and (of := metric.removeprefix(prefix)) != metric and of in taken:
-                problems.add(node.where, "data.evaluations", f"{name}: {metric} is what is tracked of {of}; rename it")
     return given or None
 
 

@@ -251,7 +251,7 @@ def read_data(node: Node | None, method: Declaration | None, top: Node, problems
         else:
             problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
     if "evaluations" in given and given["evaluations"].value is not None:
-        values["evaluations"] = read_evaluations(given["evaluations"], values.get("dev", ()), problems)
+        values["evaluations"] = read_evaluations(given["evaluations"], problems)
     if "prompts" in given and given["prompts"].value is not None:
         values["prompts"] = _prompts(given["prompts"], method, problems)
     return Data(**values) if len(problems.found) == before else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
 from search.space.nodes import Node
 from search.space.outside import evaluation_metrics
 from search.space.problems import Problems
 from search.space.sections import Data, Metric, entries, text
+from search.space.space import Space
 from trainables.contract.declaration import Declaration
 from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
@@ -56,6 +58,28 @@ def read_metric(
     return Metric(name=name, mode=mode or "max", holdout=holdout) if name and len(problems.found) == before else None
 
 
+def check_taken_names(space: Space, root: Node, problems: Problems) -> None:
+    """Report evaluations that measure what a dev set, another one or the study itself measures under the same name.
+
+    A stored study does without: what it has begun it may go on with.
+    """
+    key, where = "data.evaluations", root.place("data", "evaluations")
+    taken = {metric: "data.dev" for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
+    for name in space.data.evaluations or ():
+        for metric in dict.fromkeys(evaluation_metrics([name])):
+            if (other := taken.setdefault(metric, name)) != name:
+                problems.add(where, key, f"{name}: {metric} is already measured by {other}")
+    outside = {metric: name for metric, name in taken.items() if name != "data.dev"}
+    for metric, name in outside.items():
+        for prefix in (BEST_PREFIX, UNTRAINED_PREFIX):
+            if (of := metric.removeprefix(prefix)) != metric and of in taken:
+                problems.add(where, key, f"{name}: {metric} is what is tracked of {of}; rename it")
+    for dev_set in space.data.dev if space.metric.holdout else ():
+        if (metric := set_name(dev_set) + HELD + DEV_SUFFIX) in outside:
+            message = f"{metric} of the held-out part is already measured by data.evaluations"
+            problems.add(root.place("metric", "holdout"), "metric.holdout", message)
+
+
 def _holdout(node: Node | None, data: Data | None, problems: Problems) -> float:
     """The share of the dev pairs that is held out; 0 without the key."""
     if node is None or node.value is None:
@@ -65,13 +89,9 @@ def _holdout(node: Node | None, data: Data | None, problems: Problems) -> float:
         problems.add(node.where, "metric.holdout", f"expected a share of the dev pairs in [0, 1), got {share!r}")
         return 0.0
     names = [set_name(dev_set) for dev_set in data.dev] if data else []
-    outside = evaluation_metrics(data.evaluations or ()) if data else []
     for name in names:
         if share and name + HELD in names:
             problems.add(node.where, "metric.holdout", f"the held-out part of {name} would be called as another set is")
-        elif share and (metric := name + HELD + DEV_SUFFIX) in outside:
-            message = f"{metric} of the held-out part is already measured by data.evaluations"
-            problems.add(node.where, "metric.holdout", message)
     return float(share)
 
 

@@ -36,9 +36,9 @@ EVALUATION = DevEvaluation(name="lengths", metrics=("spread", "given"), evaluate
 '''
 
 
-def errors(path: Path) -> list[str]:
+def errors(path: Path, **how: Any) -> list[str]:
     with pytest.raises(SpaceError) as caught:
-        load_space(path)
+        load_space(path, **how)
     return str(caught.value).splitlines()
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from from_outside import EVALUATION, EXAMPLES, errors, trained
 
-from search.space import load_space, smoke
+from search.space import SpaceError, load_space, smoke
 from trainables.contract.errors import PluginError
 from trainables.contract.evaluation import DevEvaluation
 from trainables.training.inputs import TrialInputs
@@ -109,15 +109,26 @@ def test_mistakes_about_evaluations(outside, data, message):
     ],
 )  # fmt: skip
 def test_no_evaluation_takes_the_name_of_what_is_measured(outside, metric, more, message):
-    """It would select in its place, and be called a Spearman correlation."""
+    """It would select in its place, and be called a Spearman correlation. Studies of before this was looked at are
+    read all the same."""
     (outside / "lengths.py").write_text(EVALUATION.replace('"given"', f'"{metric}"'))
     path = outside / "dcl.yaml"
     text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]").replace("builtin_dev}", f"builtin_dev{more}}}")
     path.write_text(text.replace("dev: [builtin]}", "dev: [builtin], evaluations: [lengths]}"))
+    assert load_space(path).data.evaluations == {"lengths": None}
     if message:
-        assert errors(path) == [f"{path}:{message}"]
+        assert errors(path, find_data=True) == [f"{path}:{message}"]
     else:
-        assert load_space(path).data.evaluations == {"lengths": None}
+        load_space(path, find_data=True)
+
+
+def test_no_evaluation_takes_the_name_of_a_smoke_run_s_set(outside):
+    (outside / "lengths.py").write_text(EVALUATION.replace('"given"', '"builtin"'))
+    path = outside / "dcl.yaml"
+    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]").replace("builtin_dev", "stsb_dev")
+    path.write_text(text.replace("dev: [builtin]}", "dev: [stsb], evaluations: [lengths]}"))
+    with pytest.raises(SpaceError, match="lengths: builtin_dev is already measured"):
+        smoke(load_space(path))
 
 
 def scored(evaluate: Callable[..., Any], vectors: object = ((1, 0), (0, 1))) -> dict[str, float]:
