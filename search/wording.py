@@ -52,13 +52,13 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
 def open_work(space: Space, ledger: Ledger) -> str:
     """What `resume` would take up: `4 of 12 points of the search, the confirming`; "" when there is nothing.
 
-    Once patience is over, that is no new point: `2 trials of the search`.
+    Once patience is over, that is no new point: `2 trials of the search`; once another budget is spent, nothing.
     """
     parts = []
     mine = [record for record in ledger.open_trials.values() if record.trial.stage == "search"]
     waiting, patience = bool(mine), space.search.patience
     ended = ledger.stages.get("search")
-    if patience is not None and ledger.since_best() >= patience:
+    if patience is not None and ledger.since_best() >= patience and ended != "out_of_budget":
         if cut := sum(record.waiting is None for record in mine):
             parts.append(f"{cut} trial{'s' * (cut > 1)} of the search")
     elif ended not in ("finished", "out_of_budget") or (waiting and ended == "finished"):

@@ -215,6 +215,9 @@ def test_other_budgets_hold_once_patience_is_over(budget: dict[str, Any], most: 
     driver = world.life(concurrency=6, seed=1)
     assert driver.status == "out_of_budget"
     assert driver.ledger.examples <= most
+    assert driver.ledger.open_trials
+    assert driver.spent()
+    assert not open_work(world.space, driver.ledger)
 
 
 def test_patience_begins_anew_when_a_trial_that_still_ran_is_the_best(tmp_path: Path) -> None:
