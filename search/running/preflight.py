@@ -9,6 +9,7 @@ from pathlib import Path
 from search.space import Space
 from search.store.errors import UserError
 from search.store.journal import Journal
+from trainables.contract.errors import first_line
 
 
 def preflight(space: Space) -> list[str]:
@@ -43,9 +44,13 @@ def preflight(space: Space) -> list[str]:
 def check_files(space: Space, journal: Journal) -> None:
     """The files that trials read hold what they held when the study began; of those met first that is written down.
 
-    Raises: UserError naming those that do not: what trials of then and now measure could not be compared.
+    Raises: UserError naming those that do not: what trials of then and now measure could not be compared; or one that
+        may not be read.
     """
-    known, now = journal.ledger.files or {}, _revisions(space)
+    try:
+        known, now = journal.ledger.files or {}, _revisions(space)
+    except OSError as error:
+        raise UserError(f"what trials read cannot be read: {first_line(error)}. Nothing was run") from error
     if changed := [f"{name} ({known[name]} is now {is_})" for name, is_ in now.items() if known.get(name, is_) != is_]:
         raise UserError(
             f"changed since the study began: {'; '.join(changed)}. Nothing was run: trials of then and now could not be"

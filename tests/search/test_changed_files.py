@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import World, make_space
@@ -65,6 +66,31 @@ def test_an_encoder_that_was_written_over_is_another_one(tmp_path: Path) -> None
     (encoder / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(UserError, match=f"encoder {encoder}"):
         check_files(space, journal)
+
+
+@pytest.mark.parametrize(
+    "unread", ["mine_dev.tsv", "few/corpus.jsonl", "encoder/vocab.txt", "encoder/model.safetensors"]
+)
+def test_a_file_that_may_not_be_read_is_one_line(unread: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, dev, opened = tmp_path / "encoder", tmp_path / "mine_dev.tsv", Path.open
+    encoder.mkdir()
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        (encoder / name).write_text("{}")
+    dev.write_text(PAIRS)
+    data = {"train": "builtin", "dev": [str(dev), retrieval_set(tmp_path / "few")], "language": "en"}
+    space = make_space(data=data, metric={"name": "mine_dev"})
+    object.__setattr__(space, "encoder", str(encoder))
+
+    def denied(path: Path, *args: Any, **how: Any) -> Any:
+        if path == tmp_path / unread:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *args, **how)
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(UserError) as raised:
+        check_files(space, Journal(tmp_path / "tracking.jsonl", Ledger()))
+    told = f"what trials read cannot be read: [Errno 13] Permission denied: '{tmp_path / unread}'. Nothing was run"
+    assert str(raised.value) == told
 
 
 def test_what_is_there_has_a_revision_and_what_cannot_change_has_none(
