@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from search.running.life import SEARCH, Life, Options, Stage
 from search.running.result import StudyResult
@@ -136,13 +137,13 @@ def confirm_study(
         another driver runs it, or a number is below 1.
     """
     for name, number in (("trials", trials), ("top", top), ("seeds", seeds)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, SupportsIndex) or number < 1):
             raise UserError(f"confirm: {name}: expected a whole number of at least 1, got {number!r}")
     folder = find_study(absolute(storage), study)
     folder.pull()
     space = _unedited(folder, fold(folder.journal, Ledger()))
     fixed = {"top": top or TOP, "seeds": seeds or SEEDS} if top or seeds else {"trials": trials}
-    stage = {"stage": "confirm", **fixed}
+    stage = {"stage": "confirm", **{name: index(number) for name, number in fixed.items()}}  # NumPy's as Python's
     return _told(folder, Life(space, folder, options or Options(), [stage]))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from harness import EVALUATIONS, World, curve, make_space, recorded
 from scipy import stats
 
+from search.running import runner
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 from search.study.confirm_plan import ConfirmPlan, confirming_trial, confirming_values, worse
@@ -34,6 +37,16 @@ def test_the_best_points_and_the_baseline_get_fresh_common_seeds(tmp_path: Path)
     ranked = sorted(ledger.points, key=lambda n: -ledger.points[n]["value"])
     assert found.keys() == {*ranked[:2], 0}
     assert all(seeds == [5, 6] for seeds in found.values())  # the search had seeds 3 and 4
+
+
+@pytest.mark.parametrize("number", [{"trials": np.int64(7)}, {"top": np.int32(2), "seeds": np.uint8(3)}])
+def test_a_number_of_numpy_is_a_number(number: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into the journal, which is JSON."""
+    World(make_space({"trials": 1}), tmp_path).life()
+    begun: list[Any] = []
+    monkeypatch.setattr(runner, "Life", lambda *given: begun.extend(given[-1]) or SimpleNamespace(run=bool))
+    runner.confirm_study(str(tmp_path), **number)
+    assert json.loads(json.dumps(begun)) == [{"stage": "confirm", **{name: int(n) for name, n in number.items()}}]
 
 
 def test_hopeless_points_stop_early_and_the_baseline_never(tmp_path: Path) -> None:

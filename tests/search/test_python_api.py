@@ -65,7 +65,7 @@ def test_ready_spaces_are_found_by_name_from_any_folder(monkeypatch: pytest.Monk
             search.load_space(wrong)
 
 
-@pytest.mark.parametrize("number", [{"trials": 0}, {"top": 0}, {"seeds": -1}, {"trials": 2.5}])
+@pytest.mark.parametrize("number", [{"trials": 0}, {"top": 0}, {"seeds": -1}, {"trials": 2.5}, {"seeds": True}])
 def test_nothing_is_confirmed_on_fewer_than_one(tmp_path: Path, number: dict[str, Any]) -> None:
     (name, value), *_ = number.items()
     with pytest.raises(
