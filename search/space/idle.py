@@ -8,13 +8,14 @@ from search.space.conditions import combinations
 from search.space.nodes import Node
 from search.space.problems import Problems, Where
 from search.space.space import Space
-from trainables.contract.registry import declared
+from trainables.contract.declaration import Declaration
+from trainables.contract.registry import declared, method_object
 
 
 def check_idle(space: Space, root: Node, problems: Problems) -> None:
     """Report what is searched where nothing reads it, and constants of the file that nothing reads in any point."""
     method = declared(space.method)
-    if method.scripted:
+    if method.scripted or _unsaid(method):
         return
     ordinary = method.values(space.preset)
     set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
@@ -35,6 +36,18 @@ def check_idle(space: Space, root: Node, problems: Problems) -> None:
         message += f"; give it `when: {{{decides}: [...]}}`" if decides in space.params else ""
         where, section = _place(root, name)
         problems.add(where, f"{section}.{name}", message)
+
+
+def _unsaid(method: Declaration) -> bool:
+    """Whether a method from outside has a network of its own and no `idle`: the one that it inherits tells of ours."""
+    owner = next(base for base in method.config.__mro__ if "idle" in vars(base))
+    if _ours(method.config) or not _ours(owner):
+        return False
+    return not _ours(getattr(method_object(method.name), "network", None))
+
+
+def _ours(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("trainables.")
 
 
 def _place(root: Node, name: str) -> tuple[Where, str]:

@@ -56,6 +56,31 @@ def test_its_own_hyperparameters_are_checked_like_ours(outside):
     assert errors(path) == [f"{path}:11: params.decuopled: unknown for 'dcl'; did you mean 'decoupled'?"]
 
 
+OWN_NETWORK = """def network(config, source, seed):
+    return sentence_network(config, source, seed)
+
+
+METHOD = Method("""
+
+
+@pytest.mark.parametrize("own", ["", "network", "idle"])
+def test_what_its_own_network_reads_only_it_can_say(own, outside):
+    """`idle` of the class that every configuration extends tells what our network reads of the shared ones."""
+    text = METHOD
+    if own:
+        text = text.replace("METHOD = Method(", OWN_NETWORK).replace("=sentence_network", "=network")
+    if own == "idle":
+        text = text.replace("    decoupled:", "    idle = EncoderConfig.idle\n    decoupled:")
+    (outside / "dcl.py").write_text(text)
+    path = outside / "dcl.yaml"
+    more = "  pooling: avg\n  head: {choice: [mlp_bn, none]}\n  decoupled:"
+    path.write_text(path.read_text().replace("  decoupled:", more))
+    if own == "network":
+        assert load_space(path, find_data=True).params.keys() >= {"head", "decoupled"}
+    else:
+        assert errors(path, find_data=True) == [f"{path}:12: params.head: has no meaning with pooling avg"]
+
+
 def test_a_resolved_space_needs_the_file_no_more(outside):
     space = load_space(outside / "dcl.yaml")
     stored = outside / "elsewhere" / "space.yaml"
