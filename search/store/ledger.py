@@ -114,9 +114,8 @@ class Ledger:
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
     kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this life
     longest_step: int = 0  # examples from one evaluation to the next, at most
-    whole_trial: int = (
-        0  # examples of the first trial, planned or done: the unit of budgets and patience; 0 = not known
-    )
+    planned: int = 0  # examples of the first trial that said how long it would be
+    longest: int = 0  # examples of the longest trial of the search so far
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
     lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
@@ -170,8 +169,15 @@ class Ledger:
         """Training and evaluation seconds of the search's trials."""
         return sum(record.seconds for record in self.trials.values() if record.trial.stage == "search")
 
+    @property
+    def whole_trial(self) -> int:
+        """Examples of a whole trial, the unit of budgets and patience: as many as the first trial said it would have;
+        where none says that, as the longest so far has, once one is completed (the first may have ended early by
+        itself). 0 = not known yet."""
+        return self.planned or (self.longest if self.best is not None else 0)
+
     def whole_trials(self, examples: int) -> float:
-        """Training in whole trials; 0 until the first evaluation says how long a trial is."""
+        """Training in whole trials; 0 until it is known how long a trial is."""
         return examples / self.whole_trial if self.whole_trial else 0.0
 
     def since_best(self) -> float:
@@ -217,7 +223,8 @@ class Ledger:
             step = event["examples"] - record.examples
             self.examples += step
             self.longest_step = max(self.longest_step, step)
-            self.whole_trial = self.whole_trial or event["planned"]
+            self.planned = self.planned or event["planned"]
+            self.longest = max(self.longest, event["examples"])
         record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
         record.best, record.best_at = event["best"], event["best_at"]
         record.seconds = max(record.seconds, event["seconds"])
@@ -235,8 +242,8 @@ class Ledger:
         self.stops[record.state] += 1
         if record.trial.stage == "search":
             self.tried.add(record.trial.number)
+            self.longest = max(self.longest, event["examples"])
         if record.trial.stage == "search" and record.state == "completed" and record.best is not None:
-            self.whole_trial = self.whole_trial or event["examples"]  # a script need not say how long its trials are
             if self.better(event["best"], self.best.best if self.best else None):
                 self.best = record
             values = [r.best for r in self.by_point["search", record.trial.number] if r.state == "completed"]

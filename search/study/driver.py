@@ -134,6 +134,7 @@ class Driver:
     def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
+        planned = evaluation.planned or self.ledger.whole_trial  # before this evaluation is the longest so far
         if evaluation.examples > record.examples:  # else a resumed trial repeats what is written already
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
@@ -145,7 +146,6 @@ class Driver:
             self.folder.mark_trial(trial_id, True)
         self.tick()
         # who has spent the budget with its last evaluation ends by itself, as completed
-        planned = evaluation.planned or self.ledger.whole_trial
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
         whole = self.status == "out_of_budget" and last
         verdict = "pause" if self.pausing and not whole else verdict

@@ -83,6 +83,7 @@ class World:
     now: float = 1_000_000.0
     memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's birth
     planned: int = EVALUATIONS * RUNG  # what trials say of their length; 0: nothing
+    ends: Callable[[Trial], int] = lambda trial: EVALUATIONS  # noqa: ARG005  # after so many evaluations, by itself
 
     @property
     def folder(self) -> StudyFolder:
@@ -148,16 +149,17 @@ class World:
                 return
             trial = rng.choice(active)
             k = self.last.get(trial.id, 0) + 1
-            value = self.value(trial, k) if k <= EVALUATIONS else 0.0
-            values = [self.value(trial, i) for i in range(1, min(k, EVALUATIONS) + 1)]
+            length = self.ends(trial)
+            value = self.value(trial, k) if k <= length else 0.0
+            values = [self.value(trial, i) for i in range(1, min(k, length) + 1)]
             best = max(values)
             at = (values.index(best) + 1) * RUNG
             if (kind := self.fault(trial, k)) is not None:
                 driver.ended(trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened"))
                 active.remove(trial)
                 continue
-            if k > EVALUATIONS:
-                driver.ended(trial.id, Outcome("completed", best, at, EVALUATIONS * RUNG, 0.1 * EVALUATIONS))
+            if k > length:
+                driver.ended(trial.id, Outcome("completed", best, at, length * RUNG, 0.1 * length))
                 active.remove(trial)
                 continue
             self.evaluations += 1

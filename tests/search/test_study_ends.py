@@ -199,11 +199,30 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
 
 
 def test_a_budget_in_whole_trials_where_a_script_does_not_say_how_long_they_are(tmp_path: Path) -> None:
-    """The first completed trial says it."""
+    """A completed trial says it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
     driver = world.life(concurrency=1)
     assert driver.status == "out_of_budget"
     assert driver.ledger.stops == {"completed": 3}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_script_s_trial_that_ends_early_by_itself_is_no_whole_one(concurrency: int, tmp_path: Path) -> None:
+    """A budget of five was over before another trial was whole, and so was patience."""
+
+    def ends(trial: Trial) -> int:
+        return EVALUATIONS if trial.number else 1
+
+    budget = make_space({"trials": 50, "budget": 5, "baseline": "none"})
+    world = World(budget, tmp_path / "budget", planned=0, ends=ends)
+    driver = world.life(concurrency=concurrency)
+    assert driver.status == "out_of_budget"
+    assert 5 * EVALUATIONS * RUNG <= driver.ledger.examples <= (5 * EVALUATIONS + concurrency) * RUNG
+    assert fold(world.folder.journal, Ledger()).whole_trial == EVALUATIONS * RUNG
+
+    patience = make_space({"trials": 50, "patience": 2, "baseline": "none"})
+    world = World(patience, tmp_path / "patience", planned=0, ends=ends, value=lambda t, k: -t.number + k / 100)
+    assert world.life(concurrency=1).ledger.stops == {"completed": 3}
 
 
 @pytest.mark.parametrize(

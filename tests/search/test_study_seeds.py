@@ -172,7 +172,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
             ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": sign * value, "best_at": 1,
                           "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
     seeds = Seeds(space, ledger, 100, lambda *_: None)
-    ledger.examples, ledger.whole_trial = 99, 10
+    ledger.examples, ledger.planned = 99, 10
     assert seeds.due(range(9)) is None  # of ten whole trials a seed would be a tenth
     ledger.examples = 100
     assert seeds.due(range(9)) == 1
