@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from pyarrow import ipc, parquet
 
 from trainables.contract.errors import DataError
 from trainables.contract.spec import Evaluation, TrialSpec
-from trainables.data import builtin
+from trainables.data import builtin, checks
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.training.trial import run_trial
@@ -72,23 +73,87 @@ def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
         {"anchor": "c", "positive": None, "negative_1": "o", "negative_2": "m"},
         {"anchor": "d", "positive": "r", "negative_1": " ", "negative_2": "m"},
         {"anchor": "e", "positive": "s", "negative_1": "l", "negative_2": "k"},
+        {"anchor": "f", "positive": "t", "negative_1": "j", "negative_2": "i"},
     ]
     pairs = [("a", "b", 1), ("", "b", 2), ("c", None, 3), ("e", "f", None), ("g", "h", 4)]
     write(tmp_path / "x.jsonl", triplets)
     write(tmp_path / "y.jsonl", [dict(zip(("sentence1", "sentence2", "score"), row, strict=True)) for row in pairs])
     assert load_corpus(str(tmp_path / "x.jsonl"), "en", "triplets").columns == {
-        "anchor": ["b", "e"], "positive": ["q", "s"], "negative": ["o", "l"], "negative_2": ["m", "k"],
+        "anchor": ["b", "e", "f"], "positive": ["q", "s", "t"],
+        "negative": ["o", "l", "j"], "negative_2": ["m", "k", "i"],
     }  # fmt: skip
     assert load_pairs(str(tmp_path / "y.jsonl"), "dev", "en").first == ["a", "g"]
     data = {"train": str(tmp_path / "x.jsonl"), "dev": [str(tmp_path / "y.jsonl")], "language": "en"}
     assert check_data({"method": "simcse_sup", "data": data}) == [
-        f"{tmp_path / 'x.jsonl'}:1: a text of the triplet is missing; 3 of 5 rows are left out for that",
+        f"{tmp_path / 'x.jsonl'}:1: a text of the triplet is missing; 3 of 6 rows are left out for that",
         f"{tmp_path / 'y.jsonl'}:4: no score; 1 of 5 pairs are left out for that; "
         f"{tmp_path / 'y.jsonl'}:2: an empty sentence; 2 of 5 pairs are left out for that",
     ]
-    write(tmp_path / "x.jsonl", triplets[2:4])
-    with pytest.raises(DataError, match=r"at least two to tell apart, got none .*2 of 2 rows are left out"):
+    write(tmp_path / "x.jsonl", triplets[1:3])
+    with pytest.raises(DataError, match=r"at least two to tell apart, got one .*1 of 2 rows are left out"):
         load_corpus(str(tmp_path / "x.jsonl"), "en", "triplets")
+
+
+def with_negatives(counts: list[int], start: int = 0) -> list[dict[str, Any]]:
+    """Triplets of which each has so many hard negatives."""
+    return [
+        {"anchor": f"a{i}", "positive": f"p{i}"} | {f"negative_{k + 1}": f"n{k}{i}" for k in range(count)}
+        for i, count in enumerate(counts, start)
+    ]
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet", ".arrow", ".csv"])
+def test_of_one_to_many_hard_negatives_those_that_most_rows_have(kind: str, tmp_path: Path) -> None:
+    """The highest number in any row would be required of all."""
+    file = tmp_path / f"x{kind}"
+    write(file, with_negatives([4, 1, 2, 3, 2, 1, 2, 3, 2, 1]))
+    corpus = load_corpus(str(file), "en", "triplets")
+    assert list(corpus.columns) == ["anchor", "positive", "negative", "negative_2"]
+    assert corpus.columns["negative_2"] == [f"n1{i}" for i in (0, 2, 3, 4, 6, 7, 8)]
+    line = {".jsonl": 2, ".csv": 3}.get(kind, 2)
+    assert (corpus.left_out, corpus.note) == (
+        3,
+        f"{file}:{line}: a text of the triplet is missing; 3 of 10 rows are left out for that; "
+        f"{file}: negative_3 to negative_4 are left out: 3 of 10 rows have all texts up to negative_3",
+    )
+    write(file, with_negatives([2, 1, 1, 1]))
+    corpus = load_corpus(str(file), "en", "triplets")
+    assert (len(corpus), list(corpus.columns)) == (4, ["anchor", "positive", "negative"])
+    assert corpus.note == f"{file}: negative_2 is left out: 1 of 4 rows have all texts up to negative_2"
+    assert corpus.left_out == 0
+
+
+def test_files_of_one_set_may_lack_what_their_rows_may_lack(tmp_path: Path) -> None:
+    for part, counts in enumerate(([1, 2], [1, 3], [2, 2])):
+        write(tmp_path / f"train-{part}.jsonl", with_negatives(counts, 2 * part))
+    columns = load_corpus(str(tmp_path), "en", "triplets").columns
+    assert (list(columns), columns["anchor"]) == (
+        ["anchor", "positive", "negative", "negative_2"],
+        ["a1", "a3", "a4", "a5"],
+    )
+
+
+def test_a_corpus_that_lacks_most_texts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, with counts; but its beginning may."""
+    file = tmp_path / "x.jsonl"
+    write(file, with_negatives([1, 0, 2, 0, 0]) + with_negatives([1] * 5))
+    data = {"train": str(file), "dev": ["builtin"], "language": "en"}
+    (note,) = check_data({"method": "simcse_sup", "data": data})
+    assert "3 of 10 rows are left out" in note
+    write(file, with_negatives([1, 0, 2, 0, 0]))
+    message = (
+        f"{file}:2: a text of the triplet is missing in 3 of 5 rows, more than half; expected anchor, positive, "
+        "negative in most; if those are not to be trained on, take them out"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        check_data({"method": "simcse_sup", "data": data})
+    for beginning, first in (([1, 0, 2, 0, 0], 2), ([0, 0, 0, 0, 1], 1)):
+        write(file, with_negatives(beginning) + with_negatives([1] * 50))
+        monkeypatch.setattr(checks, "HEAD", len("".join(file.read_text().splitlines(keepends=True)[:5])) + 1)
+        (note,) = check_data({"method": "simcse_sup", "data": data})
+        lost = beginning.count(0)
+        assert note.startswith(f"{file}:{first}: a text of the triplet is missing; {lost} of 5 rows are left out for")
+        assert note.endswith(" (as far as was looked at)")
 
 
 def test_several_hard_negatives(tmp_path: Path) -> None:
@@ -127,6 +192,7 @@ def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: 
             {"anchor": a, "positive": p} | {name: triplets[(i + k) % 96][2] for k, name in enumerate(names)}
             for i, (a, p, _) in enumerate(triplets)
         ]
+        rows += [{"anchor": "no", "positive": "negative"}] * (count - 1)
         write(tmp_path / f"{count}.jsonl", rows)
         spec = TrialSpec(
             method=method, encoder="builtin:tiny",
@@ -138,6 +204,7 @@ def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: 
         found = list[Evaluation]()
         outcome = run_trial(spec, lambda evaluation, found=found: found.append(evaluation) or "go")
         assert outcome.stop == "completed", outcome.traceback
+        assert [one.metrics.get("rows_left_out") for one in found] == [1.0 if count == 2 else None, None]
         outcomes.append(found[0].metrics["loss"])
     alike = params.get("loss_form") == "in_batch"  # which has none
     assert (outcomes[0] == pytest.approx(outcomes[1], abs=1e-6)) == alike

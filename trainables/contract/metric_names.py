@@ -7,6 +7,7 @@ import re
 DEV_SUFFIX = "_dev"
 DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: the most that the trial has held on its GPU so far, 1e9 bytes
 MICRO_BATCH = "micro_batch"  # of a first evaluation: the examples that `micro_batch: auto` encodes at a time
+ROWS_LEFT_OUT = "rows_left_out"  # of a first evaluation: training rows that lack a text, where there are any
 HELD = "_held"  # of a set's held-out part: stsb_held_dev (`metric.holdout`)
 RETRIEVAL_MEASURES = ("ndcg10", "mrr10", "recall10", "recall100")  # <set>_ndcg10_dev, ... of a retrieval set
 QUERIES_SUFFIX = "_queries"  # nfcorpus_ndcg10_queries: the measure of each query, beside the cosines of the dev pairs

@@ -147,8 +147,9 @@ def _sources(name: str, language: str, needs: str, at_hand: bool) -> dict[str, S
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
-    note = corpus_columns(name, source, needs, columns, HEAD)[1]
-    return f"{note} (as far as was looked at)" if note and text_size(source.path) > HEAD else note
+    part = text_size(source.path) > HEAD
+    note = corpus_columns(name, source, needs, columns, HEAD if part else None)[1]
+    return f"{note} (as far as was looked at)" if note and part else note
 
 
 def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, at_hand: bool) -> str:

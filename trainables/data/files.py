@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import DataError, first_line
+from trainables.data.roles import NUMBERED
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
@@ -86,10 +87,12 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
     if "*" in path.name:
         tables = [_one_of(path, file, pick, head) for file in matching(path)]
         for file, table in zip(matching(path), tables, strict=True):
-            if table.columns.keys() != tables[0].columns.keys():
+            differ = table.columns.keys() ^ tables[0].columns.keys()
+            if differ and (kind != ".jsonl" or not all(map(NUMBERED.fullmatch, differ))):  # whose rows may lack some
                 first, other = (", ".join(t.columns) for t in (tables[0], table))
                 raise DataError(f"{file}: expected the columns of {matching(path)[0].name} ({first}), got {other}")
-        columns = {role: [v for t in tables for v in t.columns[role]] for role in tables[0].columns}
+        found = dict.fromkeys(role for t in tables for role in t.columns)
+        columns = {role: [v for t in tables for v in t.columns.get(role, [""] * len(t.lines))] for role in found}
         return Table(columns, [line for t in tables for line in t.lines])
     if kind == ".parquet":
         return _read_parquet(path, pick, head)

@@ -33,6 +33,7 @@ from trainables.data.catalogue import (
 from trainables.data.files import kind_of, matching, read_lines, read_table, text_size
 from trainables.data.lines import LineTexts, unpacked
 from trainables.data.roles import NUMBERED, ROLES, is_role
+from trainables.data.whole_rows import TRIPLET, left_out, others, whole_triplets, without_text
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ BUILTIN_TRIPLETS = 6000
 BUILTIN_PAIRS = 500
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
-_PAIR, _TRIPLET = ("first", "second"), ("anchor", "positive", "negative")
+_PAIR = ("first", "second")
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,15 @@ class Corpus:
     columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}, with several hard negatives also
         "negative_2" and so on; those of large text files are read from the disk as they are asked for.
     revision: what was read (hub commit, hash of the local file), for the record.
+    note: what was left out and why, "" if nothing; left_out: how many rows.
     """
 
     name: str
     language: str
     columns: Mapping[str, Sequence[str]]
     revision: str
+    note: str = ""
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -96,8 +100,8 @@ def load_corpus(
         needs: "sentences", or "triplets" (anchor, positive, hard negative).
         columns: role -> column name where a table's header does not use the default names.
     Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
-        triplets without those that lack a text.
-    Raises: DataError; see `catalogue.find_named`.
+        triplets without those that lack a text, and without hard negatives that most of them lack.
+    Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
     """
     if needs not in ("sentences", "triplets"):
         raise ValueError(f"needs: expected sentences or triplets, got {needs!r}")
@@ -108,16 +112,18 @@ def load_corpus(
                 first, other = (", ".join(one.columns) for one in (parts[0], part))
                 raise DataError(f"{part.name}: expected the columns of {parts[0].name} ({first}), got {other}")
         texts = {role: [t for part in parts for t in part.columns[role]] for role in parts[0].columns}
-        return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts))
+        note = "; ".join(part.note for part in parts if part.note)
+        lost = sum(part.left_out for part in parts)
+        return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
     if name_or_path == BUILTIN:
         return _builtin_corpus(language, needs)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
     source = find_source(name_or_path, language, "train")
-    found, note = corpus_columns(name_or_path, source, needs, columns)
+    found, note, lost = corpus_columns(name_or_path, source, needs, columns)
     if note:
         log.warning(note)
-    return Corpus(name_or_path, language, found, source.revision)
+    return Corpus(name_or_path, language, found, source.revision, note, lost)
 
 
 def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[str, str] | None = None) -> Pairs:
@@ -146,10 +152,10 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     read = read_table(path, lambda header: _pick(path, header, (*_PAIR, "score"), columns, optional=("subset",)))
     table, lines = read.columns, read.lines
     unscored = [i for i, score in enumerate(table["score"]) if score.strip().lower() in ("", "nan")]
-    half = _without_text([table[role] for role in _PAIR])
+    half = without_text([table[role] for role in _PAIR])
     whys = ((unscored, "no score"), (half, "an empty sentence"))
-    note = "; ".join(filter(None, (_left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
-    keep = _without(len(lines), {*unscored, *half})
+    note = "; ".join(filter(None, (left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
+    keep = others(len(lines), {*unscored, *half})
     if name_or_path == "pawsx":
         keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]
     gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
@@ -172,12 +178,12 @@ def find_source(name: str, language: str, split: str, download: bool = True) -> 
 
 def corpus_columns(
     name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None, head: int | None = None
-) -> tuple[dict[str, Sequence[str]], str]:
-    """The texts of a corpus, and which rows were left out of it, "" if none.
+) -> tuple[dict[str, Sequence[str]], str, int]:
+    """The texts of a corpus, what was left out of it and why ("" if nothing), and how many rows.
 
     Args: head: as `files.read_table` takes it, for a look at its beginning.
     """
-    path, note = source.path, ""
+    path, note, lost = source.path, "", 0
     if kind_of(path) == ".txt":
         if needs == "triplets":
             raise DataError(_no_triplets(path))
@@ -189,36 +195,18 @@ def corpus_columns(
         read = read_table(path, lambda header: _roles(path, header, needs, columns), head)
         table = read.columns
         if needs == "triplets":
-            short = _without_text(list(table.values()))
-            note = _left_out(path, read.lines, short, "a text of the triplet is missing", "rows")
-            keep = _without(len(read.lines), set(short)) if short else None
-            texts = {_role(r): column if keep is None else [column[i] for i in keep] for r, column in table.items()}
+            texts, note, lost = whole_triplets(path, read, whole_file=head is None)
         elif "sentence" in table:
             texts = {"sentence": [t or " " for t in table["sentence"]]}
         else:
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
             texts = {"sentence": _distinct(zip(*table.values(), strict=True))}
-    if len(next(iter(texts.values()))) < 2:
+    if head is None and len(next(iter(texts.values()))) < 2:
         got = "one" if next(iter(texts.values())) else "none" if note else "none: the file is empty"
         message = f"{path}: expected training texts, at least two to tell apart, got {got}"
         raise DataError(f"{message} ({note})" if note else message)
-    return texts, note
-
-
-def _without_text(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Rows in which one of the columns has no text."""
-    return sorted({i for column in columns for i, text in enumerate(column) if not text or text.isspace()})
-
-
-def _without(n: int, rows: Collection[int]) -> list[int]:
-    return [i for i in range(n) if i not in rows]
-
-
-def _left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, what: str) -> str:
-    if not rows:
-        return ""
-    return f"{path}:{lines[rows[0]]}: {why}; {len(rows)} of {len(lines)} {what} are left out for that"
+    return texts, note, lost
 
 
 def stored_lines(source: Source) -> LineTexts:
@@ -231,16 +219,11 @@ def stored_lines(source: Source) -> LineTexts:
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:
     """Which columns of a table are training texts: triplets as needed; sentences from whatever holds them."""
     if needs == "triplets":
-        return _pick(path, header, (*_TRIPLET[:2], *_negatives(path, header, columns)), columns)
-    for roles in (("sentence",), _PAIR, _TRIPLET):
+        return _pick(path, header, (*TRIPLET[:2], *_negatives(path, header, columns)), columns)
+    for roles in (("sentence",), _PAIR, TRIPLET):
         if all(_column(role, header, columns) is not None for role in roles):
             return _pick(path, header, roles, columns)
     return _pick(path, header, ("sentence",), columns)
-
-
-def _role(role: str) -> str:
-    """What a method calls it: the first of several negatives is the negative that there is elsewhere."""
-    return "negative" if role == "negative_1" else role
 
 
 def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | None) -> list[str]:
@@ -333,5 +316,5 @@ def _builtin_corpus(language: str, needs: str) -> Corpus:
         texts = {"sentence": builtin.sentences(language, BUILTIN_SENTENCES)}
     else:
         rows = builtin.triplets(language, BUILTIN_TRIPLETS)
-        texts = {role: [row[i] for row in rows] for i, role in enumerate(_TRIPLET)}
+        texts = {role: [row[i] for row in rows] for i, role in enumerate(TRIPLET)}
     return Corpus(BUILTIN, language, texts, BUILTIN)

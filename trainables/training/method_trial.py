@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from trainables.contract.knobs import build
+from trainables.contract.metric_names import ROWS_LEFT_OUT
 from trainables.contract.phases import phase
 from trainables.contract.spec import Outcome, Report, TrialSpec
 from trainables.encoders.sentence_network import SentenceNetwork
@@ -64,11 +65,14 @@ def train_by_method(
         return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
 
     untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
+    facts = {**examples.facts, f"untrained_{spec.metric}": untrained}
+    if inputs.corpus.left_out:
+        facts[ROWS_LEFT_OUT] = float(inputs.corpus.left_out)
     setup = TrainingSetup(
         method=method,
         config=config,
         network=network,
-        examples=replace(examples, facts={**examples.facts, f"untrained_{spec.metric}": untrained}),
+        examples=replace(examples, facts=facts),
         evaluate=evaluated,
         seed=spec.seed,
         files=TrialFiles(spec.folder),
