@@ -11,6 +11,8 @@ from search.store.errors import UserError
 from search.store.journal import Journal
 from trainables.contract.errors import first_line
 
+OR = " or "  # between the names of one revision: of two that have one in common nothing changed
+
 
 def preflight(space: Space) -> list[str]:
     """Everything a study needs is there and its data can be read.
@@ -51,7 +53,11 @@ def check_files(space: Space, journal: Journal) -> None:
         known, now = journal.ledger.files or {}, _revisions(space)
     except OSError as error:
         raise UserError(f"what trials read cannot be read: {first_line(error)}. Nothing was run") from error
-    if changed := [f"{name} ({known[name]} is now {is_})" for name, is_ in now.items() if known.get(name, is_) != is_]:
+    if changed := [
+        f"{name} ({known[name]} is now {is_})"
+        for name, is_ in now.items()
+        if not set(known.get(name, is_).split(OR)) & set(is_.split(OR))
+    ]:
         raise UserError(
             f"changed since the study began: {'; '.join(changed)}. Nothing was run: trials of then and now could not be"
             " compared. Put back what was there, or start another study"
@@ -68,6 +74,11 @@ def _revisions(space: Space) -> Mapping[str, str]:
     if not space.encoder:
         return found
     if (folder := folder_at_hand(space.encoder)) is not None:
-        return {**found, f"encoder {space.encoder}": "+".join(part[:12] for part in folder_revision(folder))}
+        of = folder_revision(folder)
+        names = [
+            f"{of['files'][:12]}+{of['weights'][:12]}",
+            *([f"commit {of['commit'][:12]}"] if "commit" in of else []),
+        ]
+        return {**found, f"encoder {space.encoder}": OR.join(names)}
     vectors = Path(space.encoder).expanduser()
     return {**found, f"encoder {space.encoder}": hash_of([vectors], whole=False)[:12]} if vectors.is_file() else found

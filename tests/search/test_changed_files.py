@@ -93,6 +93,41 @@ def test_a_file_that_may_not_be_read_is_one_line(unread: str, tmp_path: Path, mo
     assert str(raised.value) == told
 
 
+def test_an_encoder_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs add files of it to the cache; and another commit may hold the same files."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    cached = tmp_path / "hub" / "models--org--name"
+
+    def at(commit: str, **more: str) -> None:
+        (folder := cached / "snapshots" / commit).mkdir(parents=True, exist_ok=True)
+        for name, text in {"config.json": "{}", "tokenizer.json": "{}", "model.safetensors": "weights", **more}.items():
+            (folder / name).write_text(text)
+        (cached / "refs").mkdir(exist_ok=True)
+        (cached / "refs" / "main").write_text(commit)
+
+    space = make_space()
+    object.__setattr__(space, "encoder", "org/name")
+    first, readme, other = "a" * 40, "b" * 40, "c" * 40
+    at(first)
+    journal = Journal(tmp_path / "tracking.jsonl", Ledger())
+    check_files(space, journal)
+    known = dict(journal.ledger.files or {})
+    at(first, **{"vocab.txt": "more"})
+    check_files(space, journal)
+    at(readme, **{"README.md": "About it"})
+    check_files(space, journal)
+    at(other, **{"vocab.txt": "others"})
+    with pytest.raises(
+        UserError, match=r"encoder org/name \(\w+\+\w+ or commit aaaaaaaaaaaa is now \w+\+\w+ or commit c"
+    ):
+        check_files(space, journal)
+
+    older = Journal(tmp_path / "older.jsonl", Ledger())  # of a version that knew no commits
+    older.append("files", 0.0, revisions={name: revision.split(" or ")[0] for name, revision in known.items()})
+    at(readme)
+    check_files(space, older)
+
+
 def test_what_is_there_has_a_revision_and_what_cannot_change_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from trainables.encoders.locate import folder_revision
 from trainables.encoders.packing import pack
 from trainables.encoders.packing_check import packing_note, padded_states
 from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.source import change, revision
 from trainables.encoders.tokenizing import make_padding
 from trainables.methods.simcse.config import SimcseConfig
 
@@ -291,9 +292,24 @@ def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> 
     (copied / "training_args.bin").write_bytes(b"0")
     assert folder_revision(copied) == found
     change_json(copied / "tokenizer_config.json", model_max_length=7)
-    assert folder_revision(copied)[0] != found[0]
-    files, weights = folder_revision(save("bert", tmp_path / "other", seed=1))
-    assert (files, weights != found[1]) == (found[0], True)
+    assert folder_revision(copied)["files"] != found["files"]
+    other = folder_revision(save("bert", tmp_path / "other", seed=1))
+    assert (other["files"], other["weights"] != found["weights"]) == (found["files"], True)
+
+
+def test_files_that_others_add_to_a_snapshot_of_the_hub_are_of_its_commit(tmp_path: Path) -> None:
+    snapshots = tmp_path / "models--org--name" / "snapshots"
+    started = load_encoder(str(save("bert", snapshots / ("a" * 40))))
+    recorded = revision(started)
+    assert recorded is not None
+    (snapshots / ("a" * 40) / "vocab.extra").write_text("more")
+    completed = load_encoder(started.source)
+    assert change(completed, recorded, weights=True) == ""
+    assert "tokenizer files" in change(completed, recorded | {"commit": "b" * 40}, weights=True)
+    older = {key: value for key, value in recorded.items() if key != "commit"}  # known by what was in the folder
+    assert (change(started, older, weights=True), change(completed, older, weights=True) != "") == ("", True)
+    elsewhere = load_encoder(str(save("bert", snapshots / ("b" * 40))))  # a commit to its README
+    assert change(elsewhere, recorded, weights=True) == ""
 
 
 def test_of_large_weights_pieces_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +321,6 @@ def test_of_large_weights_pieces_are_read(tmp_path: Path, monkeypatch: pytest.Mo
         if changed is not None:
             content[changed] = 1
         file.write_bytes(content)
-        found.add(folder_revision(tmp_path))
+        found.add(folder_revision(tmp_path)["weights"])
     assert len(found) == 4
     assert [len(piece) for piece in locate._pieces(file, whole=False)] == [4] * 16

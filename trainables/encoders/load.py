@@ -65,7 +65,7 @@ class LoadedEncoder:
     facts: EncoderFacts
     fingerprint: str
     tokenizer_fingerprint: str
-    revision: tuple[str, str] | None
+    revision: Mapping[str, str] | None
     base: Base = field(default_factory=dict)
 
     @property

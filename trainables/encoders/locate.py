@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -116,17 +117,20 @@ def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Pat
         ) from error
 
 
-def folder_revision(folder: Path) -> tuple[str, str]:
-    """What an encoder's folder holds, as two hashes: of its configuration and tokenizer files, and of its weights.
+def folder_revision(folder: Path) -> dict[str, str]:
+    """What an encoder's folder holds: `files`, a hash of its configuration and tokenizer files, and `weights`, another.
 
     They are of the files' names and contents, so that they are the same on every machine and under every version of a
-    library. Of a large file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them.
+    library. Of a large file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them. A
+    snapshot in the hub's cache has its `commit` besides: other programs add files of that commit to it.
     """
     there = [file for file in sorted(folder.iterdir()) if file.is_file()]
     weights = [file for file in there if file.suffix == ".safetensors"]
     weights = weights or [file for file in there if file.suffix == ".bin"]
     others = [file for file in there if file not in weights and any(file.match(name) for name in NOT_WEIGHTS)]
-    return hash_of(others, whole=True), hash_of(weights, whole=False)
+    found = {"files": hash_of(others, whole=True), "weights": hash_of(weights, whole=False)}
+    commit = folder.name if folder.parent.name == "snapshots" and re.fullmatch("[0-9a-f]{40}", folder.name) else ""
+    return found | ({"commit": commit} if commit else {})
 
 
 def hash_of(files: Iterable[Path], whole: bool) -> str:

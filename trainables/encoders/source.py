@@ -42,9 +42,7 @@ def fingerprints(source: EncoderSource) -> tuple[str, str]:
 
 def revision(source: EncoderSource) -> dict[str, str] | None:
     """What its folder held when it was read, for a trial's record; None of the builtin encoder and of word vectors."""
-    if isinstance(source, WordVectors) or source.revision is None:
-        return None
-    return dict(zip(("files", "weights"), source.revision, strict=True))
+    return None if isinstance(source, WordVectors) or source.revision is None else dict(source.revision)
 
 
 def change(source: EncoderSource, recorded: Mapping[str, str] | None, weights: bool) -> str:
@@ -55,7 +53,7 @@ def change(source: EncoderSource, recorded: Mapping[str, str] | None, weights: b
         weights: whether its weights matter too.
     """
     found = revision(source)
-    if found is None or recorded is None:
+    if found is None or recorded is None or ("commit" in found and found["commit"] == recorded.get("commit")):
         return ""
     if found["files"] != recorded["files"]:
         return "the configuration or tokenizer files"
