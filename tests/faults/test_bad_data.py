@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from search.cli.main import main
+from trainables.data.files import read_table
 from trainables.data.sets import load_corpus
 
 HEADER = "sentence1\tsentence2\tscore"
@@ -96,6 +97,38 @@ def test_a_quotation_mark_that_is_not_closed(name: str, root: Path) -> None:
     code, lines = call("check", str(space(root, data=data)))
     assert (code, len(lines)) == (2, 1), lines
     assert lines[0] == f"{root / name}:2: unexpected end of data; is a quotation mark missing?"
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "open_row", "closing_row", "said"),
+    [
+        ("my_dev.csv", "sentence1,sentence2,score", '"left open,b,3', 'x "y" z,b,4', """',' expected after '"'"""),
+        ("train.csv", "sentence", '"Left open.', "Never closed.", "unexpected end of data"),
+    ],
+)
+def test_a_quotation_mark_that_takes_in_other_rows(
+    name: str, header: str, open_row: str, closing_row: str, said: str, root: Path
+) -> None:
+    """The rows between it and the next one became one, with as many fields as every other."""
+    rows = [f"a {n},b,{n}" if name == "my_dev.csv" else f"Sentence {n}." for n in range(60)]
+    rows[1], rows[48] = open_row, closing_row
+    (root / name).write_text("\n".join([header, *rows]) + "\n")
+    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
+    data |= {"dev": [str(root / name)]} if name == "my_dev.csv" else {"train": str(root / name)}
+    code, lines = call("check", str(space(root, data=data)))
+    assert (code, lines) == (2, [f"{root / name}:3: {said}; is a quotation mark missing?"])
+
+
+def test_rows_of_several_lines_are_legal(root: Path) -> None:
+    """Whole or in a head that ends in one; quotation marks inside a line take in nothing and stay as they are."""
+    content = 'sentence\n"one ""quoted""\nword"\nthe "second" row\n"third" row\n"of\n\nthree lines"\n'
+    (root / "train.csv").write_text(content)
+    whole = ['one "quoted"\nword', 'the "second" row', "third row", "of\n\nthree lines"]
+    assert load_corpus(str(root / "train.csv"), "en").columns["sentence"] == whole
+    for head in range(len("sentence\n") + 1, len(content) + 1):
+        found = read_table(root / "train.csv", lambda header: {"sentence": header[0]}, head).columns["sentence"]
+        assert found == whole[: len(found)]
+    assert len(found) == len(whole) - 1  # a head as long as the file does not know that it is all
 
 
 def test_a_text_of_any_length_is_legal_in_a_table(root: Path) -> None:

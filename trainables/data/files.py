@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from trainables.data.roles import NUMBERED
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
-LONG_FIELD = 1 << 17  # characters of a CSV field; above, its quotation marks are looked at more closely
+LONG_FIELD = 1 << 17  # characters of a CSV field at the end of a head; above, the rest of the file is read, too
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
 Pick = Callable[[Sequence[str]], Mapping[str, str]]  # column names of a file -> role: column name
@@ -128,22 +128,33 @@ def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
 
 def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[str]]]:
     """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
-    rows = _parsed(path, text)
-    if any(len(field) > LONG_FIELD for _, row in rows for field in row):
-        # a text as long as a book, or all that follows a quotation mark without its partner: then the end is missing
-        text, head = (_text(path), None) if _cut(text, head) else (text, head)
-        rows = _parsed(path, text, strict=True)
-    return rows[:-1] if _cut(text, head) else rows
+    rows = _parsed(path, io.StringIO(text, newline=""))
+    if _cut(text, head) and any(len(field) > LONG_FIELD for field in rows[-1][1]):
+        # a text as long as a book, or all that follows a quotation mark without its partner: the end will tell
+        return _csv_rows(path, _text(path), None)
+    rows = rows[:-1] if _cut(text, head) else rows
+    _check_quotes(path, text, rows)
+    return rows
 
 
-def _parsed(path: Path, text: str, strict: bool = False) -> list[tuple[int, list[str]]]:
+def _check_quotes(path: Path, text: str, rows: list[tuple[int, list[str]]]) -> None:
+    """That rows of several lines are written as such: a quotation mark without its partner takes in the next ones."""
+    ends = [0, *(end for end, _ in rows)]
+    several = [(start, end) for start, end in itertools.pairwise(ends) if end > start + 1]
+    lines = list(io.StringIO(text, newline="")) if several else []
+    for start, end in several:
+        _parsed(path, lines[start:end], start, strict=True)
+
+
+def _parsed(path: Path, lines: Iterable[str], before: int = 0, strict: bool = False) -> list[tuple[int, list[str]]]:
+    """(line where it ends, fields) of every row; before: lines of the file before these."""
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=strict)
+    reader = csv.reader(lines, strict=strict)
     rows: list[tuple[int, list[str]]] = []
     try:
-        rows.extend((reader.line_num, row) for row in reader)
+        rows.extend((before + reader.line_num, row) for row in reader)
     except csv.Error as error:
-        line = rows[-1][0] + 1 if rows else 1
+        line = (rows[-1][0] if rows else before) + 1
         raise DataError(f"{path}:{line}: {error}; is a quotation mark missing?") from error
     return rows
 
