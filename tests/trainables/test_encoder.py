@@ -17,14 +17,14 @@ from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_o
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Config, DebertaV2Model
 
 from benchmarks.tiny_encoders import save_tiny
-from trainables.contract.errors import EncoderError
+from trainables.contract.errors import DataError, EncoderError
 from trainables.encoders import locate, packing_check
 from trainables.encoders.load import check_unknown, load_encoder, make_model
 from trainables.encoders.locate import folder_revision
 from trainables.encoders.packing import pack
 from trainables.encoders.packing_check import packing_note, padded_states
 from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import change, revision
+from trainables.encoders.source import change, revision, token_ids
 from trainables.encoders.tokenizing import make_padding
 from trainables.methods.simcse.config import SimcseConfig
 
@@ -247,6 +247,26 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     BertTokenizer(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match="do not belong together: 45 tokens for 19 embeddings"):
         load_encoder(str(tmp_path))
+
+
+def test_special_tokens_without_an_embedding(tmp_path: Path) -> None:
+    """Gemma 3's tokenizer has one of images, which no sentence gets: what it would index is not there."""
+    folder, tokenizer = save("bert", tmp_path), tokenizer_of("bert")
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    encode = token_ids(load_encoder(str(folder)), "en")
+    assert [list(row) for row in encode(["red cat", ""])] == [[5, 8], []]
+    with pytest.raises(DataError, match="has no embedding for <image>, which stands in a text: 'a <image>'; take it"):
+        list(encode(["red cat", "a <image>"]))
+    tokenizer.add_tokens(["word"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(EncoderError, match="do not belong together: 21 tokens for 19 embeddings"):
+        load_encoder(str(folder))
+    needed = tokenizer_of("bert")
+    needed.add_special_tokens({"mask_token": "<blank>"})
+    needed.save_pretrained(folder)
+    with pytest.raises(EncoderError, match="its tokenizer uses <blank>, for which its weights have no embedding"):
+        load_encoder(str(folder))
 
 
 def test_no_code_of_a_model_folder_runs_and_none_asks(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
-from trainables.data.token_cache import Encode, content_hash, tokenizer_encoder
+from trainables.data.token_cache import Encode, content_hash
 from trainables.encoders.load import LoadedEncoder, load_encoder
+from trainables.encoders.tokenizing import encoder_of
 from trainables.encoders.word_vectors import WordVectors, corpus_words, load_vectors
 
 EncoderSource = LoadedEncoder | WordVectors
@@ -25,11 +26,14 @@ def load_source(family: EncoderFamily, source: str, language: str, texts: Iterab
 
 
 def token_ids(source: EncoderSource, language: str) -> Encode:
-    """The tokenizer that belongs to a source."""
+    """The tokenizer that belongs to a source.
+
+    Calling it raises DataError for a text with a special token that the encoder has no embedding for.
+    """
     if isinstance(source, WordVectors):
         tokenizer = source.tokenizer(language)
         return lambda texts: [tokenizer.ids(text) for text in texts]
-    return tokenizer_encoder(source.tokenizer)
+    return encoder_of(source.source, source.tokenizer, len(source.model.get_input_embeddings().weight))
 
 
 def fingerprints(source: EncoderSource) -> tuple[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainables.contract.errors import EncoderError
+from trainables.contract.errors import DataError, EncoderError
+from trainables.data.token_cache import Encode, tokenizer_encoder
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,52 @@ def make_padding(source: str, tokenizer: Any, pad: int | None) -> None:
 def check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
     """That the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
 
+    Special tokens beyond the embeddings, as of images, are legal where no sentence gets one (see `encoder_of`).
+
     Raises: EncoderError.
     """
     files = [name for name in tokenizer.vocab_files_names.values() if name]
     if files and not any((folder / name).is_file() for name in files):
         raise EncoderError(f"encoder {source!r}: {folder} has no tokenizer; expected one of {', '.join(files)} in it")
-    if not embeddings / 2 <= len(tokenizer) <= embeddings:
+    beyond = _beyond(tokenizer, embeddings)
+    if not embeddings / 2 <= len(tokenizer) <= embeddings + len(beyond):
         raise EncoderError(
             f"encoder {source!r}: its tokenizer and its weights do not belong together: {len(tokenizer):,} tokens for "
             f"{embeddings:,} embeddings; save both from the same model"
         )
+    needed = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "cls", "sep", "unk", "pad", "mask")]
+    if used := [beyond[i] for i in (*needed, *tokenizer("a")["input_ids"]) if i in beyond]:
+        raise EncoderError(
+            f"encoder {source!r}: its tokenizer uses {used[0]}, for which its weights have no embedding; "
+            "save both from the same model"
+        )
+
+
+def encoder_of(source: str, tokenizer: Any, embeddings: int) -> Encode:
+    """Texts -> token ids without special tokens.
+
+    Calling it raises DataError for a text in which a token stands that has no embedding.
+    """
+    encode, beyond = tokenizer_encoder(tokenizer), _beyond(tokenizer, embeddings)
+    if not beyond:
+        return encode
+
+    def checked(texts: Sequence[str]) -> Iterator[Sequence[int]]:
+        for text, ids in zip(texts, encode(texts), strict=True):
+            if unknown := beyond.keys() & set(ids):
+                raise DataError(
+                    f"encoder {source!r} has no embedding for {beyond[min(unknown)]}, which stands in a text: "
+                    f"{text[:60]!r}; take it out of the data"
+                )
+            yield ids
+
+    return checked
+
+
+def _beyond(tokenizer: Any, embeddings: int) -> dict[int, str]:
+    """The special tokens without an embedding, by their ids."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {i: str(token) for i, token in added if token.special and i >= embeddings}
 
 
 def _around(source: str, tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
