@@ -140,6 +140,17 @@ def scored(evaluate: Callable[..., Any], vectors: object = ((1, 0), (0, 1))) -> 
     return inputs.outside_scores(lambda _: torch.tensor(vectors, dtype=torch.float32))
 
 
+def test_an_evaluation_may_embed_no_text():
+    widths = []
+
+    def measures(embed, _):
+        widths.append(embed([]).shape)
+        return {"topics": float(np.ptp(embed(["a", "b"])))}
+
+    assert scored(measures) == {"topics_dev": 1.0}
+    assert widths == [(0, 2)]
+
+
 def test_what_an_evaluation_draws_moves_no_training():
     def draws(*_):
         torch.manual_seed(0)

@@ -92,6 +92,14 @@ def test_two_workers_equal_one_device(tmp_path):
         assert result["agreed"] == "prune"
 
 
+def test_fewer_texts_than_workers_are_embedded_by_all():
+    """Of one text the second of two workers would embed none, which no encoder does."""
+    rows = [toy.examples().columns["sentence"][i] for i in range(2)]
+    for world in (World(0, 3), World(2, 3)):
+        embed = toy.ToyNetwork(CONFIG, seed=0).embed
+        assert torch.equal(world.sharded(embed)(rows), embed(rows))
+
+
 def two_steps(method_name: str, world: World, case: str = "") -> dict[str, torch.Tensor]:
     """Parameters' gradients of the second step and buffers after it, as the loop makes a step."""
     method = load_method(method_name)

@@ -89,6 +89,8 @@ class World:
             return embed
 
         def divided(sequences: Sequence[Tokens]) -> Tensor:
+            if len(sequences) < self.size:  # else some worker would embed none
+                return embed(sequences)
             sizes = [len(range(rank, len(sequences), self.size)) for rank in range(self.size)]
             rows = self.gather(embed(sequences[self.rank :: self.size]), sizes)
             order = torch.cat([torch.arange(rank, len(sequences), self.size) for rank in range(self.size)])

@@ -155,8 +155,9 @@ class TrialInputs:
 
         def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
             nonlocal broken
-            column = self.tools.tokenise(list(texts), "query")
+            column = self.tools.tokenise(list(texts) or [""], "query")  # of no text the width is to be known
             vectors: NDArray[np.float32] = embed(column.take(np.arange(len(column)))).float().cpu().numpy()
+            vectors = vectors[: len(texts)]
             broken = broken or collapsed(vectors)
             return vectors
 
