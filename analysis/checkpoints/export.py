@@ -5,11 +5,13 @@ and its tokenizer, and sentence-transformers' own modules for the rest, so that 
 
 | pooling | modules behind the encoder |
 |---|---|
-| cls, cls_before_pooler | Pooling (first token), and one or two Dense for a head that is used at test time |
+| cls, cls_before_pooler | Pooling (first token) |
 | last | Pooling (last token) |
 | avg | Pooling (mean) |
 | avg_first_last, avg_top2 | WeightedLayerPooling with weights 1 on those two layers and 0 elsewhere, Pooling (mean) |
 | pretrained_pooler | Pooling (first token), Dense (the encoder's pooler) |
+
+and behind them one or two Dense for a head that is used at test time, as whitening is.
 
 A method with another network says itself how it is written (`Method.export`).
 """
@@ -183,13 +185,13 @@ def _module(
 
 def _dense_layers(network: SentenceNetwork) -> list[Dense]:
     """What comes behind the pooling at test time, as linear layers; batch-norm in evaluation mode is folded in."""
+    layers: list[Dense] = []
     if network.pooling == "pretrained_pooler":
         pooler = network.encoder.pooler
         dense = pooler if isinstance(pooler, nn.Linear) else pooler.dense
-        return [Dense(dense.weight, dense.bias, TANH)]
+        layers.append(Dense(dense.weight, dense.bias, TANH))
     if network.head is None or not network.head_at_test:
-        return []
-    layers: list[Dense] = []
+        return layers
     for part in network.head.children():
         if isinstance(part, nn.Linear):
             layers.append(Dense(part.weight, part.bias, IDENTITY))

@@ -40,6 +40,7 @@ CASES = {
     "sda head at test": ("sda", "zh", {"head_at": "train_and_test"}),
     "selfccl": ("selfccl", "en", {}),
     "whitening": ("whitening", "en", {"dimensions": 20}),
+    "whitening own pooler": ("whitening", "en", {"pooling": "pretrained_pooler", "dimensions": 20}),
     "esimcse with a queue": ("esimcse", "en", {"head_at": "train_and_test"}),
     "diffcse": ("diffcse", "en", {}),
     "adapters": ("simcse", "en", {"lora.rank": 4}),
