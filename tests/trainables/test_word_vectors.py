@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainables.contract.declaration import WORD_VECTORS
 from trainables.contract.errors import DataError
+from trainables.encoders.locate import check_encoder
 from trainables.encoders.word_vectors import (
     BUILTIN,
     PLACEHOLDER,
@@ -103,6 +105,14 @@ def test_no_file_and_no_wanted_word(tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(FILES["glove"])
     with pytest.raises(DataError, match="got 4 words, and none of the 1 wanted ones"):
         read_vectors(tmp_path / "v", {"dog"})
+
+
+def test_a_file_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its check finds it, and so do the trials."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "vectors.txt").write_bytes(FILES["glove"])
+    check_encoder("~/vectors.txt", WORD_VECTORS)
+    assert load_vectors("~/vectors.txt", "en").words == WORDS
 
 
 def test_english_words_are_cleaned_as_in_the_paper() -> None:

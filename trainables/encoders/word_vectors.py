@@ -145,9 +145,9 @@ def corpus_words(texts: Iterable[str], language: str) -> set[str]:
 
 
 def load_vectors(source: str, language: str, wanted: Collection[str] | None = None) -> WordVectors:
-    """Vectors of a file (see `read_vectors`) or of the builtin vocabulary (`builtin:vectors`)."""
+    """Vectors of a file (`~` = home; see `read_vectors`) or of the builtin vocabulary (`builtin:vectors`)."""
     if source != BUILTIN:
-        return read_vectors(Path(source), wanted)
+        return read_vectors(Path(source).expanduser(), wanted)
     from trainables.data.builtin import word_vectors
 
     words, matrix = word_vectors(language)
