@@ -249,7 +249,7 @@ def test_preset_of_an_encoder(method, encoder, preset):
 def test_the_score_before_training_belongs_to_its_metric():
     """Two searches on the same dev sets that select by different metrics do not share it."""
     inputs, method = load_inputs(spec_of("simcse"), torch.device("cpu")), load_method("simcse")
-    config = build(method.config, {**SMALL, "max_length": 17})
+    config = build(method.config, SMALL)
     first, again, other = (
         inputs.untrained(method, config, 0, metric, lambda _, v=value: v)
         for metric, value in (("a_dev", 0.1), ("a_dev", 0.2), ("mean(a_dev,b_dev)", 0.3))
@@ -272,7 +272,7 @@ def test_the_score_before_training_belongs_to_what_is_evaluated(tmp_path):
         dataclasses.replace(plain, holdout=0.5),
     ]
     method, values = load_method("simcse"), iter(range(100))
-    config = build(method.config, {**SMALL, "max_length": 19})
+    config = build(method.config, SMALL)
     found = [
         load_inputs(spec, torch.device("cpu")).untrained(method, config, 0, "mine_dev", lambda _: float(next(values)))
         for spec in (*specs, plain)
@@ -280,6 +280,18 @@ def test_the_score_before_training_belongs_to_what_is_evaluated(tmp_path):
     assert found == [0, 1, 2, 3, 0]
     decoder = build(method.config, {**SMALL, "bidirectional": True})
     assert read_by(config, 0, method.untrained.reads) != read_by(decoder, 0, method.untrained.reads)
+
+
+def test_max_length_changes_nothing_before_training():
+    """Evaluations cut no sentence at it: a search over it scores the untouched encoder once."""
+    source, sentence = load_inputs(spec_of("simcse"), torch.device("cpu")).source, np.arange(10, 50, dtype=np.int32)
+    for method in map(load_method, method_names()):
+        if "max_length" in knobs(method.config):
+            configs = [build(method.config, {"max_length": length}) for length in (8, 32)]
+            short, long = (method.untrained.network(config, source, 0).embed([sentence]) for config in configs)
+            assert torch.equal(short, long)
+            short, long = (read_by(config, 0, method.untrained.reads) for config in configs)
+            assert short == long, method.name
 
 
 def test_simcse_under_one_dropout_mask_has_equal_views(warm, tmp_path):

@@ -105,7 +105,7 @@ def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -
     return sentence_network(plain, source, seed=0)
 
 
-PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "max_length", "bidirectional"))
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional"))
 
 
 def parameter_groups(network: nn.Module, config: EncoderConfig) -> list[dict[str, Any]]:

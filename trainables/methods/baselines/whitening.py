@@ -111,5 +111,5 @@ METHOD = Method(
     network=network,
     loss=None,
     optimiser=None,
-    untrained=Untrained(plain, reads=("pooling", "max_length")),
+    untrained=Untrained(plain, reads=("pooling",)),
 )
