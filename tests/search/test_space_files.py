@@ -187,6 +187,8 @@ def test_selfccl() -> None:
         assert (values["margin"], values["epochs"]) == (stated["margin_m"], stated["epochs"])
         assert paper(f"selfccl_order_pacing_{model}").cardinality() == 3 * (3 + 1)
     assert stated["margin_m"] in column("selfccl_margin_bert", "margin")
+    for name in ("selfccl_sbert", "selfccl_nli_v2"):
+        assert paper(name).values({})["eval_examples"] == 275_601 // 10  # a tenth of an epoch (methods 5.5)
 
 
 # ------------------------------------------------------------------ GCLSR

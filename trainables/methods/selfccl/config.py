@@ -56,6 +56,7 @@ SELFCCL = Declaration(
                 "warmup_share": 0.1,
                 "max_length": 75,
                 "weight_decay": 0.01,
+                "eval_examples": 27560,  # 10 % of an epoch
             },
             "SelfCCL 5.5 (D36)",
         ),
