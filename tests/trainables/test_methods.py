@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,31 @@ def test_prepare_reads_only_what_it_declares(name):
         read |= set(PLAIN_ENCODER.reads)  # what embedding reads of the configuration
     method.prepare(inputs.corpus.columns, Watched(config), 0, fresh)
     assert read <= set(method.prepared_from), read - set(method.prepared_from)
+
+
+def test_the_seed_drives_what_methods_draw_from_the_global_generators(tmp_path, monkeypatch):
+    """Whatever the process ran before, and whether it holds the examples and the score before training already."""
+    simcse, drawn = load_method("simcse"), []
+
+    def draws(part, *args):
+        drawn.append((part, random.random(), float(np.random.rand()), float(torch.rand(()))))
+        return getattr(simcse, part)(*args)
+
+    own = {part: functools.partial(draws, part) for part in ("prepare", "network", "views")}
+    other, cache, lives = dataclasses.replace(simcse, **own), ProcessCache(), []
+    monkeypatch.setattr("trainables.training.method_trial.load_method", lambda _: other)
+    for seed in (5, 5, 6, 5):
+        outcome, _ = life(spec_of("simcse", tmp_path / str(len(lives)), seed=seed), cache)
+        assert outcome.stop == "completed", outcome.traceback
+        lives.append(drawn.copy())
+        drawn.clear()
+        if seed == 6:
+            cache._kept.pop("examples")
+    first, again, different, last = lives
+    assert [part for part, *_ in first] == ["prepare", "network", "views", "views"]
+    assert first == last
+    assert first[1:] == again
+    assert not {*different} & {*first}
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "gclsr"])

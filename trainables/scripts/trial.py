@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gc
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from trainables.contract.phases import phase
 from trainables.contract.scripts import CHECKPOINTS, DATA, DEVICE, ENCODER, RESUME, SEED, script_function
@@ -17,7 +13,7 @@ from trainables.contract.spec import Outcome, Report, TrialSpec
 from trainables.scripts.files import ScriptFiles
 from trainables.scripts.report import ScriptReport, TrialOver
 from trainables.training.distributed import World
-from trainables.training.trial import ProcessCache
+from trainables.training.trial import ProcessCache, seed_generators
 
 
 def train_by_script(
@@ -31,9 +27,7 @@ def train_by_script(
     assert spec.script is not None, "checked with the space"
     phase(f"importing {Path(spec.script.file).name}")
     function = script_function(spec.script)
-    random.seed(spec.seed)
-    np.random.seed(spec.seed)
-    torch.manual_seed(spec.seed)
+    seed_generators(spec.seed)
     files = ScriptFiles(spec.folder)
     try:
         telling = ScriptReport(spec, files, report, pausing)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from trainables.contract.knobs import build
 from trainables.contract.metric_names import ROWS_LEFT_OUT
@@ -22,11 +21,11 @@ from trainables.methods.method import load_method
 from trainables.methods.shared import adamw
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
-from trainables.training.inputs import TrialInputs, inputs_key, load_inputs, read_by
+from trainables.training.inputs import Prepared, TrialInputs, inputs_key, load_inputs, read_by
 from trainables.training.loop import train
 from trainables.training.memory import give_back
 from trainables.training.setup import TrainingSetup
-from trainables.training.trial import ProcessCache
+from trainables.training.trial import ProcessCache, seed_generators
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +40,15 @@ def train_by_method(
     inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
     inputs.check_prompts(config)
     phase("preparing the examples")
-    prepared = kept.get(
-        "examples",
-        (key, repr(read_by(config, spec.seed, method.prepared_from))),
-        lambda: inputs.prepared(method, config, spec.seed),
-    )
+
+    def make_examples() -> Prepared:
+        seed_generators(spec.seed)
+        return inputs.prepared(method, config, spec.seed)
+
+    prepared = kept.get("examples", (key, repr(read_by(config, spec.seed, method.prepared_from))), make_examples)
     examples = prepared.examples
     if config.sample_size is not None and config.sample_size > len(examples):
         log.warning("sample_size %d: there are %d examples, all of them are used", config.sample_size, len(examples))
-    torch.manual_seed(spec.seed)
-    network = method.network(config, inputs.source, spec.seed)
-    if method.optimiser is adamw:  # under which a row without gradient stays
-        for part in network.modules():
-            if isinstance(part, SentenceNetwork):
-                part.keep_words([prepared.tokens, *inputs.sets.sentences])
 
     gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
 
@@ -68,6 +62,12 @@ def train_by_method(
     facts = {**examples.facts, f"untrained_{spec.metric}": untrained}
     if inputs.corpus.left_out:
         facts[ROWS_LEFT_OUT] = float(inputs.corpus.left_out)
+    seed_generators(spec.seed)  # after all that an earlier trial may have done already
+    network = method.network(config, inputs.source, spec.seed)
+    if method.optimiser is adamw:  # under which a row without gradient stays
+        for part in network.modules():
+            if isinstance(part, SentenceNetwork):
+                part.keep_words([prepared.tokens, *inputs.sets.sentences])
     setup = TrainingSetup(
         method=method,
         config=config,

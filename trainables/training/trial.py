@@ -6,11 +6,13 @@ What trains is the trial's body, named by the `Declaration` of its method.
 from __future__ import annotations
 
 import errno
+import random
 import threading
 import traceback
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
@@ -40,6 +42,13 @@ class ProcessCache:
         while len(kept) > KEPT:
             kept.pop(next(iter(kept)))
         return thing
+
+
+def seed_generators(seed: int) -> None:
+    """Have Python, NumPy and torch draw what follows from a trial's seed, whatever this process has run before."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 class Body(Protocol):
