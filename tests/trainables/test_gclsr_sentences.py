@@ -133,6 +133,17 @@ def test_eda_prepares_once_a_run_by_the_seed(monkeypatch: pytest.MonkeyPatch) ->
     assert flats[0] == flats[1] != flats[2]
 
 
+def test_eda_needs_words_between_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chinese as it is usually written is one word to it: it would change nothing."""
+    monkeypatch.setattr(gclsr, "wordnet", lambda _: synonyms)
+    config, desk = build(GclsrConfig, {"sentence_augmentation": "eda"}), Desk()
+    desk.language = "zh"
+    whole, apart = ["一个男人在弹吉他。", "今天天气很好 today", "两只狗"], ["一个 男人 在 弹 吉他", "两 只 狗", ""]
+    with pytest.raises(DataError, match=r"^params.sentence_augmentation: eda changes words with blanks between"):
+        gclsr.prepare({"sentence": whole}, config, 0, desk)
+    assert gclsr.prepare({"sentence": apart * 9}, config, 0, desk).facts["sentence_augmentation_share"] > 0
+
+
 def test_the_second_view_is_of_the_changed_sentence() -> None:
     config = GclsrConfig(filters=4, region_sizes=(1, 2), max_words=8, augmentation="none", self_attention=False)
     matrix = np.random.default_rng(1).standard_normal((20, 10)).astype(np.float32)

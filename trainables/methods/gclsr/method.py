@@ -20,7 +20,7 @@ from trainables.encoders.views import Encoded, Views
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
 from trainables.methods.gclsr.export import export
-from trainables.methods.gclsr.sentences import back_translations, eda
+from trainables.methods.gclsr.sentences import back_translations, check_words, eda
 from trainables.methods.gclsr.textcnn import GclsrNetwork
 from trainables.methods.losses import grouped_cosine
 from trainables.methods.method import Batch, Examples, Method, TextTools, Untrained
@@ -34,13 +34,14 @@ def prepare(texts: Texts, config: GclsrConfig, seed: int, tools: TextTools) -> E
     """Column "sentence", and with sentence augmentation "augmented", made once a run.
 
     Fact: sentence_augmentation_share, of the sentences that it changed, in [0, 1].
-    Raises: DataError without WordNet, or if the file of back-translations has none of the sentences.
+    Raises: DataError without WordNet or words, or if the file of back-translations has none of the sentences.
     """
     columns = dict(tokenised_sentences(texts, config, seed, tools).columns)
     if config.sentence_augmentation == "none":
         return Examples(columns)
     sentences = list(texts["sentence"])
     if config.sentence_augmentation == "eda":
+        check_words(sentences, tools.language)
         rng, synonyms = Random(f"{seed} {AUGMENT}"), wordnet(tools.language)
         changed = [" ".join(eda(s.split(), rng, config.eda_share, synonyms)) if s.split() else s for s in sentences]
     else:

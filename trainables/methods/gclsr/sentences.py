@@ -36,6 +36,15 @@ def eda(words: Sequence[str], rng: Random, share: float, synonyms: Synonyms) -> 
     return edited
 
 
+def check_words(sentences: Sequence[str], language: str) -> None:
+    """That EDA finds words in them, which blanks part. Raises: DataError for Chinese that is written as usual."""
+    if language == "zh" and sum(len(s.split()) > 1 for s in sentences) < len(sentences) / 2:
+        raise DataError(
+            "params.sentence_augmentation: eda changes words with blanks between them, and to it most of the training "
+            "sentences are one word; put blanks between the words, or use back_translation"
+        )
+
+
 def back_translations(path: str) -> Mapping[str, str]:
     """Sentence -> its translation into another language and back, from a table with columns sentence and translation.
 
