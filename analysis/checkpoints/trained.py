@@ -18,8 +18,6 @@ from trainables.contract.knobs import build
 from trainables.contract.registry import use_plugins
 from trainables.contract.spec import TrialSpec
 from trainables.data.tokens import TokenColumn
-from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.method import Method, load_method
@@ -90,13 +88,11 @@ def read_spec(folder: str) -> TrialSpec:
     return TrialSpec.from_dict((record or _load_best(folder)[1])["spec"])
 
 
-def load_trained(
-    folder: str, device: torch.device | None = None, texts: Sequence[str] | None = None, *, untrained: bool = False
-) -> Trained:
+def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: bool = False) -> Trained:
     """The network of a trial's best evaluation.
 
-    Sentences are cut only where the encoder's position embeddings end: test text is not truncated (methods 7.1), while
-    training and dev evaluations keep `max_length` tokens.
+    Sentences are cut only where the encoder's position embeddings end, as in dev evaluations (methods 7.1);
+    `max_length` is training's.
 
     Args:
         folder: the trial's folder or URI.
@@ -132,11 +128,8 @@ def load_trained(
         network = method.untrained.network(config, source, spec.seed)
     else:
         raise AnalysisError(f"{spec.method} does not say what it starts from")
-    if isinstance(network, SentenceNetwork):
-        assert isinstance(source, LoadedEncoder)
-        network.max_length = source.facts.longest
     network.eval()
-    return Trained(spec, method, config, network.to(device) if device else network, source, record)
+    return Trained(spec, method, config, network, source, record)
 
 
 def _load_best(folder: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
