@@ -161,14 +161,14 @@ def test_bfloat16_autocast_trains(loaded: dict[str, LoadedEncoder]) -> None:
 
 def test_weights_come_back(tmp_path: Path) -> None:
     network = network_of(load_encoder(str(save("bert", tmp_path))), head="mlp_bn", head_at="train_and_test")
-    given, kept = sentences(), network.weights()
+    given, kept = sentences(), copy.deepcopy(network.state_dict())
     before = network.embed(given)
     parameters = [id(p) for p in network.parameters()]
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1)
     assert not torch.equal(network.embed(given), before)
-    network.load_weights(kept)
+    network.load_state_dict(kept)
     assert torch.equal(network.embed(given), before)
     assert [id(p) for p in network.parameters()] == parameters
     for twin in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
@@ -180,7 +180,7 @@ def test_weights_come_back(tmp_path: Path) -> None:
 
 def test_seed_decides_the_new_weights(loaded: dict[str, LoadedEncoder]) -> None:
     config = SimcseConfig(mlm_weight=0.1)
-    first, again, other = (SentenceNetwork(config, loaded["bert"], seed).weights() for seed in (1, 1, 2))
+    first, again, other = (SentenceNetwork(config, loaded["bert"], seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[k], again[k]) for k in first)
     differ = {k.split(".")[0] for k in first if not torch.equal(first[k], other[k])}
     assert differ == {"head", "mlm_head"}

@@ -153,14 +153,6 @@ class SentenceNetwork(Network):
         logits = self.mlm_head(last.index_select(0, chosen), words.weight).float()
         return F.cross_entropy(logits, packed.ids.index_select(0, chosen), reduction="sum") / max(len(chosen), 1)
 
-    def weights(self) -> dict[str, Tensor]:
-        """A CPU copy of all weights and batch-norm statistics, for `load_weights`."""
-        return {name: value.detach().to("cpu", copy=True) for name, value in self.state_dict().items()}
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `weights` gave, in place; the parameters stay the objects an optimiser knows."""
-        self.load_state_dict(dict(weights))
-
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
