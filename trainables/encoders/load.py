@@ -74,25 +74,22 @@ class LoadedEncoder:
         return self.model.config
 
 
-def load_encoder(
-    source: str, revision: str | None = None, *, language: str = "en", cache_dir: Path | None = None
-) -> LoadedEncoder:
+def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = None) -> LoadedEncoder:
     """Read an encoder.
 
     Args:
         source: hub id (`id` or `id@revision`), local folder, or `builtin:tiny`.
-        revision: of a hub id; wins over the one in `source`.
         language: of the builtin encoder, "en" or "zh".
         cache_dir: where the builtin encoder is kept; default: the user's cache.
     Raises: EncoderError if there is no such encoder, the hub cannot be reached, or it is of no use here.
     """
-    name, _, pinned = source.partition("@")
+    name, _, revision = source.partition("@")
     if source.startswith("builtin:"):
         folder = _builtin(source, language, cache_dir)
     elif (local := local_folder(source)) is not None:
         folder = local
     else:
-        found = hub_folder(name, revision or pinned or None)
+        found = hub_folder(name, revision or None)
         assert found is not None, "downloaded"
         folder = found
     return _read(source, folder)
