@@ -20,23 +20,11 @@ from trainables.evaluation.metrics import (
     aggregate,
     alignment,
     ranks,
-    selecting_value,
     standardised,
     uniformity,
     uniformity_sample,
 )
 from trainables.evaluation.retrieval import RankedTexts, measure, number_texts
-
-__all__ = [
-    "SUITES",
-    "Evaluated",
-    "PreparedSets",
-    "TokenPairs",
-    "evaluate",
-    "prepare_sets",
-    "selecting_value",
-    "test_suite",
-]
 
 Embed = Callable[[Sequence[Tokens]], Tensor]  # sequences -> (n, D) vectors in the same order, no gradient
 POSITIVE_SCORE, HIGHEST_SCORE = 4.0, 5.0  # STS-B pairs above 4 of 5 are the positives of alignment (methods 7.5)
