@@ -144,11 +144,6 @@ class DiffcseConfig(EncoderConfig):
         return dict(EncoderConfig.idle(v)) | idle_under(v, "difference_weight", 0, "mask_share")
 
 
-def _check_negation(spec: Mapping[str, Any]) -> None:
-    """Pre-flight: a parser is there. Raises: ParserError, DataError."""
-    check_parser(spec)
-
-
 _PAPERS = {
     "whitening": "Whitening Sentence Representations for Better Semantics and Faster Retrieval, arXiv:2103.15316",
     "consert": "ConSERT: A Contrastive Framework for Self-Supervised Sentence Representation Transfer, "
@@ -186,7 +181,7 @@ ARCCSE = _declaration("arccse", ArccseConfig, {"arccse": Preset(_BERT, {}, "ArcC
 SNCSE = _declaration("sncse", SncseConfig, {
     "sncse": Preset(_BERT, {}, "SNCSE's script, BERT-base"),
     "sncse_roberta": Preset(_ROBERTA, {"soft_weight": 5e-4}, "SNCSE's script, RoBERTa-base"),
-}, parser=True, languages=("en", "zh"), preflight=_check_negation)  # fmt: skip
+}, parser=True, languages=("en", "zh"), preflight=check_parser)  # fmt: skip
 DIFFCSE = _declaration("diffcse", DiffcseConfig, {
     "diffcse": Preset(_BERT, {}, "DiffCSE's script, BERT-base"),
     "diffcse_roberta": Preset(_ROBERTA, {"learning_rate": 1e-5, "mask_share": 0.2}, "DiffCSE App., RoBERTa-base"),
