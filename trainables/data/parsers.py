@@ -21,9 +21,7 @@ FORMAT = 2  # of the stored arrays; part of every cache key
 Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # TextTools.cached
 
 
-def parsed(
-    texts: Sequence[str], parser: str | None, language: str, cached: Cached, processes: int | None = None
-) -> Parses:
+def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cached) -> Parses:
     """The parses of `texts`, from the cache or made now with visible progress (see `parse_texts`).
 
     Args:
@@ -38,7 +36,7 @@ def parsed(
 
     def make() -> Arrays:
         with progress_shown(f"Parsing with {parser}") as progress:
-            return parse_texts(texts, parser, language, processes, progress).to_arrays()
+            return parse_texts(texts, parser, language, progress=progress).to_arrays()
 
     key = (hash_texts(texts), parser_identity(parser, language), FORMAT)
     return Parses.from_arrays(cached("parses", key, make))
