@@ -109,21 +109,21 @@ def alignment(first: Floats, second: Floats, power: float = 2.0) -> float:
     return float(np.mean(distance**power))
 
 
-def uniformity_sample(rows: NDArray[Any], limit: int = UNIFORMITY_SENTENCES, seed: int = 0) -> NDArray[Any]:
+def uniformity_sample(rows: NDArray[Any], limit: int = UNIFORMITY_SENTENCES) -> NDArray[Any]:
     """The rows that uniformity is taken on: from more than `limit` so many are drawn, always the same ones."""
     if len(rows) < 2:
         raise ValueError(f"expected at least two vectors, got {len(rows)}")
-    return rows if len(rows) <= limit else rows[np.random.default_rng(seed).choice(len(rows), limit, replace=False)]
+    return rows if len(rows) <= limit else rows[np.random.default_rng(0).choice(len(rows), limit, replace=False)]
 
 
-def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCES, seed: int = 0) -> float:
+def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCES) -> float:
     """log of the mean over distinct pairs of exp(-t |x - y|^2) on the unit sphere, in [-4t, 0]; lower is better (7.5).
 
     Args:
         vectors: (n, D), any norm, n >= 2.
-        limit, seed: see `uniformity_sample`.
+        limit: see `uniformity_sample`.
     """
-    x = normalised(uniformity_sample(vectors, limit, seed))
+    x = normalised(uniformity_sample(vectors, limit))
     squares = np.einsum("nd,nd->n", x, x)  # 1, or 0 of a zero vector
     distances = np.maximum(squares[:, None] + squares - 2 * (x @ x.T), 0)
     kernel = np.exp(-t * distances)
