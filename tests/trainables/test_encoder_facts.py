@@ -39,7 +39,7 @@ def network(model_type: str, **params: Any) -> SentenceNetwork:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_what_is_known_of_the_builtin_encoder_is_what_is_measured(language: str) -> None:
-    assert facts_at_hand("builtin:tiny") == load_encoder("builtin:tiny", language).facts
+    assert facts_at_hand("builtin:tiny") == load_encoder("builtin:tiny", language=language).facts
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "eurobert", "jina_embeddings_v3", "llama", "qwen3"])
