@@ -113,7 +113,7 @@ def confirm(
     study: str | None = None,
     storage: str | os.PathLike[str] = "runs",
     *,
-    trials: int = 20,
+    trials: int | None = None,
     top: int | None = None,
     seeds: int | None = None,
     address: str | None = None,
@@ -123,13 +123,13 @@ def confirm(
     """Run the best points and the baseline on fresh seeds, one at a time where they decide most.
 
     Args:
-        trials: at most so many in all, those of earlier confirmations included; it ends before when the choice and the
-            gain over the baseline are settled.
+        trials: at most so many (20) in all, those of earlier confirmations included; it ends before when the choice and
+            the gain over the baseline are settled.
         top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
             seeds each, hopeless points on fewer.
 
-    Raises: UserError when there is no such study, none of its points is complete, another driver runs it, or a number
-        is below 1.
+    Raises: UserError when there is no such study, none of its points is complete, another driver runs it, a number is
+        below 1, or `trials` is given beside `top` or `seeds`.
     """
     with _phases(quiet) as phases:
         phases.begin("loading the search")

@@ -1,11 +1,12 @@
-"""How a command line answers wrong input and signals."""
+"""How a command line answers wrong input, signals, and the loss of where it prints."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -37,3 +38,14 @@ def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         sys.exit(2)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """What is printed inside may be lost (a full disk, a closed pipe): how the work goes does not hang on it."""
+    try:
+        yield
+    except OSError:
+        from search.console.output import let_go
+
+        let_go()

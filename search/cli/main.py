@@ -12,7 +12,7 @@ import click
 
 from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, started_from, stop
 from search.cli.config import config, defaults
-from search.cli.errors import user_errors
+from search.cli.errors import unheard, user_errors
 from search.cli.ui import ui
 
 if TYPE_CHECKING:
@@ -72,14 +72,18 @@ def run(
 ) -> None:
     """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
     if not quiet:
-        click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
+        with unheard():
+            click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
     from search.space import load_space
 
     loaded = load_space(space, started_from(overrides, start), find_data=not smoke)
     if smoke:
         loaded = api.smoke(loaded)
-        click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
+        with unheard():
+            click.echo(
+                "SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method."
+            )
     finish(api.run(loaded, storage, name=name, address=address, quiet=quiet, verbose=verbose))
 
 
@@ -129,7 +133,7 @@ def resume(
 @main.command()
 @on_cluster
 @click.argument("study", required=False)
-@click.option("--trials", default=20, show_default=True, type=click.IntRange(1), help="at most, in all")
+@click.option("--trials", type=click.IntRange(1), help="at most, in all [20]")
 @click.option("--top", type=click.IntRange(1), help="a fixed plan instead: so many of the best points [3]")
 @click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds for each [5]")
 @click.option("--forecast", is_flag=True, help="run nothing: which gain the fixed plan could show, its cost")
@@ -140,7 +144,7 @@ def resume(
 @user_errors
 def confirm(
     study: str | None,
-    trials: int,
+    trials: int | None,
     top: int | None,
     seeds: int | None,
     forecast: bool,
@@ -151,9 +155,13 @@ def confirm(
 ) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
     if forecast:
-        _forecast_confirming(study, top or 3, seeds or 5, storage)
-        if top is None and seeds is None:
-            say([f"That is --top 3 --seeds 5; without them at most {trials} trials go where they decide most."])
+        from search.running.runner import SEEDS, TOP, confirming
+
+        plan = confirming(trials, top, seeds)
+        _forecast_confirming(study, plan.get("top", TOP), plan.get("seeds", SEEDS), storage)
+        if "trials" in plan:
+            most = plan["trials"]
+            say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
         return
     from search import api
 
@@ -219,7 +227,9 @@ def finish(result: StudyResult) -> None:
     """Print how a life of a study ended and leave with its exit code."""
     from search.running.result import closing_lines
 
-    say(closing_lines(result))
+    lines = closing_lines(result)
+    with unheard():
+        say(lines)
     gc.freeze()  # else the interpreter, on its way out, looks for garbage in all of Ray and MLflow: a second of CPU
     sys.exit(result.exit_code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from rich.console import Console
 COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
 KEPT = "\u00a0"  # a blank where no line is broken
 HANGING = 4  # blanks before what is left of a broken line
+log = logging.getLogger(__name__)
 
 
 def parted(line: str, width: int | None = None) -> str:
@@ -39,16 +41,33 @@ def fitted(line: str, width: int | None = None) -> str:
 
 
 class Output(Console):
-    """A console that goes on in silence when nobody reads it any more (`search run … | head`, a `tee` that was killed).
+    """A console that goes on in silence when nobody reads it any more (`search run … | head`, a `tee` that was
+    killed), and without what a full disk does not take.
 
-    rich raises SystemExit instead, in the middle of whatever was to be printed.
+    rich raises instead, in the middle of whatever was to be printed.
     """
+
+    _failed = False
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        lost = os.fstat(sys.stdout.fileno())
-        null = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            if os.path.samestat(os.fstat(stream.fileno()), lost):  # `2>&1` goes into the same pipe
-                os.dup2(null, stream.fileno())
-        os.close(null)
+        let_go()
+
+    def _check_buffer(self) -> None:  # where rich writes, whatever is printed
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            del self._buffer[:]
+            if not self._failed:
+                self._failed = True
+                log.warning("what the search prints cannot be written (%s); it goes on", error.strerror or error)
+
+
+def let_go() -> None:
+    """Print nowhere from here on."""
+    lost = os.fstat(sys.stdout.fileno())
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if os.path.samestat(os.fstat(stream.fileno()), lost):  # `2>&1` goes into the same pipe or file
+            os.dup2(null, stream.fileno())
+    os.close(null)

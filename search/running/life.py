@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import time
@@ -13,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from search.console.display import Display, display_for
-from search.console.output import fitted, parted
+from search.console.output import Output, fitted, parted
 from search.console.phases import Phases
 from search.remote.backup import out_of_reach
 from search.running.preflight import check_files
@@ -26,7 +28,7 @@ from search.space.encoder_fit import encoder_notes
 from search.space.outside import changed
 from search.store.environment import moved_on
 from search.store.errors import UserError
-from search.store.journal import Journal, JournalWriteError
+from search.store.journal import Journal, JournalWriteError, writable
 from search.store.layout import StudyFolder, storage_option
 from search.store.lease import lease
 from search.store.ledger import Event, Ledger
@@ -49,6 +51,7 @@ TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in
 RETENTION_S = 5.0  # seconds between two looks at whose checkpoints may go, while trials run
 Stage = Mapping[str, Any]  # {"stage": "search"}; "confirm" with "trials", or with "top" and "seeds"
 SEARCH: Stage = {"stage": "search"}
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,7 @@ class Options:
         handle_signals: Ctrl-C, SIGTERM and SIGHUP pause the study instead of raising (only from the main thread).
     """
 
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=Output)
     phases: Phases | None = None
     verbose: bool = False
     address: str | None = None
@@ -80,6 +83,7 @@ class Life:
 
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
         self.space, self.folder, self.options, self.stages = space, folder, options, stages
+        self._asked = space  # `self.space` has what Ray decides, too
         self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
         self._capacity: Callable[[], int] | None = None  # None: Ray has not been started
@@ -88,20 +92,32 @@ class Life:
     def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
         """Work, and say how it went.
 
-        Args: before: called with the open journal before anything is planned (a larger budget, trials to retry).
+        Args: before: called with the open journal before anything is planned (trials to retry).
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.
         """
-        with exclusive(self.folder), lease(self.folder, self._say) as held, self.phases:
-            journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
-            mirror = Mirror(self.folder, held, self._taken_over)
-            mirror.start()
-            try:
-                check_files(self.space, journal)
-                before(journal)
-                return self._run(journal, mirror)
-            finally:
-                mirror.stop()
-                journal.close()
+        with exclusive(self.folder):
+            self.folder.asked_to_stop()  # left for an earlier driver: from the lock on this one is taken for running
+            with lease(self.folder, self._say) as held, self.phases:
+                journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
+                mirror = Mirror(self.folder, held, self._taken_over)
+                mirror.start()
+                try:
+                    check_files(self.space, journal)
+                    before(journal)
+                    return self._run(journal, mirror)
+                except KeyboardInterrupt:
+                    self._settle(journal)  # how to go on is said without it
+                    raise
+                finally:
+                    mirror.stop()
+                    journal.close()
+
+    def _settle(self, journal: Journal) -> None:
+        """What is searched from here on, where `--set` has changed it: not before Ray has what a trial needs, since a
+        study that asks for more could not be resumed."""
+        if journal.ledger.space != (now := as_kept(self._asked)):
+            self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
+            journal.append("space", journal.now(), space=now)
 
     def _say(self, line: str) -> None:
         self.options.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -114,7 +130,6 @@ class Life:
 
     def _run(self, journal: Journal, mirror: Mirror) -> StudyResult:
         self.folder.mark_pause(False)
-        self.folder.asked_to_stop()  # left for an earlier driver
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
         tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
@@ -142,6 +157,7 @@ class Life:
                 )  # fmt: skip
                 if driver.spent():
                     if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
+                        self._settle(journal)
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
@@ -149,6 +165,7 @@ class Life:
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
                     self.space = replace(self.space, resources=known)
+                    self._settle(journal)
                     replayer.start()
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
@@ -160,6 +177,7 @@ class Life:
                 self._drive(driver, display)
                 if driver.status in ("interrupted", "failed"):
                     break
+        self._settle(journal)  # where nothing was to do
         if undeleted := retention.apply(final=True):
             display.note(f"not all that is no longer needed could be deleted ({undeleted}); a later resume tries again")
         status = self._status(ledger)
@@ -269,34 +287,52 @@ class Life:
         return next((status for status in WORST_FIRST if status in ledger.stages.values()), "interrupted")
 
     def _exit_code(self, ledger: Ledger) -> int:
-        """0 done, 1 too many trials failed or none came to an end, 128 + the number of the signal that paused it."""
+        """0 done, 1 too many trials of the stage failed or none came to an end, 128 + the signal that paused it."""
         last = self.drivers[-1] if self.drivers else None
         if last is not None and last.status == "interrupted":
             return 128 + signal.Signals[last.reason]
         if last is not None and last.status == "failed":
             return 1
-        out_of_budget = last is not None and last.status == "out_of_budget"
-        return 0 if out_of_budget or ledger.stops["completed"] + ledger.stops["pruned"] else 1
+        if last is not None and last.status == "out_of_budget":
+            return 0
+        stops = {record.state for record in ledger.trials.values() if last is None or record.trial.stage == last.stage}
+        return 0 if stops & {"completed", "pruned"} else 1
 
 
 class _Observer:
-    """What follows an event while trials run: the display, now and then the checkpoints, a word about the tracker."""
+    """What follows an event while trials run: now and then the checkpoints, the display, a word about the tracker.
+
+    It is called from inside Tune, which would take an error for the trial's: none leaves it.
+    """
 
     def __init__(self, display: Display, retention: CheckpointRetention, replayer: Replayer, phases: Phases) -> None:
         self._display, self._retention, self._replayer, self._phases = display, retention, replayer, phases
-        self._applied, self._trouble = time.monotonic(), ""
+        self._applied, self._trouble, self._broken = time.monotonic(), "", False
 
     def __call__(self, event: Event) -> None:
+        try:
+            self._follow(event)
+        except Exception as error:
+            if not self._broken:
+                log.warning("the search goes on, but it is not all shown: %s", last_line(error))
+            self._broken = True
+
+    def _follow(self, event: Event) -> None:
+        if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
+            self._applied = time.monotonic()
+            self._retention.apply()
         if self._phases.open and not self._phases.observe(event):
             self._display.start()
         self._display.observe(event)
-        if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
-            self._retention.apply()
-            self._applied = time.monotonic()
         trouble = self._replayer.trouble
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble
+
+
+def as_kept(space: Space) -> Any:
+    """The resolved space as the journal gives it back."""
+    return json.loads(json.dumps(writable(space.resolved())))
 
 
 def _trial_job() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,17 +68,19 @@ class StudyResult:
     def tracking_option(self) -> str:
         """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
         default = self.tracking_uri == tracking_uri()
-        return "" if default or out_of_reach(self.tracking_uri) else f" --tracking-uri {self.tracking_uri}"
+        return "" if default or out_of_reach(self.tracking_uri) else f" --tracking-uri {shlex.quote(self.tracking_uri)}"
 
 
 def closing_lines(result: StudyResult) -> list[str]:
     """What is printed at the end of a life: how it went, the best trials, where to look, how to go on."""
     space, ledger, study = result.space, result.ledger, result.folder.study
+    stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
     lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]
+    if (result.status, result.exit_code) == ("finished", 1):
+        lines[0] += f": no {'confirming ' if stage == 'confirm' else ''}trial came to its end"
     lines.append("  " + headline(space, ledger, 0))
     if left := open_work(space, ledger):
         lines.append(f"  still open: {left}")
-    stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
     shown = [s for s in best_trials(ledger, len(ledger.trials)) if not s.failed and s.trial.stage == stage][:3]
     lines += [f"  {trial_line(record, space)}" for record in shown]
     if result.frequent_reasons:
@@ -90,7 +93,7 @@ def closing_lines(result: StudyResult) -> list[str]:
         spent = next((key for words, key in BUDGETS.items() if words in result.reason), None)
         larger = f" --set search.{spent}=..." if result.status == "out_of_budget" and spent else ""
         lines.append(f"  go on:        search resume {study}{result.storage_option}{larger}")
-    lines.append(f"  see more:     analysis best --metric {space.metric.name} --study {study}{result.tracking_option}")
+    lines.append(f"  see more:     analysis best --study {study}{result.tracking_option}")
     if result.kept:
         lines.append(f"  checkpoints:  {', '.join(result.kept)} in {result.folder.uri}/trials")
     if result.link:

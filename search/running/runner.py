@@ -8,7 +8,7 @@ from dataclasses import asdict
 from operator import index
 from typing import Any, SupportsIndex
 
-from search.running.life import SEARCH, Life, Options, Stage
+from search.running.life import SEARCH, Life, Options, Stage, as_kept
 from search.running.result import StudyResult
 from search.space import Space, load_space
 from search.space.encoder_fit import encoder_notes
@@ -109,10 +109,6 @@ def resume_study(
         _check_changes(kept, space)
 
     def before(journal: Journal) -> None:
-        if overrides:
-            folder.space.write_text(space.to_yaml(), encoding="utf-8")
-        if overrides or journal.ledger.space is None:
-            journal.append("space", journal.now(), space=space.resolved())
         for trial_id in _to_retry(journal.ledger, retry_failed):
             folder.delete(f"{folder.trial(trial_id)}/last")
             journal.append("reopen", journal.now(), id=trial_id)
@@ -125,26 +121,37 @@ def confirm_study(
     storage: str = "runs",
     study: str | None = None,
     *,
-    trials: int = CONFIRMING,
+    trials: int | None = None,
     top: int | None = None,
     seeds: int | None = None,
     options: Options | None = None,
 ) -> StudyResult:
-    """Run the best points and the baseline on fresh seeds, `trials` at most in all, where they decide most; with `top`
-    or `seeds` the `top` best points (3) on `seeds` each (5), hopeless ones on fewer.
+    """Run the best points and the baseline on fresh seeds, `trials` (20) at most in all, where they decide most; with
+    `top` or `seeds` the `top` best points (3) on `seeds` each (5), hopeless ones on fewer.
 
     Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged,
-        another driver runs it, or a number is below 1.
+        another driver runs it, a number is below 1, or `trials` is given beside `top` or `seeds`.
+    """
+    stage = confirming(trials, top, seeds)
+    folder = find_study(absolute(storage), study)
+    folder.pull()
+    space = _unedited(folder, fold(folder.journal, Ledger()))
+    return _told(folder, Life(space, folder, options or Options(), [stage]))
+
+
+def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
+    """The settings of a confirmation.
+
+    Raises: UserError when a number is below 1, or both of its plans are asked for.
     """
     for name, number in (("trials", trials), ("top", top), ("seeds", seeds)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, SupportsIndex) or number < 1):
             raise UserError(f"confirm: {name}: expected a whole number of at least 1, got {number!r}")
-    folder = find_study(absolute(storage), study)
-    folder.pull()
-    space = _unedited(folder, fold(folder.journal, Ledger()))
-    fixed = {"top": top or TOP, "seeds": seeds or SEEDS} if top or seeds else {"trials": trials}
-    stage = {"stage": "confirm", **{name: index(number) for name, number in fixed.items()}}  # NumPy's as Python's
-    return _told(folder, Life(space, folder, options or Options(), [stage]))
+    if top is None and seeds is None:
+        return {"stage": "confirm", "trials": index(trials or CONFIRMING)}  # NumPy's as Python's
+    if trials is not None:
+        raise UserError("confirm: trials: a fixed plan (top, seeds) has its own number of trials; give one of the two")
+    return {"stage": "confirm", "top": index(top or TOP), "seeds": index(seeds or SEEDS)}
 
 
 def _told(folder: StudyFolder, life: Life, before: Any = lambda _: None) -> StudyResult:
@@ -164,8 +171,7 @@ def _unedited(folder: StudyFolder, ledger: Ledger) -> Space:
     space = load_space(folder.space)
     if ledger.space is None:  # made by an older version
         return space
-    now = json.loads(json.dumps(space.resolved()))
-    if changed := list(_differences(ledger.space, now)):
+    if changed := list(_differences(ledger.space, as_kept(space))):
         raise UserError(
             f"{folder.space}: edited since the study began: {'; '.join(changed)}. Nothing was run. Undo that, use"
             f" `search resume --set` for what may change, or start another study from your own space file"

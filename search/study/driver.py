@@ -67,7 +67,7 @@ class Driver:
         self._journal, self._capacity, self._observe = journal, capacity, observe
         self._clock = clock or journal.clock
         self._budgets = budgets
-        self._stage = stage
+        self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
         self._again = [record.trial for record in mine if record.waiting is None]  # running when an earlier life ended
         self._active: dict[str, Trial] = {}
@@ -256,7 +256,7 @@ class Driver:
         search = self.space.search
         if not self._budgets:
             return None
-        if search.time is not None and self.ledger.elapsed(now, self._stage) >= search.time:
+        if search.time is not None and self.ledger.elapsed(now, self.stage) >= search.time:
             return "out_of_budget", f"the time budget of {search.time:g} s is spent", True
         if search.device_hours is not None and self.device_hours() >= search.device_hours:
             return "out_of_budget", f"the budget of {search.device_hours:g} device hours is spent", True
@@ -287,7 +287,7 @@ class Driver:
             self._pause(self.ledger.trials[self._again.pop(0).id])
         if self.status == "out_of_budget" and self.plan.exhausted():  # the last of it went into the last trial
             self.status, self.reason = "finished", ""
-        if self.status == "finished" and self._stage == "search":
+        if self.status == "finished" and self.stage == "search":
             for record in self.ledger.waiting():
                 self._write("end", id=record.trial.id, **asdict(
                     Outcome("pruned", record.best, record.best_at, record.examples, record.seconds)

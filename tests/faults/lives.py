@@ -27,6 +27,7 @@ class Study:
         name: the study's; trials: points of its random search; sleep: seconds of every evaluation (six a trial).
         environment: further variables of the commands.
         program: what runs the commands; [python, "-m", "search"] for real trials.
+        output: where what they print goes.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Study:
     ) -> None:
         self.root, self.name, self.storage = root, name, root / "runs"
         self.environment: dict[str, str] = {}
+        self.output: Any = subprocess.PIPE
         self.program = [sys.executable, str(HERE / "fake_search.py")]
         self.file = root / "space.yaml"
         space: dict[str, Any] = {
@@ -62,7 +64,7 @@ class Study:
         return subprocess.Popen(
             [*self.program, *words, "--storage", str(self.storage)],
             cwd=self.root, env=env, text=True, start_new_session=group,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdout=self.output, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def run(self, *words: str) -> subprocess.Popen[str]:

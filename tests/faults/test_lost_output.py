@@ -1,13 +1,17 @@
-"""Nobody reads what a search prints any more: `search run ... | head`, a `tee` that was killed."""
+"""What a search prints is lost: nobody reads it (`search run ... | head`, a killed `tee`), or its disk is full."""
 
 from __future__ import annotations
 
+import errno
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from lives import Study
+
+from search.console.output import Output
 
 PRINTS_ON = """
 import pathlib, sys
@@ -44,3 +48,48 @@ def test_a_search_whose_output_is_closed_comes_to_its_end(tmp_path: Path) -> Non
     assert process.wait(timeout=200) == 0
     assert study.events()[-1]["status"] == "finished"
     assert list(study.ends().values()) == ["completed"] * 4
+
+
+class Disk(io.StringIO):
+    """A file on a disk that is full for a while."""
+
+    full = True
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_full_disk_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk()
+    console = Output(file=disk)
+    console.print("lost")
+    console.print("lost, too")
+    disk.full = False
+    console.print("told")
+    assert disk.getvalue() == "told\n"
+    said = "what the search prints cannot be written (No space left on device); it goes on"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_the_exit_code_is_the_search_s_own() -> None:
+    """Python's was 120, for what it could not write on its way out."""
+    code = "import click, sys; from search.cli.errors import unheard\nwith unheard(): click.echo('lost')\nsys.exit(3)"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_a_search_whose_disk_takes_no_output_comes_to_its_end(tmp_path: Path) -> None:
+    """Each event that could not be shown was a trial's failure."""
+    study = Study(tmp_path, trials=4)
+    with open("/dev/full", "w") as full:
+        study.output = full
+        assert study.run().wait(timeout=200) == 0
+    assert study.events()[-1]["status"] == "finished"
+    assert list(study.ends().values()) == ["completed"] * 4
+    assert not [event for event in study.events() if event["e"] == "retry"]

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import search
+from search.cli.main import main
 from search.space.ready import ready_folder, ready_spaces
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +74,19 @@ def test_nothing_is_confirmed_on_fewer_than_one(tmp_path: Path, number: dict[str
         search.UserError, match=f"^confirm: {name}: expected a whole number of at least 1, got {value}$"
     ):
         search.confirm("any", tmp_path, quiet=True, **number)
+
+
+@pytest.mark.parametrize("plan", ["top", "seeds"])
+def test_a_confirmation_has_one_plan(plan: str, tmp_path: Path) -> None:
+    """The number of trials was passed over beside a fixed one."""
+    said = "confirm: trials: a fixed plan (top, seeds) has its own number of trials; give one of the two"
+    with pytest.raises(search.UserError) as refused:
+        search.confirm("any", tmp_path, quiet=True, trials=5, **{plan: 2})
+    assert str(refused.value) == said
+    for more in ([], ["--forecast"]):
+        words = ["confirm", "any", "--storage", str(tmp_path), "--trials", "5", f"--{plan}", "2", *more]
+        done = CliRunner().invoke(main, words)
+        assert (done.exit_code, done.stderr) == (2, said + "\n")
 
 
 @pytest.mark.costly

@@ -180,13 +180,13 @@ def test_the_last_lines_say_how_to_go_on(world: World) -> None:
         ledger=driver.ledger,
         kept=["t0000"],
         frequent_reasons=[("nan: the loss is nan", 2)],
-        tracking_uri="sqlite:////elsewhere.db",
+        tracking_uri="sqlite:////else where.db",
         trouble="locked",
     )
     text = "\n".join(closing_lines(result))
     assert "study fake-1 is paused: SIGINT" in text
     assert f"search resume fake-1 --storage {world.root}" in text
-    assert "analysis best --metric stsb_dev --study fake-1 --tracking-uri sqlite:////elsewhere.db" in text
+    assert "analysis best --study fake-1 --tracking-uri 'sqlite:////else where.db'" in text
     assert "2 x nan: the loss is nan" in text
     assert "the tracker is behind (locked)" in text
 

@@ -1,0 +1,144 @@
+"""A life of a study without Ray: what it keeps of `--set`, hears of `search stop`, answers, and what cannot end it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness import World, make_space, recorded
+from rich.console import Console
+
+from search.console.display import display_for
+from search.console.phases import Phases
+from search.running.life import SEARCH, Life, Options, _Observer
+from search.running.result import StudyResult, closing_lines
+from search.running.runner import resume_study
+from search.space import load_space
+from search.store.errors import UserError
+from search.store.journal import fold, read
+from search.store.ledger import Ledger
+from search.store.retention import CheckpointRetention
+
+QUIET = Options(console=Console(quiet=True), handle_signals=False)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has less than a trial needs, and a tracker that costs nothing."""
+
+    @contextlib.contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        raise UserError("resources: a trial needs more")
+        yield
+
+    monkeypatch.setattr("search.running.life.ray_session", session)
+    tracked = SimpleNamespace(start=lambda: None, finish=lambda _: True, trouble="")
+    monkeypatch.setattr("search.running.life.Replayer", lambda _: tracked)
+
+
+def kept(world: World) -> tuple[int | None, bool]:
+    """Points that the study's file asks for, and whether its journal knows of a change."""
+    known = fold(world.folder.journal, Ledger()).space
+    return load_space(world.folder.space).search.trials, known is not None
+
+
+@pytest.mark.usefixtures("refusing")
+def test_what_ray_refuses_is_not_kept(tmp_path: Path) -> None:
+    """It was: every later resume was refused, too."""
+    world = World(make_space({"trials": 6}), tmp_path)
+    world.life(interrupt_at=9)
+    before = kept(world)
+    overrides = ["resources.cpus=64", "search.trials=9"]
+    with pytest.raises(UserError, match="a trial needs more"):
+        resume_study(str(tmp_path), overrides=overrides, options=QUIET)
+    assert kept(world) == before == (6, False)
+    assert load_space(world.folder.space).resources.cpus == 1
+
+
+@pytest.mark.usefixtures("refusing")
+def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 6}), tmp_path)
+    world.life()
+    result = resume_study(str(tmp_path), overrides=["search.trials=4"], options=QUIET)
+    assert (result.status, result.exit_code) == ("finished", 0)
+    assert kept(world) == (4, True)
+
+
+def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How to go on is said without it."""
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    world = World(make_space({"trials": 6}), tmp_path)
+    world.life(interrupt_at=9)
+    monkeypatch.setattr("search.running.life.ray_session", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        resume_study(str(tmp_path), overrides=["search.trials=9"], options=QUIET)
+    assert kept(world) == (9, True)
+
+
+def test_word_to_stop_is_heard_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the data and a bucket's lease may take a minute, and `search stop` has taken it for running."""
+    world = World(make_space(), tmp_path)
+    world.life(interrupt_at=3)
+    heard = []
+    monkeypatch.setattr(Life, "_run", lambda life, *_: heard.append(life.folder.asked_to_stop()))
+    monkeypatch.setattr("search.running.life.check_files", lambda *_: None)
+    world.folder.ask_to_stop()
+    Life(world.space, world.folder, QUIET, [SEARCH]).run()
+    monkeypatch.setattr("search.running.life.check_files", lambda *_: world.folder.ask_to_stop())
+    Life(world.space, world.folder, QUIET, [SEARCH]).run()
+    assert heard == [False, True]
+
+
+@pytest.mark.parametrize(("fresh", "code"), [([None, None], 1), ([0.7, None], 0)])
+def test_a_confirmation_of_which_nothing_came_to_its_end(fresh: list[float | None], code: int, tmp_path: Path) -> None:
+    world = World(make_space(), tmp_path)
+    ledger = recorded(world.space, {0: [0.6], 1: [0.7]}, {1: fresh})
+    life = Life(world.space, world.folder, QUIET, [SEARCH])
+    assert life._exit_code(ledger) == 0, "nothing was to do"
+    life.drivers = [SimpleNamespace(status="finished", stage="confirm", reason="")]  # type: ignore[list-item]
+    assert life._exit_code(ledger) == code
+    result = StudyResult(
+        space=world.space, folder=world.folder, status="finished", exit_code=code, reason="", ledger=ledger
+    )
+    failed = ": no confirming trial came to its end" if code else ""
+    assert closing_lines(result)[0] == f"study fake-1 is finished{failed}"
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text: str) -> int:  # noqa: ARG002
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_cannot_be_shown_is_no_trial_s_failure(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Raised inside Tune, it was taken for one."""
+    monkeypatch.setattr("search.running.life.RETENTION_S", 0.0)
+    applied: list[bool] = []
+    monkeypatch.setattr(CheckpointRetention, "apply", lambda *_: applied.append(True))
+    world = World(make_space({"trials": 2}), tmp_path)
+    ledger = world.life().ledger
+    console = Console(file=Full(), force_terminal=terminal)
+    display = display_for(console, world.space, ledger, verbose=True)
+    retention = CheckpointRetention(world.folder, ledger, 1)
+    replayer: Any = SimpleNamespace(trouble="it is down")
+    observe = _Observer(display, retention, replayer, Phases(console))
+    with caplog.at_level(logging.WARNING):
+        for event in read(world.folder.journal):
+            observe(event)
+    assert len(applied) == 2, "checkpoints go on to be deleted"
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith("No space left on device")
