@@ -113,7 +113,7 @@ def _by_trials(
     if space.pruner.kind == "asha":  # a paused point has cost what it will, most likely
         to_start = total - len(ledger.tried) - sum(r.trial.number not in ledger.tried for r in running)
     else:
-        of_settled = sum(point["seeds"] for point in ledger.points.values())
+        of_settled = sum(point["seeds"] for point in list(ledger.points.values()))
         to_start = (total - len(ledger.points)) * space.search.repeats - (ledger.ended() - of_settled) - len(running)
     to_start = max(0, to_start)
     # a trial that does not say how long it will be has nothing left, for all we know
@@ -161,7 +161,7 @@ def wanted_points(space: Space) -> int | None:
 
 def failures(ledger: Ledger) -> str:
     """`2 oom, 1 nan`."""
-    kinds = {stop.removeprefix("failed:"): n for stop, n in ledger.stops.items() if stop.startswith("failed:")}
+    kinds = {stop.removeprefix("failed:"): n for stop, n in list(ledger.stops.items()) if stop.startswith("failed:")}
     return ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items(), key=lambda item: -item[1]))
 
 

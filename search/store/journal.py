@@ -92,13 +92,13 @@ def fold(path: Path, ledger: Ledger) -> Ledger:
     return ledger
 
 
-def read(path: Path, offset: int = 0) -> Iterator[Event]:
-    """The events from a byte offset on; an incomplete last line is left out. Raises: JournalError."""
-    yield from (event for event, _ in read_with_ends(path, offset))
+def read(path: Path) -> Iterator[Event]:
+    """The events; an incomplete last line is left out. Raises: as `read_with_ends`."""
+    yield from (event for event, _ in read_with_ends(path))
 
 
 def read_with_ends(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """(event, byte offset after its line); an incomplete last line is left out.
+    """(event, byte offset after its line) from a byte offset on; an incomplete last line is left out.
 
     Raises: JournalError; StorageError where the file cannot be opened.
     """

@@ -33,7 +33,9 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # point    a point is settled: number, state, value (mean over its seeds), seeds
 # close    the driver ends in order: status, reason
 
-BETWEEN_LIVES = ("space", "files", "reopen")  # written before a life: the time since the last one was nobody's work
+# Written before a life, too: the time since the last one was nobody's work. A rung or a point that a driver did not
+# come to write, the next one adds while it plans; else they follow an evaluation or an end at once.
+BETWEEN_LIVES = ("space", "files", "reopen", "rung", "point")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,6 @@ class TrialRecord:
     best: float | None = None
     best_at: int = 0
     seconds: float = 0.0
-    retries: int = 0
     alone: bool = False
     reason: str = ""
     ended: int = 0
@@ -190,10 +191,10 @@ class Ledger:
         return [record for record in self.open_trials.values() if record.waiting is not None]
 
     def ended(self) -> int:
-        return sum(self.stops.values())
+        return sum(list(self.stops.values()))
 
     def failed(self) -> int:
-        return sum(count for stop, count in self.stops.items() if stop.startswith("failed:"))
+        return sum(count for stop, count in list(self.stops.items()) if stop.startswith("failed:"))
 
     def _start(self, event: Event) -> None:
         trial = Trial(**{k: v for k, v in event.items() if k not in ("e", "t")})
@@ -214,7 +215,6 @@ class Ledger:
 
     def _retry(self, event: Event) -> None:
         record = self.trials[event["id"]]
-        record.retries += 1
         record.alone = record.alone or event.get("alone", False)
 
     def _eval(self, event: Event) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Death, World, make_space
@@ -24,7 +25,7 @@ from search.console.trial_table import cells, trial_table
 from search.space import space_from
 from search.store.journal import read
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.wording import between, number, seconds_left
+from search.wording import between, failures, number, seconds_left
 from trainables.contract import phases
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +194,27 @@ def test_the_time_left_learns_from_trials_and_not_from_the_start() -> None:
     assert high - low < expected
     slower = seconds_left(space_from_time(space, 720.0), ledger, 710.0)
     assert slower == (10.0, 10.0), "the time budget ends it first"
+
+
+def test_trials_may_end_while_the_table_is_drawn() -> None:
+    """rich draws it in a thread of its own."""
+    ledger, space = Ledger(), make_space({"trials": 12})
+
+    class Kind(str):
+        def startswith(self, *start: Any) -> bool:
+            ledger.stops[f"failed:{len(ledger.stops)}"] += 1
+            return super().startswith(*start)
+
+    class Settled(dict[str, int]):
+        def __getitem__(self, name: str) -> int:
+            ledger.points[len(ledger.points)] = {"seeds": 1}
+            return super().__getitem__(name)
+
+    ledger.stops[Kind("failed:oom")] = 1
+    ledger.points[0] = Settled(seeds=1)
+    ledger.trials["t0000"] = record(0)
+    assert (failures(ledger), ledger.failed(), ledger.ended()) == ("1 oom", 2, 3)
+    assert seconds_left(space, ledger, 0.0)
 
 
 def space_from_time(space, seconds):  # type: ignore[no-untyped-def]

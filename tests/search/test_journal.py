@@ -34,8 +34,8 @@ def test_offsets_lead_to_the_next_event(tmp_path: Path) -> None:
     path = tmp_path / "j"
     path.write_text('{"e":"ä","t":1}\n{"e":"b","t":2}\n', encoding="utf-8")
     (_, first), (_, second) = read_with_ends(path)
-    assert [e["e"] for e in read(path, first)] == ["b"]
-    assert list(read(path, second)) == []
+    assert [event["e"] for event, _ in read_with_ends(path, first)] == ["b"]
+    assert list(read_with_ends(path, second)) == []
     assert second == path.stat().st_size
 
 
@@ -62,6 +62,20 @@ def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
     assert journal.ledger.elapsed(105_000) == 8.0
     journal.append("close", 106_000, status="finished", reason="")
     assert journal.ledger.elapsed() == 9.0
+
+
+@pytest.mark.parametrize(
+    "late", [{"e": "point", "number": 0}, {"e": "rung", "id": "t0000", "level": 0, "value": 0.5, "go": True}]
+)
+def test_what_a_driver_writes_while_it_plans_is_of_no_life(late: dict[str, object], tmp_path: Path) -> None:
+    """The one before it was killed between a trial's end and its point's: the night until then was its work."""
+    world = World(make_space({"trials": 1}), tmp_path)
+    world.life()
+    (start,) = [e for e in read(world.folder.journal) if e["e"] == "start"]
+    ledger = Ledger()
+    for event in ({"e": "life", "t": 1_000}, {**start, "t": 2_000}, {**late, "t": 90_000_000}):
+        ledger.apply(event)
+    assert ledger.elapsed() == 1.0
 
 
 @pytest.mark.parametrize(("value", "kept"), [(0.5, 0.5), (float("nan"), None), (float("inf"), None), (None, None)])
