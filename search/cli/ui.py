@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from http.client import HTTPException
 
 import click
 
@@ -102,7 +103,10 @@ def _through_tunnel(cluster: str, port: int) -> None:
 def _say_views(url: str) -> None:
     from search.remote.servers import SHOWN, experiments_of, view_links
 
-    links = list(view_links(url, experiments_of(url)).items())
+    try:
+        links = list(view_links(url, experiments_of(url)).items())
+    except (OSError, HTTPException, ValueError):  # it wants a login, is not there yet behind a tunnel, or is no MLflow
+        links = []
     for name, address in links[:SHOWN]:
         click.echo(f"  {name}\n    {address}")
     if links:  # what no address can do: the front page and the list of experiments open the other product

@@ -111,7 +111,6 @@ class LivePage:
             name = asked.get("study") or self._study
             if parts.path == "/state":
                 folder = find_study(self._storage, name)
-                folder.pull()
                 names = [each.study for each in reversed(studies(self._storage))]
                 return _json(request, {**state(folder, _now_ms()), "studies": names})
             if parts.path == "/log":
@@ -145,9 +144,15 @@ class LivePage:
         return _json(request, {"said": "it ends at its next evaluation" if trial else "the study pauses"})
 
     def _verdict(self, study: str) -> str:
-        """What `analysis best` says: a program of its own, of which this one knows nothing."""
+        """What `analysis best` says: a program of its own, of which this one knows nothing.
+
+        Raises: UserError when it takes too long.
+        """
         command = [sys.executable, "-m", "analysis", "best", study, "--storage", self._storage]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"analysis best {study}: no answer in {VERDICT_S} s; ask it in a terminal") from None
         return (done.stdout or done.stderr).strip()
 
 

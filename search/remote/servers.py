@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def experiments_of(url: str) -> list[dict[str, Any]]:
 
 def healthy(url: str, path: str = "/health") -> bool:
     """Whether a server answers there with success."""
-    with suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url.rstrip("/") + path, timeout=5) as answer:
+    with suppress(OSError, HTTPException), urllib.request.urlopen(url.rstrip("/") + path, timeout=5) as answer:
         return bool(answer.status == 200)
     return False
 

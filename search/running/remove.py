@@ -9,6 +9,7 @@ from search.schema import tracking_uri
 from search.space import load_space
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study
+from search.tracking.mlflow_store import trouble, unreachable
 from search.tracking.removal import remove_runs
 
 
@@ -40,9 +41,19 @@ def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
 
 
 def delete_study(folder: StudyFolder) -> int:
-    """Remove a study's runs and artifacts from MLflow, then its folder. Returns: how many runs there were."""
-    space = load_space(folder.space)
-    runs = remove_runs(tracking_uri(storage=folder.storage), space, folder.study)
+    """Remove a study's runs and artifacts from MLflow, then its folder.
+
+    Returns: how many runs there were.
+    Raises: UserError when MLflow cannot be asked: the folder stays, by which the runs are found.
+    """
+    space, uri = load_space(folder.space), tracking_uri(storage=folder.storage)
+    if not (down := unreachable(uri)):
+        try:
+            runs = remove_runs(uri, space, folder.study)
+        except Exception as error:  # stores raise what they like
+            down = trouble(error)
+    if down:
+        raise UserError(f"study {folder.study}: its runs in MLflow cannot be deleted: {down}; its folder was left")
     folder.delete(folder.uri)
     folder.delete(str(folder.local))
     return runs

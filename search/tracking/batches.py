@@ -33,6 +33,8 @@ class TrialBatch:
             case "again":
                 self.status = "RUNNING"
                 self.tags[schema.STOP] = ""  # a promoted trial is no longer paused
+            case "reopen":
+                self.tags[schema.REASON] = ""  # it may be completed now
             case "pause":
                 self.status = "KILLED"
                 if event.get("rung") is not None:  # it counts as pruned here until it goes on

@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from search.schema import SQLITE
@@ -68,6 +69,20 @@ def _keep_empty(whole: Path, kept: Path) -> None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(kept) as file:
             file.write(empty.read_bytes())
+
+
+def client_of(uri: str) -> Any:
+    """MLflow's client of a store; a server in trouble is asked twice, not for minutes as MLflow would by itself."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines per trial of a server
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    from mlflow import MlflowClient
+
+    quiet_loggers()
+    make_store(uri)
+    return MlflowClient(uri)
 
 
 def quiet_loggers() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
 from search.space import Space
-from search.store.layout import StudyFolder
+from search.store.layout import StudyFolder, is_remote, storage_option
 from search.store.ledger import Event, Ledger
 from search.wording import best_trials, headline, show, trial_line
 
@@ -31,12 +33,10 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
         f"Sampler `{search.sampler}`, pruner `{pruner.kind}`, seed {search.seed}, {search.repeats} per point"
         + (f", {', '.join(extent)}." if extent else ".")
     )
-    parts.append(
-        "**Again, on, and further**\n\n```\n"
-        f"search run {folder.uri}/space.yaml\n"
-        f"search resume {folder.study} --storage {folder.storage}\n"
-        f"analysis best --metric {space.metric.name} --study {folder.study}\n```"
-    )
+    storage = storage_option(folder.storage)
+    commands = [] if is_remote(folder.storage) else [f"search run {shlex.quote(str(folder.space))}"]
+    commands += [f"search resume {folder.study}{storage}", f"analysis best --study {folder.study}"]
+    parts.append("**Again, on, and further**\n\n```\n" + "\n".join(commands) + "\n```")
     return "\n\n".join(parts)
 
 

@@ -9,7 +9,7 @@ from urllib.request import url2pathname
 
 from search import schema
 from search.space import Space
-from search.tracking.mlflow_store import quiet_loggers
+from search.tracking.mlflow_store import client_of
 from search.tracking.saved_views import STUDIES, saved_views
 
 
@@ -17,14 +17,12 @@ def remove_runs(uri: str, space: Space, study: str) -> int:
     """Mark all runs of a study as deleted, and remove their artifacts where those lie on this machine.
 
     Returns: how many runs there were.
+    Raises: whatever MLflow raises when the store is locked, down or broken.
     """
     store = Path(uri.removeprefix(schema.SQLITE))
     if uri.startswith(schema.SQLITE) and not store.exists():
         return 0
-    from mlflow import MlflowClient
-
-    quiet_loggers()
-    client = MlflowClient(uri)
+    client = client_of(uri)
     experiment = client.get_experiment_by_name(space.name)
     if experiment is None:
         return 0

@@ -102,13 +102,6 @@ def view_address(server: str, experiment_id: str, key: str) -> str:
     return f"{address}&compareRunsMode=CHART" if key.endswith(CHARTS) else address
 
 
-def unpacked(tag: str) -> dict[str, Any]:
-    """The state in a tag that `saved_views` made."""
-    packed = json.loads(tag)["state"].removeprefix("deflate;")
-    state: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
-    return state
-
-
 def _packed(name: str, state: dict[str, Any]) -> str:
     data = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": name, "createdAt": 0, "updatedAt": 0, "state": "deflate;" + data})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +24,7 @@ from search.store.journal import read, read_with_ends
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Ledger
 from search.tracking.batches import PARAM_LIMIT, TrialBatch
-from search.tracking.mlflow_store import make_store, quiet_loggers
+from search.tracking.mlflow_store import client_of
 from search.tracking.notes import study_note
 from search.tracking.runs import study_metrics, study_params, study_tags, trial_name, trial_tags
 from search.tracking.saved_views import saved_views, view_address
@@ -43,7 +42,7 @@ LATE_S = 20.0  # a pruned trial writes its checkpoint when its process is given 
 class Tracker:
     """Writes one study's journal to MLflow.
 
-    Args: uri: of the tracking store; environment: facts about the machine for the study's artifact.
+    Args: uri: of the tracking store.
     """
 
     def __init__(self, uri: str, folder: StudyFolder, space: Space) -> None:
@@ -60,14 +59,14 @@ class Tracker:
         self._offset: int = position.get("offset", 0) if same else 0
         self._late: dict[str, int] = position.get("late", {}) if same else {}  # trial id -> ms of its end
 
-    def catch_up(self, final: bool = False) -> bool:
-        """Write what the journal has and MLflow has not; True when there was anything.
+    def catch_up(self, final: bool = False) -> None:
+        """Write what the journal has and MLflow has not.
 
         Args: final: nobody is writing any more: artifacts that are missing now will not come.
         Raises: whatever MLflow raises when the store is locked, down or broken; call again later.
         """
         try:
-            return self._catch_up(final)
+            self._catch_up(final)
         except Exception as error:
             if not _run_is_gone(error) or str(error) == self._gone:
                 raise
@@ -75,9 +74,9 @@ class Tracker:
             self._client, self._study_run = None, None  # somebody deleted a run: everything is told again
             self._run_ids.clear()
             self._offset, self._late = 0, {}
-            return self._catch_up(final)
+            self._catch_up(final)
 
-    def _catch_up(self, final: bool) -> bool:
+    def _catch_up(self, final: bool) -> None:
         self._connect()
         events = []
         for event, end in read_with_ends(self.folder.journal, self._offset):
@@ -92,20 +91,13 @@ class Tracker:
         if self._file and self._file.due(final):
             with contextlib.suppress(Exception):  # only makes reading faster; the next time will do
                 self._file.renew(self._client, str(self.experiment_id), str(self._study_run))
-        return bool(events)
 
-    def close_stale(self) -> int:
-        """Close as KILLED every run of this study that MLflow shows as running; call when no driver is alive.
-
-        Returns: how many there were.
-        """
+    def close_stale(self) -> None:
+        """Close as KILLED every run of this study that MLflow shows as running; call when no driver is alive."""
         self._connect()
-        client = self._client
-        stale = self._search(f"tags.{schema.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'")
-        for run in stale:
+        for run in self._search(f"tags.{schema.STUDY_ID} = '{self.folder.study}' and attributes.status = 'RUNNING'"):
             ended = max(int(time.time() * 1000), run.info.start_time)  # clocks are set back, and differ
-            client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(ended))
-        return len(stale)
+            self._client.set_terminated(run.info.run_id, "KILLED", end_time=self._end(ended))
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -219,17 +211,7 @@ class Tracker:
         """Find or make the experiment, the study's run and what is known of its trials."""
         if self._client is not None:
             return
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("DO_NOT_TRACK", "true")
-        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines per trial of a server
-        # A tracker that is down is ours to wait for: MLflow's own waits would last minutes.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        from mlflow import MlflowClient
-
-        quiet_loggers()
-        make_store(self.uri)
-        client = MlflowClient(self.uri)
+        client = client_of(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
         if experiment is None:
             place = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,6 +245,13 @@ class MortalJournal(Journal):
         if self.writes is not None:
             self.writes.one()
         return super().append(kind, time, **fields)
+
+
+def unpacked(tag: str) -> dict[str, Any]:
+    """The state in a tag that `saved_views` made."""
+    packed = json.loads(tag)["state"].removeprefix("deflate;")
+    state: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return state
 
 
 def recorded(space: Any, searched: dict[int, list[float]], fresh: dict[int, list[float | None]]) -> Ledger:

@@ -168,3 +168,19 @@ def test_delete_asks_and_removes_folder_runs_and_artifacts(world: World) -> None
     experiment = client.get_experiment_by_name("fake")
     assert client.search_runs([experiment.experiment_id]) == []
     assert not [tag for tag in experiment.tags if "sharedViewState" in tag]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("where", ["down", "damaged"])
+def test_a_study_whose_runs_cannot_be_deleted_stays(world: World, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.life()
+    if where == "down":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    else:
+        (world.root / "mlflow.db").write_bytes(b"no database" * 1000)
+    done = CliRunner().invoke(main, ["delete", "fake-1", "--storage", str(world.root), "--yes"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("study fake-1: its runs in MLflow cannot be deleted: ")
+    assert done.stderr.endswith("; its folder was left\n")
+    assert done.stderr.count("\n") == 1
+    assert world.folder.exists()

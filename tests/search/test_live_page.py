@@ -120,6 +120,13 @@ def test_a_study_that_another_machine_drives_is_not_stopped_from_here(
     assert not any(world.folder.asked_to_stop(trial) for trial in ledger.open_trials)
 
 
+def test_a_verdict_that_takes_too_long_is_said(live: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("search.console.live_page.VERDICT_S", 0.01)
+    with pytest.raises(urllib.error.HTTPError, match="409") as refused:
+        get(live, "verdict")
+    assert json.load(refused.value) == {"error": "analysis best fake-1: no answer in 0.01 s; ask it in a terminal"}
+
+
 def test_a_name_that_leads_here_from_elsewhere_is_refused(live: LivePage) -> None:
     with pytest.raises(urllib.error.HTTPError, match="403"):
         get(live, "state", Host="evil.example")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from harness import World, make_space
@@ -12,20 +13,33 @@ from search.store.ledger import Ledger
 from search.tracking.notes import study_note, trial_note
 
 
+def commands(note: str) -> list[list[str]]:
+    """The words of the note's last lines, as a shell takes them; the parentheses of a metric it does not take."""
+    block = note.split("```")[-2]
+    assert "(" not in block
+    return [shlex.split(line) for line in block.strip().splitlines()]
+
+
 def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path) -> None:
-    space = make_space({"trials": 6})
-    world = World(space, tmp_path)
+    data = {"train": "builtin", "dev": ["stsb", "sickr"], "language": "en"}
+    space = make_space({"trials": 6}, data=data, metric={"name": "mean(stsb_dev,sickr_dev)"})
+    world = World(space, tmp_path / "my runs")
     before = study_note(space, world.folder)
     assert "So far" not in before
     driver = world.life()
     note = study_note(space, world.folder, driver.ledger)
     assert driver.ledger.best is not None
-    assert f"best stsb_dev {100 * driver.ledger.best.best:.2f} ({driver.ledger.best.trial.id})" in note
+    assert f"best mean(stsb_dev,sickr_dev) {100 * driver.ledger.best.best:.2f} ({driver.ledger.best.trial.id})" in note
     assert "6 of 6 points" in note
     assert "| `learning_rate` | `{'float': [1e-06, 0.001], 'log': True}` |" in note
     assert "Sampler `random`" in note
-    assert f"search run {tmp_path}/fake-1/space.yaml" in note
-    assert f"search resume fake-1 --storage {tmp_path}" in note
+    assert commands(note) == [
+        ["search", "run", f"{tmp_path}/my runs/fake-1/space.yaml"],
+        ["search", "resume", "fake-1", "--storage", f"{tmp_path}/my runs"],
+        ["analysis", "best", "--study", "fake-1"],
+    ]
+    there = StudyFolder("s3://bucket/x", "fake-1")  # `run` reads spaces of this machine
+    assert [words[:2] for words in commands(study_note(space, there))] == [["search", "resume"], ["analysis", "best"]]
     replayed = Ledger(maximise=True)
     for event in read(world.folder.journal):
         replayed.apply(event)

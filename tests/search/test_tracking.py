@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import EVALUATIONS, RUNG, Death, World, make_space
+from harness import EVALUATIONS, RUNG, Death, World, make_space, unpacked
 
 from search import schema
 from search.console.status import bring_up_to_date, study_status
@@ -24,7 +24,7 @@ from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay
 from search.tracking.runs import trial_name
-from search.tracking.saved_views import saved_views, unpacked
+from search.tracking.saved_views import saved_views
 from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
@@ -227,6 +227,20 @@ def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, stu
     assert "learning_rate" in there[paused].data.params
     said = [e["examples"] for e in read(world.folder.journal) if e["e"] == "eval" and e["id"] == paused]
     assert [step for step, _ in history(world, there[paused].info.run_id, "stsb_dev")] == said
+
+
+def test_a_trial_that_is_completed_after_all_has_no_reason_of_a_failure() -> None:
+    outcome = {"t": 1, "best": 0.5, "best_at": 100, "examples": 100, "seconds": 1.0, "traceback": ""}
+    batch, told = TrialBatch(), []
+    for event in (
+        {"e": "end", "stop": "failed:disk", "reason": "it was full", **outcome},
+        {"e": "reopen", "t": 2},
+        {"e": "again", "t": 3},
+        {"e": "end", "stop": "completed", "reason": "", **outcome},
+    ):
+        batch.add(event, "stsb_dev", {})
+        told.append(batch.tags.get(schema.REASON))
+    assert told == ["it was full", "", "", ""]
 
 
 def test_what_mlflow_takes_in_no_way_is_not_told_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

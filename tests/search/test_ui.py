@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import socketserver
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import psutil
 import pytest
-from harness import World, make_space
+from harness import World, make_space, unpacked
 
+from search.cli.ui import _say_views
 from search.remote import backup
 from search.remote import servers as ui
 from search.remote.tunnel import free_port
 from search.store.errors import UserError
 from search.study.plan import point_means
 from search.tracking.mlflow_store import make_store
-from search.tracking.saved_views import saved_views, unpacked
+from search.tracking.saved_views import saved_views
 
 pytestmark = pytest.mark.costly
 
@@ -111,6 +115,41 @@ def test_a_server_that_answers_is_used_and_a_silent_one_elsewhere_is_said(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.invalid:5000")
     with pytest.raises(UserError, match=r"MLFLOW_TRACKING_URI=http://mlflow.invalid:5000: no MLflow server answers"):
         ui.serve_mlflow(str(tmp_path), 5000)
+
+
+class Login(BaseHTTPRequestHandler):
+    """A server that wants a password for everything but its health."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+class NoServer(socketserver.StreamRequestHandler):
+    """What answers, but not in HTTP."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+
+@pytest.mark.parametrize(("handler", "well"), [(Login, True), (NoServer, False)])
+def test_a_server_that_shows_no_experiments_has_no_links(
+    handler: type[socketserver.BaseRequestHandler], well: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        assert ui.healthy(url) == well
+        _say_views(url)
+        server.shutdown()
+    _say_views(url)  # nothing listens there any more
+    assert capsys.readouterr().out == ""
 
 
 def test_a_server_that_dies_is_said_with_its_log(tmp_path: Path) -> None:
