@@ -17,7 +17,7 @@ from search.space.idle import check_idle
 from search.space.method_keys import read_encoder, read_method, read_preset
 from search.space.nodes import Node, from_plain, merge, override, read_file
 from search.space.outside import read_plugins
-from search.space.params import KINDS, Param, read_param, stored
+from search.space.params import Param, read_param, stored
 from search.space.problems import Problems, SpaceError, Where
 from search.space.prompt_fit import check_prompt_fit
 from search.space.ready import find_space
@@ -338,4 +338,4 @@ def _build_smoke(space: Space, changes: Node, problems: Problems) -> Space | Non
     return _build(merge(scaled, changes), space.source, problems)
 
 
-__all__ = ["KINDS", "load_space", "smoke", "space_from"]
+__all__ = ["load_space", "smoke", "space_from"]

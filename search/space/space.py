@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -163,16 +161,6 @@ class Space:
     def to_yaml(self) -> str:
         """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
         return yaml.dump(self.resolved(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-
-    @property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits: equal for spaces that mean the same search, whatever their files look like."""
-        meaning = {k: v for k, v in self.resolved().items() if k not in ("smoke", "plugins")}
-        if self.plugins:  # wherever their files lie
-            meaning["plugins"] = sorted(plugin.text for plugin in self.plugins)
-        if self.script:
-            meaning["script"] = self.script.text or self.script.file
-        return hashlib.sha256(json.dumps(meaning, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
 class _Dumper(yaml.SafeDumper):
