@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shlex
 from collections.abc import Mapping
 
 import yaml
 
 from analysis.tables.study import Study
-from search.schema import ENVIRONMENT_FILE
+from search.schema import CONFIRMATION, ENVIRONMENT_FILE
 
 
 def environment(study: Study) -> dict[str, str]:
@@ -36,9 +38,19 @@ def commands(study: Study) -> list[str]:
     commit = environment(study).get("commit", "").removesuffix("+changes")
     checkout = [f"git checkout {commit} && pip install ."] if commit else []
     again = [f"search run {name}.yaml --name {shlex.quote(study.name)}"]
-    if (study.trials["stage"] == "confirm").any():
-        confirmed = study.trials[study.trials["stage"] == "confirm"]
+    again += [f"search confirm {shlex.quote(study.name)} {options}" for options in _confirmations(study)]
+    return [*checkout, *again, f"analysis best --study {shlex.quote(study.name)}"]
+
+
+def _confirmations(study: Study) -> list[str]:
+    """The options of each `search confirm` that was run, in order; one that a resume took up again stands once."""
+    tags = [tag for tag in study.stored.tags if tag.startswith(CONFIRMATION)]
+    plans = [study.stored.tags[tag] for tag in sorted(tags, key=lambda tag: int(tag.removeprefix(CONFIRMATION)))]
+    found = [re.findall(r"(\w+) (\d+)", plan) for plan, _ in itertools.groupby(plans)]  # "trials 20", "top 3, seeds 5"
+    options = [" ".join(f"--{name} {number}" for name, number in plan) for plan in found if plan]
+    confirmed = study.trials[study.trials["stage"] == "confirm"]
+    if not options and len(confirmed):  # by an earlier version, which did not say
         points = confirmed["point"].nunique() - int(confirmed.loc[confirmed["baseline"], "point"].nunique())
         seeds = int(confirmed.groupby("point").size().max())
-        again.append(f"search confirm {shlex.quote(study.name)} --top {max(points, 1)} --seeds {seeds}")
-    return [*checkout, *again, f"analysis best --study {shlex.quote(study.name)}"]
+        options = [f"--top {max(points, 1)} --seeds {seeds}"]
+    return options
