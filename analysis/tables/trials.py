@@ -95,6 +95,8 @@ def _row(run: StoredRun) -> tuple[Any, ...]:
     texts["point"] = texts["point"] or run.run_id  # a trial that says nothing is a point of its own
     texts["stage"] = texts["stage"] or "search"
     texts["stop"] = texts["stop"] or ("running" if run.status in ("RUNNING", "SCHEDULED") else "killed")
+    if not texts["stop"].startswith("failed"):  # of an earlier try: older versions left it
+        texts["reason"] = ""
     if texts["stop"] == "paused":  # waiting at its rung: it counts as pruned there, unless it is taken up again
         texts["stop"] = "pruned"
     numbers = [run.metrics.get(key, math.nan) for key in NUMBERS.values()]

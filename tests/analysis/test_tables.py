@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from memory_study import memory_study
+from memory_study import run as stored_run
 
 from analysis.errors import InputError
 from analysis.reading.runs import StoredRun
+from analysis.tables.cost import cost
 from analysis.tables.metric import Metric, parse_metric
 from analysis.tables.points import points_table
 from analysis.tables.ranking import rank_points, rank_trials
+from analysis.tables.reproduction import commands
 from analysis.tables.trials import add_values, parameter, trials_table, values_at_best
 from search import schema
 
@@ -131,3 +135,55 @@ def test_a_pruned_point_has_no_gain_over_a_whole_baseline() -> None:
     assert ranked["trial"].tolist() == ["t0001", "t0000", "t0002"]
     assert ranked["gain"].tolist()[:2] == pytest.approx([0.1, 0.0])
     assert pd.isna(ranked["gain"].iloc[2])
+
+
+def test_only_a_failed_trial_has_a_reason() -> None:
+    """In older stores a trial that was run again keeps that of its first try."""
+    tried = [
+        replace(one, tags={**one.tags, schema.REASON: "no disk"})
+        for one in (run("t0", 0.6), run("t1", stop="failed:disk"), run("t2", stop="", status="RUNNING"))
+    ]
+    assert trials_table(tried)["reason"].tolist() == ["", "no disk", ""]
+
+
+H100, CPU = "node7, NVIDIA H100 80GB HBM3, driver 550.54.15", "laptop, CPU AMD EPYC 9R14"
+
+
+@pytest.mark.parametrize(
+    ("resources", "places", "said"),
+    [
+        ({"gpus": None}, [H100, H100], ", 2.00 GPU-hours (NVIDIA H100 80GB HBM3)"),
+        ({"gpus": None, "workers": 2}, [H100, f"{H100}, 2 workers"], ", 4.00 GPU-hours (NVIDIA H100 80GB HBM3)"),
+        ({"gpus": None}, [H100, "n, NVIDIA A10G"], ", 2.00 GPU-hours (NVIDIA H100 80GB HBM3, NVIDIA A10G)"),
+        ({"gpus": None}, [H100, ""], ", 2.00 GPU-hours (NVIDIA H100 80GB HBM3)"),  # it failed before it could say
+        ({"gpus": None}, [H100, CPU], ", 1.00 GPU-hours (NVIDIA H100 80GB HBM3)"),  # resumed elsewhere
+        ({"gpus": None}, [CPU, CPU], ", no GPU"),
+        ({"gpus": None}, ["", ""], ""),
+        ({"gpus": 0.5}, [H100, H100], ", 1.00 GPU-hours (NVIDIA H100 80GB HBM3)"),
+        ({"gpus": 0.5}, ["", ""], ", 1.00 GPU-hours"),
+        ({"gpus": 0}, ["", ""], ", no GPU"),
+        (None, [CPU, CPU], ", no GPU"),
+    ],
+)
+def test_whether_a_study_had_gpus(resources: dict[str, Any] | None, places: list[str], said: str) -> None:
+    study = memory_study([{"a": 1}, {"a": 2}], [0.5, 0.6], {}, space={"resources": resources})
+    runs = [stored_run(f"r{i}", **({schema.PLACE: place} if place else {})) for i, place in enumerate(places)]
+    found = cost(replace(study, stored_trials=runs, trials=study.trials.assign(seconds=3600.0)))
+    assert found.lines()[0] == f"2 trials, 2 h 00 min of training and evaluation{said}"
+
+
+@pytest.mark.parametrize(
+    ("plans", "confirmed"),
+    [
+        ({9: "trials 20"}, ["--trials 20"]),
+        ({10: "trials 20", 9: "top 3, seeds 5"}, ["--top 3 --seeds 5", "--trials 20"]),
+        ({1: "trials 20", 2: "trials 20", 3: "trials 30"}, ["--trials 20", "--trials 30"]),  # the second resumed it
+        ({}, ["--top 1 --seeds 2"]),  # by a version that did not write what it ran
+    ],
+)
+def test_a_confirmation_is_run_again_as_it_was(plans: dict[int, str], confirmed: list[str]) -> None:
+    study = memory_study([{"a": a} for a in (1, 2, 2, 2)], [0.5, 0.6, 0.6, 0.6], {}, seeds=[0, 0, 1, 2])
+    tags = {f"{schema.CONFIRMATION}{time}": plan for time, plan in plans.items()}
+    trials = study.trials.assign(stage=["search", "search", "confirm", "confirm"], baseline=[True, *[False] * 3])
+    found = commands(replace(study, trials=trials, stored=stored_run(study_id="memory-1", **tags)))
+    assert found[1:-1] == [f"search confirm memory-1 {options}" for options in confirmed]
