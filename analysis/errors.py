@@ -19,6 +19,10 @@ class InputError(AnalysisError):
     exit_code = 2
 
 
+class NoTrialsError(AnalysisError):
+    """A study has no trials: it has just begun, or was interrupted before its first. Exit code 1."""
+
+
 def unknown(kind: str, got: str, allowed: Iterable[str], shown: int = 8) -> InputError:
     """`unknown study 'quikstart'; did you mean 'quickstart'? There are: ...`."""
     names = list(dict.fromkeys(allowed))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from analysis.commands.options import FORMAT, opened, studies_option, where
+from analysis.commands.options import FORMAT, opened, studies_option, studies_with_trials, where
 
 
 @click.command(short_help="A paper's table beside our runs of it")
@@ -41,7 +41,6 @@ def compare(
     from analysis.plots.style import save
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
-    from analysis.tables.study import read_study
     from analysis.writing.comparison_text import comparison_text
     from analysis.writing.output import as_csv, as_document, text_table
     from search.schema import DEFAULT_STORAGE
@@ -63,15 +62,19 @@ def compare(
             raise
         runs = []  # nothing was run here yet: the published numbers alone
     found: list[dict[str, Any]] = []
-    texts = []
+    texts: list[str] = []
+    left_out: list[str] = []
     for one in chosen:
         mine = runs if studies else [run for run in runs if run.experiment == one.space]
-        cells = cells_of(one, [read_study(store, run) for run in mine])
+        read, without = studies_with_trials(store, mine, None, named=bool(studies))
+        left_out += without
+        cells = cells_of(one, read)
         rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in cells.to_dict("records")]
         found += [{"table": one.name, **row} for row in rows]
-        head = f"{one.name}: {one.source} {one.table.replace('_', ' ')}, {one.what}"
-        ours = f"Ours: {', '.join(run.name for run in mine) or f'none yet; search run spaces/papers/{one.space}.yaml'}."
-        texts.append("\n".join([head, ours, "", comparison_text(cells), "", *(f"Note {note}" for note in one.notes)]))
+        title = f"{one.name}: {one.source} {one.table.replace('_', ' ')}, {one.what}"
+        names = ", ".join(study.name for study in read) or f"none yet; search run spaces/papers/{one.space}.yaml"
+        head = [title, f"Ours: {names}.", *(f"Left out: {line}" for line in without)]
+        texts.append("\n".join([*head, "", comparison_text(cells), "", *(f"Note {note}" for note in one.notes)]))
         if out:
             printed = list(dict.fromkeys(row["metric"] for row in rows if np.isfinite(row["published"])))
             path = save(draw(ablation(one, cells, printed[-1])), out, one.name)
@@ -82,4 +85,4 @@ def compare(
         click.echo(as_csv(found))
     else:
         notes = {one.name: list(one.notes) for one in chosen}
-        click.echo(as_document({"cells": found, "notes": notes}, style))
+        click.echo(as_document({"cells": found, "notes": notes, "left_out": list(dict.fromkeys(left_out))}, style))

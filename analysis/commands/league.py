@@ -18,7 +18,7 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
     """Compare methods at equal budget: expected best of n trials, corrected bests, paired significance."""
     from dataclasses import asdict
 
-    from analysis.errors import InputError
+    from analysis.errors import InputError, NoTrialsError
     from analysis.reading.runs import study_name
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
@@ -28,22 +28,31 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
 
     store = opened(storage, tracking_uri)
     runs = [find_study(store, name) for name in studies] if studies else all_studies(store)
-    wanted = metric or runs[0].tags.get("metric")
     chosen: list[Study] = []
     left_out = []
+    refused: InputError | None = None
     for run in runs:
-        same_language = run.params.get("data.language") == runs[0].params.get("data.language")
+        first = chosen[0] if chosen else None
+        language = run.params.get("data.language")
+        same_language = first is None or language == first.stored.params.get("data.language")
         try:
             if not same_language:
                 raise InputError("another language")
-            read = read_study(store, run, wanted)
-            if chosen and not core.same_data(chosen[0], read):
-                raise InputError(f"measured on other dev data than {chosen[0].name}")
+            read = read_study(store, run, metric or (first.selecting if first else None))
+            if first and not core.same_data(first, read):
+                raise InputError(f"measured on other dev data than {first.name}")
             chosen.append(read)
+        except NoTrialsError as reason:
+            if studies:
+                raise
+            left_out.append(str(reason))
         except InputError as reason:
             if studies and same_language:
                 raise
+            refused = refused or reason
             left_out.append(f"{study_name(run)}: {str(reason).split(';')[0]}")
+    if refused and not chosen:  # as of a metric that no study has
+        raise refused
     found = core.league(chosen)
     entries: list[dict[str, Any]] = [{**asdict(entry), "verdict": entry.verdict.to_dict()} for entry in found.entries]
     if style == "csv":

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,7 @@ from analysis.writing.output import FORMATS
 from search.schema import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
-    from analysis.reading.runs import Store
+    from analysis.reading.runs import Store, StoredRun
     from analysis.tables.study import Study
 
 Command = Callable[..., Any]
@@ -104,6 +104,27 @@ def study_of(storage: str, uri: str | None, name: str | None, metric: str | None
         from analysis.tables.study import read_study
 
         return read_study(store, study, metric, trials.result())
+
+
+def studies_with_trials(
+    store: Store, runs: Sequence[StoredRun], metric: str | None, named: bool
+) -> tuple[list[Study], list[str]]:
+    """Those of the studies that have trials, and of each other one a line that says so.
+
+    Raises: NoTrialsError for a study without trials that was named.
+    """
+    from analysis.errors import NoTrialsError
+    from analysis.tables.study import read_study
+
+    found, left_out = [], []
+    for run in runs:
+        try:
+            found.append(read_study(store, run, metric))
+        except NoTrialsError as reason:
+            if named:
+                raise
+            left_out.append(str(reason))
+    return found, left_out
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from analysis.commands.options import FORMAT, METRIC, opened, studies_argument, where
+from analysis.commands.options import FORMAT, METRIC, opened, studies_argument, studies_with_trials, where
 
 
 @click.command(short_help="All trials or configurations of one or several studies")
@@ -29,7 +29,6 @@ def table(
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
     from analysis.tables.ranking import rank_points, rank_trials
-    from analysis.tables.study import read_study
     from analysis.writing.output import as_csv, as_document, terminal_width, text_table
     from analysis.writing.ranking_rows import least_important, printed, records
     from analysis.writing.state_text import state_lines
@@ -38,16 +37,17 @@ def table(
     runs = all_studies(store) if every else [find_study(store, name) for name in studies or (None,)]
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
-    for run in runs:
-        study = read_study(store, run, metric)
+    read, left_out = studies_with_trials(store, runs, metric, named=not every)
+    for study in read:
         ranked = rank_points(study.points, study.metric) if points else rank_trials(study.trials, study.metric)
         found = records(ranked, study.searched)
         rows += [{"study": study.name, **row} for row in found]
         least = least_important(study.searched)
         texts += [*state_lines(study), text_table(printed(found, study.metric), terminal_width(), least), ""]
     if style == "table":
+        texts += [f"Left out: {line}" for line in left_out]
         click.echo("\n".join(texts).rstrip("\n"))
     elif style == "csv":
         click.echo(as_csv(rows))
     else:
-        click.echo(as_document({"rows": rows}, style))
+        click.echo(as_document({"rows": rows, "left_out": left_out}, style))

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from analysis.errors import AnalysisError, InputError, unknown
+from analysis.errors import AnalysisError, InputError, NoTrialsError, unknown
 from analysis.reading.runs import Store, StoredRun, study_name
 from analysis.tables.metric import Metric, Mode, parse_metric
 from analysis.tables.points import points_table
@@ -128,12 +128,12 @@ def read_study(
 
     trials: the study's trials, if they have been read already.
 
-    Raises: InputError for an unknown metric or one of which nothing says whether more is better, AnalysisError if the
-        study has no trials.
+    Raises: InputError for an unknown metric or one of which nothing says whether more is better, NoTrialsError if the
+        study has none.
     """
     trials = store.trials(study) if trials is None else trials
     if not trials:
-        raise AnalysisError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")
+        raise NoTrialsError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")
     selecting = study.tags.get(schema.METRIC)
     wanted = metric or selecting
     if wanted is None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from mlflow.entities import Param
 from small_store import SPACE, SmallStore, fill
 
 from analysis.commands.main import COMMANDS, main
@@ -122,6 +123,7 @@ def test_mistakes_are_one_line_and_exit_code_2(small: SmallStore, tmp_path: Path
         (("best", "--study", "smal-1"), "unknown study 'smal-1'; did you mean 'small-1'?"),
         (("best", "--metric", "bultin_dev"), "unknown metric 'bultin_dev'; did you mean 'builtin_dev'?"),
         (("best", "--metric", "mean(builtin_dev,atec_dev)"), "unknown metric 'atec_dev'"),
+        (("league", "--metric", "bultin_dev"), "unknown metric 'bultin_dev'; did you mean 'builtin_dev'?"),
         (("best", "--metric", "stsb_test"), "'stsb_test' is a test metric"),
     ):
         found = call(small, *args)
@@ -170,6 +172,25 @@ def test_league_at_equal_budget(small: SmallStore, tmp_path: Path) -> None:
     assert duel["significant"]
     assert duel["low"] < 0.10 < duel["high"]
     assert "significant" in call(store, "league").output
+
+
+def test_a_study_that_has_just_begun_is_left_out_and_said(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    for method in ("simcse", "edacse"):
+        run = store.study(method, {**SPACE, "name": method, "method": method})
+        for i in range(3):
+            point = {"learning_rate": 1e-5 * (i + 1), "batch_size": 8, "max_marks": 0, "alphabet": None}
+            store.trial(run, method, f"t{i:04}", point, [0.5 + 0.01 * i] * 4)
+    begun = store.study("begun-1", {**SPACE, "name": "edacse_table09_bert"}, status=None)
+    store.client.log_batch(begun, params=[Param("data.language", "en")])
+    reason = "study begun-1 has no trials yet (running)"
+    for command in (("table", "--all"), ("league",), ("compare", "edacse_table09_bert")):
+        found = call(store, *command)
+        assert (found.exit_code, found.output.count(f"Left out: {reason}\n")) == (0, 1), found.output
+        assert json.loads(call(store, *command, "--format", "json").output)["left_out"] == [reason]
+    for named in (("table", "simcse", "begun-1"), ("league", "begun-1", "simcse"), ("compare", "gclsr_table10")):
+        found = call(store, *named, *(("--study", "begun-1") if named[0] == "compare" else ()))
+        assert (found.exit_code, found.output) == (1, f"analysis: {reason}\n")
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
