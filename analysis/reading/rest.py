@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import http.client
 import json
 import os
 import ssl
@@ -164,7 +165,7 @@ class RestStore:
                 raise InputError(f"{self.uri} refused the credentials (HTTP {fault.code})") from None
             what = f"{self.uri} answered HTTP {fault.code} to {url.removeprefix(self.uri).split('?')[0]}"
             raise AnalysisError(f"{what}{_message(fault)}") from None
-        except (urllib.error.URLError, OSError) as fault:
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as fault:  # the last: no address, no HTTP
             raise AnalysisError(
                 f"cannot reach the tracking server {self.uri}: {getattr(fault, 'reason', fault)}"
             ) from None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -133,6 +134,29 @@ def test_server_that_is_not_there_or_not_mlflow(server: str) -> None:
         studies(open_store("http://127.0.0.1:9"))
     with pytest.raises(AnalysisError, match="HTTP 404"):
         studies(open_store(f"{server}/elsewhere"))
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_what_speaks_no_http_or_dies_over_it_is_one_line(answer: bytes) -> None:
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(answer)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as served:
+        thread = threading.Thread(target=served.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with pytest.raises(AnalysisError, match="cannot reach the tracking server"):
+                studies(open_store(f"http://127.0.0.1:{served.server_address[1]}"))
+        finally:
+            served.shutdown()
+            thread.join()
+
+
+def test_an_address_that_is_none_is_one_line() -> None:
+    with pytest.raises(AnalysisError, match="cannot reach the tracking server http://localhost:5000x: nonnumeric port"):
+        studies(open_store("http://localhost:5000x"))
 
 
 @pytest.mark.parametrize("trouble", [500, 503, "reset"])
