@@ -85,7 +85,7 @@ def open_mteb(
                 filesystem, inner = fsspec.core.url_to_fs(beside)
                 filesystem.makedirs(inner, exist_ok=True)
                 filesystem.put(f"{scratch}/files/", f"{inner}/", recursive=True)
-            record.client.log_artifacts(str(row["run_id"]), str(Path(scratch) / "files" / "results"), FOLDER)
+            record.log_files(str(row["run_id"]), Path(scratch) / "files" / "results", FOLDER)
     return MtebOpened(tuple(scores), tuple(warnings), record.earlier, beside)
 
 

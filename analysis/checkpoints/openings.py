@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 
-from analysis.errors import InputError
+from analysis.errors import AnalysisError, InputError
 from analysis.tables.study import Study
 from analysis.tables.test_scores import openings
 from search.schema import FOLDER, OPENING, OPENINGS
+from trainables.contract.errors import first_line
 
 
 def check_reason(reason: str) -> None:
@@ -38,30 +41,53 @@ class Opening:
         return int(datetime.fromisoformat(self.when).timestamp() * 1000)
 
     def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Write finite metrics to a trial's run, which is tagged with the opening."""
+        """Write finite metrics to a trial's run, which is tagged with the opening. Raises: AnalysisError."""
         from mlflow.entities import Metric, RunTag
 
         kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
-        self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
+        with self._writing():
+            self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
+
+    def log_files(self, run_id: str, folder: Path, into: str | None = None) -> None:
+        """Write a folder's files to a trial's artifacts. Raises: AnalysisError if that is refused."""
+        with self._writing():
+            self.client.log_artifacts(run_id, str(folder), into)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return _told(f"the test sets were opened ({OPENING}{self.number}), but their scores cannot all be written")
 
 
 def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
-    """Write to the study's folder and run that its test sets are opened, before anything is scored.
+    """Write to the study's run and folder that its test sets are opened, before anything is scored.
 
     The folder has them, too, because MLflow's database may be lost with its machine; the search's tracker brings what
     is missing in the run from there.
+
+    Raises: AnalysisError if MLflow takes no record: then nothing may be opened.
     """
     from mlflow import MlflowClient
 
     folder = f"{study.stored.tags.get(FOLDER, '')}/{OPENINGS}"
     earlier = tuple(_union(openings(study.stored), _written(folder)))
     when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-    opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
     text = f"{when}: {what}: {reason.strip()}"
+    with _told(f"nothing was opened: {study.store.uri} takes no record of it"):
+        opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # its errors are told in one line here
+        opening.client.set_tag(study.stored.run_id, f"{OPENING}{opening.number}", text)
     with suppress(OSError):  # who may only read the folder has MLflow's record
         _write(f"{folder}/{opening.number}.txt", text)
-    opening.client.set_tag(study.stored.run_id, f"{OPENING}{opening.number}", text)
     return opening
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as fault:
+        raise AnalysisError(f"{what}: {first_line(fault)}") from None
 
 
 def _union(*records: Sequence[str]) -> list[str]:

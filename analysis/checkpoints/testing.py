@@ -204,7 +204,7 @@ def open_tests(
         transfer_root: SentEval's `downstream` folder.
         untrained: score what the first of the trials started from instead, as `untrained_<set>_test`.
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything
-        is opened.
+        is opened, or if MLflow refuses what is written.
     """
     check_reason(reason)
     trials = trials.iloc[:1] if untrained else trials  # all of them started from the same encoder
@@ -304,4 +304,4 @@ def _log(opening: Opening, result: TestResult) -> None:
         with TemporaryDirectory() as scratch:
             file = Path(scratch) / TEST_SIMILARITIES
             np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
-            opening.client.log_artifact(result.run_id, str(file))
+            opening.log_files(result.run_id, Path(scratch))

@@ -6,11 +6,13 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from memory_study import run
+from memory_study import memory_study, run
+from mlflow.exceptions import MlflowException
 from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
@@ -137,6 +139,29 @@ def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) 
     values = [r.metrics["builtin_test"] for r in first.results]
     assert table.loc["builtin_test", "mean"] == pytest.approx(np.mean(values))
     assert table.loc["builtin_test", "sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_a_store_that_refuses_a_record_is_told_and_nothing_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(SimpleNamespace):
+        def refused(self, *_: object, **__: object) -> None:
+            raise MlflowException("Permission denied\nand more")
+
+        log_batch = log_artifacts = refused
+
+    client = Refusing(set_tag=lambda *_: None)
+    monkeypatch.setattr("mlflow.MlflowClient", lambda **_: client)
+    s = replace(memory_study([{"a": 1}], [0.5], {}), stored=run(study_id="s", folder=str(tmp_path)))
+    opening = record_opening(s, "t0000 on builtin", "why", NOW)
+    assert (tmp_path / "openings" / "1.txt").exists()
+    for write in (lambda: opening.log("r0", {"x_test": 0.5}), lambda: opening.log_files("r0", tmp_path)):
+        with pytest.raises(AnalysisError, match=r"were opened \(test_opening\.1\), but .* written: Permission denied$"):
+            write()
+    client.set_tag = client.refused
+    with pytest.raises(AnalysisError, match=r"^nothing was opened: memory takes no record of it: Permission denied$"):
+        record_opening(s, "t0000 on builtin", "again", NOW)
+    assert [file.name for file in (tmp_path / "openings").iterdir()] == ["1.txt"]  # nor does the folder say so
 
 
 def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> None:
