@@ -31,6 +31,8 @@ from trainables.data.catalogue import set_name
 
 __all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]
 COMPARABLE = ("completed", "pruned")
+# What decides the training of a whole trial beside the method's own parameters.
+TRAINING = ("script", "data.train", "train.max_examples", "train.epochs")
 LONGEST = 2  # times the budget: what a still longer search confirmed says nothing of its first points
 
 
@@ -72,17 +74,15 @@ def label_of(run: StoredRun) -> str:
 def league(studies: Sequence[Study]) -> League:
     """The league of the methods in these studies, all valued by one metric.
 
-    Studies without a completed trial are left out; several studies of one method and encoder count together.
+    Studies without a completed trial are left out; several studies of one method and encoder count together,
+    unless they differ in TRAINING: then their labels say so.
 
     Raises: AnalysisError if fewer than two methods are left, or if the studies' metrics differ.
     """
     if len({study.metric for study in studies}) > 1:
         names = ", ".join(sorted({study.metric.name for study in studies}))
         raise AnalysisError(f"a league needs one metric for all studies, got {names}; give --metric")
-    groups: dict[str, list[Study]] = {}
-    for study in studies:
-        if (study.trials["stop"] == "completed").any():
-            groups.setdefault(label_of(study.stored), []).append(study)
+    groups = _groups([study for study in studies if (study.trials["stop"] == "completed").any()])
     if len(groups) < 2:
         raise AnalysisError(f"a league needs two methods at least, got {', '.join(groups) or 'none'}")
     sign = studies[0].metric.sign
@@ -106,6 +106,29 @@ def league(studies: Sequence[Study]) -> League:
             one = expected_duel(a, values[a], b, values[b], budget)
         found.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
     return League(studies[0].metric, budget, entries, holm(found))
+
+
+def _groups(studies: Sequence[Study]) -> dict[str, list[Study]]:
+    """Label -> the studies that count together. `simcse (bert-base-uncased), train.max_examples 1000` is the label of
+    one that was not trained as the others of its method and encoder."""
+    alike: dict[str, list[Study]] = {}
+    for study in studies:
+        alike.setdefault(label_of(study.stored), []).append(study)
+    groups: dict[str, list[Study]] = {}
+    for label, group in alike.items():
+        differ = [name for name in TRAINING if len({_training(study, name) for study in group}) > 1]
+        for study in group:
+            full = ", ".join([label, *(f"{name} {_training(study, name)}" for name in differ)])
+            groups.setdefault(full, []).append(study)
+    return groups
+
+
+def _training(study: Study, name: str) -> str:
+    """A setting of TRAINING as a space file has it."""
+    if name.removeprefix("train.") in study.searched:
+        return "searched"
+    value = study.stored.params.get(name)
+    return "null" if value in (None, "None") else value
 
 
 def same_data(first: Study, second: Study) -> bool:

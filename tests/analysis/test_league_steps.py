@@ -73,6 +73,31 @@ def test_a_method_s_budget_is_taken_from_its_oldest_studies() -> None:
     assert [n for _, n in _shares(studies, 5)] == [2, 3], "a study of which nothing counts is left out"
 
 
+def test_what_was_trained_otherwise_is_set_against_it_not_mixed_in() -> None:
+    """A short trial run in the same store counted among the method's first configurations."""
+
+    def trained(searched_names: tuple[str, ...] = (), **params: str) -> Any:
+        study = searched("simcse", [0.5, 0.6, 0.4], {})
+        params = {"encoder": "tiny", **{name.replace("_", ".", 1): value for name, value in params.items()}}
+        return replace(study, stored=replace(study.stored, params=params), searched=searched_names)
+
+    whole = {"data_train": "wiki", "train_max_examples": "None", "train_epochs": "1"}
+    alike, short = [trained(**whole), trained(**whole)], trained(**whole | {"train_max_examples": "1000"})
+    found = league([*alike, short])
+    assert {entry.label: entry.trials for entry in found.entries} == {
+        "simcse (tiny), train.max_examples null": 6,
+        "simcse (tiny), train.max_examples 1000": 3,
+    }
+    with pytest.raises(AnalysisError, match=r"two methods at least, got simcse \(tiny\)$"):
+        league(alike)
+    del whole["train_epochs"]
+    other = trained(("epochs",), **whole | {"data_train": "nli"})
+    assert {entry.label for entry in league([alike[0], other]).entries} == {
+        "simcse (tiny), data.train wiki, train.epochs 1",
+        "simcse (tiny), data.train nli, train.epochs searched",
+    }
+
+
 def stored(name: str, repeats: str | None = "1", confirmed: bool = False, **tags: str) -> Any:
     own = {schema.METHOD: "simcse", schema.METRIC: "stsb_dev", schema.MODE: "max"} | tags
     own |= {f"{schema.CONFIRMATION}17": "trials 12"} if confirmed else {}
