@@ -22,7 +22,7 @@ from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.overlap import Overlap, overlaps
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
-from analysis.statistics.correlation import spearman_influence
+from analysis.statistics.correlation import NORMAL, spearman_influence
 from analysis.statistics.paired_gain import PairedGain, paired_gains
 from analysis.tables.study import Arrays, Study
 from search import schema
@@ -39,7 +39,6 @@ from trainables.evaluation.transfer import TASKS, transfer, transfer_average
 
 TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set
 AVERAGE, AVERAGE_WITHOUT_STSB, TRANSFER_AVERAGE = "avg_test", "avg_without_stsb_test", "transfer_avg_test"
-Z = 1.96  # of a two-sided 95 % interval
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def score(trained: Trained, sets: Sequence[Pairs]) -> tuple[dict[str, SetScore],
         half = np.nan
         if np.isfinite(value):
             influence = spearman_influence(result.similarities[f"{pairs.name}{schema.TEST_SUFFIX}"], pairs.gold)[1]
-            half = Z * float(np.sqrt(np.var(influence) / len(influence)))
+            half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
         scores[pairs.name] = SetScore(value, value - half, value + half, len(pairs))
     logged = {name: value for name, value in result.metrics.items() if schema.TEST_SUFFIX in name}
     gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in sets}

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, stdtrit
 
 Floats = NDArray[np.float64]
+NORMAL = 1.959964  # of a two-sided 95 % interval of a normal value
 MIN_VALUES, TOP_LEAST, TOP_SHARE = 3, 5, 0.2  # of `expected_best_error`
 
 

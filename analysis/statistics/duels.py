@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from analysis.statistics.correlation import MIN_VALUES, Floats, expected_best, expected_best_error
-from analysis.statistics.picked import LEVEL, NORMAL
+from analysis.statistics.correlation import MIN_VALUES, NORMAL, Floats, expected_best, expected_best_error
+from analysis.statistics.picked import LEVEL
 from analysis.statistics.seed_noise import PRIOR_DF
 from analysis.statistics.verdict import Verdict
 

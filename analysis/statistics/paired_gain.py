@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from analysis.statistics.correlation import Floats
+from analysis.statistics.correlation import NORMAL, Floats
 from trainables.evaluation.metrics import spearman
 
 DRAWS = 1000
 LEVEL = 0.95
-Z = 1.959964  # of a two-sided 95 % interval
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class _Compared:
             variance = pairs + sum(seeds)
             # Satterthwaite 1946; the variance over pairs counts as known.
             squares = sum(v**2 / (len(x) - 1) for v, x in zip(seeds, parts, strict=True))
-            reach = float(stdtrit(variance**2 / squares, 1 - tail)) if squares > 0 else Z
+            reach = float(stdtrit(variance**2 / squares, 1 - tail)) if squares > 0 else NORMAL
             half = reach * float(np.sqrt(variance))
             total_low, total_high = min(low, gain - half), max(high, gain + half)
         return PairedGain(

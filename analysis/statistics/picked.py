@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from analysis.statistics.correlation import NORMAL
 from analysis.statistics.empirical_bayes import Chosen
 from analysis.statistics.evaluated import Evaluated, Flags, Floats
 from analysis.statistics.pair_noise import PairNoise
@@ -19,7 +20,6 @@ LEVEL = 0.95  # of the intervals of the expected value and of the gain
 TAIL = (1 - LEVEL) / 2
 CAUTION = 1.3
 MOST_UNLIKE = 1 / 4
-NORMAL = 1.959964  # a standard normal value lies above it with chance TAIL
 
 
 @dataclass(frozen=True)

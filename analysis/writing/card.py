@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.statistics.correlation import spearman_influence
+from analysis.statistics.correlation import NORMAL, spearman_influence
 from analysis.tables.cost import cost
 from analysis.tables.reproduction import environment
 from analysis.tables.study import Study
@@ -22,8 +22,6 @@ from analysis.writing.state_text import value_unit
 from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, stored
 from trainables.contract.metric_names import QUERIES_SUFFIX
 from trainables.contract.registry import declared
-
-Z = 1.96  # of a two-sided 95 % interval
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _bounds(study: Study, trial: pd.Series[Any]) -> tuple[float, float]:
         value, influence = spearman_influence(arrays[part], gold)
     else:
         return np.nan, np.nan
-    half = Z * float(np.sqrt(np.var(influence) / len(influence)))
+    half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
     return study.metric.scale * (value - half), study.metric.scale * (value + half)
 
 
