@@ -157,15 +157,14 @@ class RestStore:
         return self._call(f"{self.uri}/{path}?{urlencode(query)}", None)
 
     def _call(self, url: str, body: bytes | None) -> bytes:
-        request = urllib.request.Request(url, data=body, headers=self._headers)
         try:
-            return self._answer(request)
+            return self._answer(urllib.request.Request(url, data=body, headers=self._headers))
         except urllib.error.HTTPError as fault:
             if fault.code in (401, 403):
                 raise InputError(f"{self.uri} refused the credentials (HTTP {fault.code})") from None
             what = f"{self.uri} answered HTTP {fault.code} to {url.removeprefix(self.uri).split('?')[0]}"
             raise AnalysisError(f"{what}{_message(fault)}") from None
-        except (urllib.error.URLError, OSError, http.client.HTTPException) as fault:  # the last: no address, no HTTP
+        except (OSError, http.client.HTTPException, ValueError) as fault:  # no server, no HTTP, no address
             raise AnalysisError(
                 f"cannot reach the tracking server {self.uri}: {getattr(fault, 'reason', fault)}"
             ) from None

@@ -8,7 +8,7 @@ three on one real store.
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from analysis.errors import AnalysisError, InputError, unknown
 from analysis.reading.runs import Store, StoredRun, study_name
@@ -20,7 +20,7 @@ def open_store(uri: str) -> Store:
 
     Raises: InputError if an SQLite file is missing, may not be read or is no tracking store.
     """
-    scheme = urlsplit(uri).scheme
+    scheme = uri.partition(":")[0].lower()  # `urlsplit` raises for an address that is none
     if scheme in ("http", "https"):
         from analysis.reading.rest import RestStore
 
