@@ -54,6 +54,8 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
     if refused and not chosen:  # as of a metric that no study has
         raise refused
     found = core.league(chosen)
+    early = [study.name for study in chosen if not (study.trials["stop"] == "completed").any()]
+    left_out += [f"{name}: no trial has been completed" for name in early]
     entries: list[dict[str, Any]] = [{**asdict(entry), "verdict": entry.verdict.to_dict()} for entry in found.entries]
     if style == "csv":
         click.echo(as_csv(entries))

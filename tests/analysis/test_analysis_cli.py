@@ -162,7 +162,9 @@ def test_league_at_equal_budget(small: SmallStore, tmp_path: Path) -> None:
         for i in range(trials):
             point = {"learning_rate": 1e-5 * (i + 1), "batch_size": 8, "max_marks": 0, "alphabet": None}
             store.trial(run, method, f"t{i:04}", point, [level + 0.001 * i] * 4)
+    store.trial(store.study("early", {**SPACE, "name": "early"}), "early", "t0000", point, [0.4], "pruned")
     content = json.loads(call(store, "league", "--format", "json").output)
+    assert content["left_out"] == ["early: no trial has been completed"]
     assert content["budget"] == 6
     assert [(e["label"], e["trials"]) for e in content["entries"]] == [("edacse", 9), ("simcse", 6)]
     # Best of 6 of 9 equally spaced values: the expected rank of the maximum is 6 * 10 / 7 of 9.
