@@ -14,6 +14,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
 from analysis.reading.runs import StoredRun
@@ -27,12 +28,14 @@ from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
+from trainables.contract.metric_names import HELD, RETRIEVAL_MEASURES
 from trainables.data.catalogue import set_name
 
 __all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]
 COMPARABLE = ("completed", "pruned")
 # What decides the training of a whole trial beside the method's own parameters.
 TRAINING = ("script", "data.train", "train.max_examples", "train.epochs")
+_MEASURED = ("", HELD, *(f"_{measure}" for measure in RETRIEVAL_MEASURES))  # behind a set's name in its metrics
 LONGEST = 2  # times the budget: what a still longer search confirmed says nothing of its first points
 
 
@@ -132,18 +135,42 @@ def _training(study: Study, name: str) -> str:
 
 
 def same_data(first: Study, second: Study) -> bool:
-    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known."""
+    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known.
+
+    By the gold scores that trials have stored, wherever their files lay; where there are none, by the sets' paths.
+    """
     ours, theirs = _measured_on(first), _measured_on(second)
-    return ours is None or theirs is None or ours == theirs
+    if ours is None or theirs is None:
+        return True
+    if ours.keys() != theirs.keys() or _holdout(first) != _holdout(second):
+        return False
+    return all(_same_set(first, second, name, ours[name] == theirs[name]) for name in ours)
 
 
-def _measured_on(study: Study) -> tuple[list[str], float] | None:
-    """The dev sets behind the metric, and the share held out; None if the space is out of reach."""
+def _same_set(first: Study, second: Study, name: str, same_path: bool) -> bool:
+    one, other = (_gold(study, name) for study in (first, second))
+    return same_path if one is None or other is None else np.array_equal(one, other)
+
+
+def _measured_on(study: Study) -> dict[str, str] | None:
+    """The dev sets behind the metric, name -> as the space has it; None if the space is out of reach."""
     if not study.space:
         return None
-    dev = (study.space.get("data") or {}).get("dev") or []
-    used = [name for name in dev if any(part.startswith(f"{set_name(name)}_") for part in study.metric.parts)]
-    return sorted(used), float((study.space.get("metric") or {}).get("holdout") or 0.0)
+    dev = {set_name(name): name for name in (study.space.get("data") or {}).get("dev") or []}
+    parts = {*study.metric.parts}
+    return {name: path for name, path in dev.items() if parts & {f"{name}{end}{DEV_SUFFIX}" for end in _MEASURED}}
+
+
+def _holdout(study: Study) -> float:
+    return float((study.space.get("metric") or {}).get("holdout") or 0.0)
+
+
+def _gold(study: Study, name: str) -> NDArray[np.float32] | None:
+    """Gold scores of a set's pairs as a trial has stored them, None if none has."""
+    for run_id in study.trials.loc[study.trials["stop"] == "completed", "run_id"]:
+        if (arrays := study.similarities(str(run_id))) is not None:
+            return arrays.get(f"{name}{GOLD_SUFFIX}")
+    return None
 
 
 def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:

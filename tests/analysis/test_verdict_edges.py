@@ -136,11 +136,13 @@ def test_another_study_that_has_nothing_yet_costs_no_picture(tmp_path: Path) -> 
 
 
 def test_studies_of_other_dev_sets_are_not_of_one_league() -> None:
-    def study(dev: list[str], holdout: float = 0.0, metric: str = "ours_dev") -> Any:
+    def study(dev: list[str], holdout: float = 0.0, metric: str = "ours_dev", gold: tuple[float, ...] = ()) -> Any:
         made = memory_study([{"a": 1}], [0.5], {"a": {"float": [0, 1]}})
         space = {"data": {"dev": dev}, "metric": {"name": metric, "holdout": holdout}}
         own = dataclasses.replace(made, metric=Metric(metric, (metric,)))
         own.__dict__["space"] = space
+        stored = {"ours_gold": np.array(gold, dtype=np.float32)} if gold else None
+        object.__setattr__(own, "similarities", lambda _: stored)
         return own
 
     easy = study(["/data/easy/ours_dev.tsv"])
@@ -148,9 +150,13 @@ def test_studies_of_other_dev_sets_are_not_of_one_league() -> None:
     assert same_data(easy, study(["/data/easy/ours_dev.tsv", "stsb"]))  # whatever else it measured
     assert not same_data(easy, study(["/data/hard/ours_dev.tsv"]))
     assert not same_data(easy, study(["/data/easy/ours_dev.tsv"], 0.2))
+    assert same_data(study(["a", "a_b"], metric="a_b_dev"), study(["c", "a_b"], metric="a_b_dev"))  # not measured on a
     bare = study([])
     bare.__dict__["space"] = {}
     assert same_data(easy, bare)  # out of reach
+    stored = study(["ours_dev.tsv"], gold=(1, 2, 5))
+    assert same_data(stored, study(["/data/easy/ours_dev.tsv"], gold=(1, 2, 5)))  # one file, typed in two ways
+    assert not same_data(stored, study(["ours_dev.tsv"], gold=(1, 2)))  # written over between the studies
 
 
 def test_a_cell_of_fewer_runs_says_how_many() -> None:

@@ -19,7 +19,8 @@ class DevEvaluation:
     Attributes:
         name: the word under `data.evaluations` of a space.
         metrics: names of the values, higher = better unless `metric.mode` says min; `topics` is tracked as `topics_dev`
-            and printed x 100 like the built-in ones.
+            and printed x 100 like the built-in ones. Where it did not select, `analysis` wants `max(topics_dev)` or
+            `min(topics_dev)`.
         evaluate: (embed, folder) -> a finite number for each of `metrics`. folder: what the space gives it (a folder or
             file of data), None without. Must not change with time or chance (the generators of `random`, numpy and
             torch stand afterwards where they stood), and never read test data.
