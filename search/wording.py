@@ -11,6 +11,8 @@ from search.schema import SHOWN_SCALE
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 
+# What the reasons of a spent budget say -> the setting.
+BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "whole trials": "budget"}
 LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: what is said of the time left
 
 
@@ -186,6 +188,12 @@ def trial_line(record: TrialRecord, space: Space) -> str:
         return f"{record.trial.id} {record.state}{seed}  {record.reason}  {point}"
     best = f"best {number(record.best)} at {record.best_at:,}, {record.examples:,}{planned} examples"
     return f"{record.trial.id} {record.state}{seed}  {best}, {duration(record.seconds)}  {point}"
+
+
+def larger(reason: str) -> str:
+    """The option of `search resume` that a study needs to go on whose budget is spent, "" where it ended otherwise."""
+    spent = next((key for words, key in BUDGETS.items() if reason.endswith("is spent") and words in reason), None)
+    return f" --set search.{spent}=..." if spent else ""
 
 
 def number(value: float | None) -> str:

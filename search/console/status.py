@@ -28,7 +28,17 @@ from search.store.layout import StudyFolder, absolute, find_study, storage_optio
 from search.store.lease import last_sign
 from search.store.ledger import Ledger
 from search.store.lock import alive, tracking_lock
-from search.wording import best_trials, duration, headline, number, open_work, seconds_left, trial_line, wanted_points
+from search.wording import (
+    best_trials,
+    duration,
+    headline,
+    larger,
+    number,
+    open_work,
+    seconds_left,
+    trial_line,
+    wanted_points,
+)
 
 FRESH_S = 120.0  # a younger sign of life of a study in a bucket says that another machine runs it
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
@@ -178,7 +188,7 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if status.open:
         lines.append(f"  open: {status.open}")
     if status.open or status.state not in ("running", "finished"):
-        lines.append(f"  go on: search resume {status.study}{storage_option(absolute(storage))}")
+        lines.append(f"  go on: search resume {status.study}{storage_option(absolute(storage))}{larger(status.reason)}")
     print("\n".join(map(fitted, lines)))
 
 

@@ -186,6 +186,8 @@ class Life:
         tracked = replayer.finish(TRACKER_PATIENCE_S if status != "interrupted" else TRACKER_PATIENCE_S / 6)
         mirror.finish(TRACKER_PATIENCE_S)
         reasons = [driver.reason for driver in self.drivers if driver.status == status and driver.reason]
+        if not self.drivers and ledger.closed:  # nothing was to do, for the reason of then
+            reasons = [str(ledger.closed["reason"])]
         return StudyResult(
             space=self.space,
             folder=self.folder,

@@ -12,7 +12,7 @@ from search.space import Space
 from search.store.layout import StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
 from search.study.driver import Status
-from search.wording import best_trials, headline, open_work, trial_line
+from search.wording import best_trials, headline, larger, open_work, trial_line
 
 ENDINGS: dict[Status, str] = {
     "finished": "is finished",
@@ -20,9 +20,6 @@ ENDINGS: dict[Status, str] = {
     "failed": "has failed",
     "interrupted": "is paused",
 }
-
-
-BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "whole trials": "budget"}  # reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +87,7 @@ def closing_lines(result: StudyResult) -> list[str]:
         command = f"search status {study}{result.storage_option}"
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
-        spent = next((key for words, key in BUDGETS.items() if words in result.reason), None)
-        larger = f" --set search.{spent}=..." if result.status == "out_of_budget" and spent else ""
-        lines.append(f"  go on:        search resume {study}{result.storage_option}{larger}")
+        lines.append(f"  go on:        search resume {study}{result.storage_option}{larger(result.reason)}")
     lines.append(f"  see more:     analysis best --study {study}{result.tracking_option}")
     if result.kept:
         lines.append(f"  checkpoints:  {', '.join(result.kept)} in {result.folder.uri}/trials")

@@ -71,6 +71,15 @@ def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -
     assert kept(world) == (4, True)
 
 
+@pytest.mark.usefixtures("refusing")
+def test_a_life_without_work_says_why_there_is_none(tmp_path: Path) -> None:
+    World(make_space({"trials": None, "budget": 3}), tmp_path).life()
+    result = resume_study(str(tmp_path), options=QUIET)
+    assert result.reason == "the budget of 3 whole trials is spent"
+    assert any(line.endswith("search resume fake-1" + result.storage_option + " --set search.budget=...")
+               for line in closing_lines(result))  # fmt: skip
+
+
 def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How to go on is said without it."""
 

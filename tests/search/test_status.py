@@ -192,7 +192,9 @@ def test_the_last_lines_say_how_to_go_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 1800}, {"time": 2}, {"device_hours": 1 / 3600}])
-def test_they_name_the_budget_that_is_spent(budget: dict[str, Any], tmp_path: Path) -> None:
+def test_they_name_the_budget_that_is_spent(
+    budget: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = World(make_space({"trials": None, **budget}), tmp_path)
     driver = world.life()
     result = StudyResult(
@@ -201,6 +203,8 @@ def test_they_name_the_budget_that_is_spent(budget: dict[str, Any], tmp_path: Pa
     )  # fmt: skip
     (line,) = [line for line in closing_lines(result) if "go on:" in line]
     assert line.endswith(f" --set search.{next(iter(budget))}=...")
+    print_status(str(world.root), "fake-1", "table")
+    assert f" --set search.{next(iter(budget))}=..." in capsys.readouterr().out
 
 
 def test_the_headline_says_for_whom_the_rest_of_the_budget_is_kept(tmp_path: Path) -> None:
