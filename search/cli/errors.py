@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import signal
 import sys
@@ -45,7 +46,10 @@ def unheard() -> Iterator[None]:
     """What is printed inside may be lost (a full disk, a closed pipe): how the work goes does not hang on it."""
     try:
         yield
-    except OSError:
-        from search.console.output import let_go
+    except OSError as error:
+        from search.console.output import UNWRITTEN, let_go
 
+        if error.errno != errno.EPIPE:
+            with contextlib.suppress(OSError):  # into the same file
+                print(UNWRITTEN % error.strerror, file=sys.stderr)
         let_go()

@@ -13,6 +13,7 @@ from rich.console import Console
 
 COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
 KEPT = "\u00a0"  # a blank where no line is broken
+UNWRITTEN = "what the search prints cannot be written (%s); it goes on"
 HANGING = 4  # blanks before what is left of a broken line
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Output(Console):
             del self._buffer[:]
             if not self._failed:
                 self._failed = True
-                log.warning("what the search prints cannot be written (%s); it goes on", error.strerror or error)
+                log.warning(UNWRITTEN, error.strerror or error)
 
 
 def let_go() -> None:
