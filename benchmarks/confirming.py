@@ -20,7 +20,6 @@ from scipy.stats import t as student
 
 from search.space import Space, space_from
 from search.store.ledger import Ledger
-from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import RACE_LEVEL, RACE_SEEDS, ConfirmPlan
 from search.study.plan import Plan, make_trial
 
@@ -35,8 +34,8 @@ WORLDS = {
 }
 PLANS: dict[str, Callable[[Space, Ledger], Plan]] = {
     "top 3, 5 seeds": lambda space, ledger: ConfirmPlan(space, ledger, top=3, seeds=5),
-    "adaptive, 20": lambda space, ledger: AdaptiveConfirm(space, ledger, trials=20),
-    "adaptive, 12": lambda space, ledger: AdaptiveConfirm(space, ledger, trials=12),
+    "adaptive, 20": lambda space, ledger: ConfirmPlan(space, ledger, trials=20),
+    "adaptive, 12": lambda space, ledger: ConfirmPlan(space, ledger, trials=12),
 }
 
 
@@ -84,7 +83,7 @@ def _rows(name: str, world: World, runs: int) -> list[dict[str, Any]]:
 def confirm(study: SimulatedStudy, make: Callable[[Space, Ledger], Plan]) -> int:
     """Confirm a searched study by a plan, in place; the trials that it took."""
     space, ledger = _space(), Ledger()
-    ledger.apply({"e": "life", "t": 0})
+    ledger.apply({"e": "session", "t": 0})
     for point, _, seed, value, stop in list(study.rows):
         start = make_trial(space, {"learning_rate": 1e-5 * (1 + point)}, number=point, repeat=seed, seed=seed,
                            stage="search", baseline="paper" if point == 0 else "")  # fmt: skip

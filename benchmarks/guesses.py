@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from benchmarks.curves.surrogate import Floats, Table, load_table
 from benchmarks.quality import recorded
 from search.space.space import Space
-from search.study import guesses
-from search.study.distributions import distribution, label
-from search.study.promotion import rungs
+from search.study import sampler_view as guesses
 from search.study.pruners import EARLIEST
+from search.study.rungs import rungs
+from search.study.sampler_view import distribution, label
 from search.study.samplers import Point
 
 POINTS, BEST, REDUCTION = 36, 6, 3

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import optuna
+from search.study.optuna_storage import open_storage
 
 from benchmarks.curves.tables import space_of
 from benchmarks.guesses import halved
 from search.space import Space, space_from
 from search.space.sections import SAMPLERS
 from search.store.layout import StudyFolder
-from search.study.distributions import distribution
-from search.study.optuna_storage import open_storage
+from search.study.sampler_view import distribution
 from search.study.samplers import PointSampler, key, random_point
 
 SIZES = (100, 1000, 5000)

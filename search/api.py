@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from search.console.phases import Phases
     from search.console.status import StudyStatus
-    from search.running.life import Options
     from search.running.result import StudyResult
+    from search.running.session import Options
     from search.space import Space
 
 Given = str | os.PathLike[str] | Mapping[str, Any]
@@ -126,7 +126,7 @@ def confirm(
         trials: at most so many (20) in all, those of earlier confirmations included; it ends before when the choice and
             the gain over the baseline are settled.
         top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
-            seeds each, hopeless points on fewer.
+            seeds each.
 
     Raises: UserError when there is no such study, none of its points is complete, another driver runs it, a number is
         below 1, or `trials` is given beside `top` or `seeds`.
@@ -165,6 +165,6 @@ def _phases(quiet: bool) -> Phases:
 
 
 def _options(address: str | None, phases: Phases, verbose: bool) -> Options:
-    from search.running.life import Options
+    from search.running.session import Options
 
     return Options(console=phases.console, phases=phases, address=address, verbose=verbose)

@@ -12,7 +12,13 @@ from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 
 # What the reasons of a spent budget say -> the setting.
-BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "whole trials": "budget"}
+BUDGETS = {
+    "time": "time",
+    "device hours": "device_hours",
+    "examples": "examples",
+    "full-length trials": "budget",
+    "whole trials": "budget",
+}  # the last in journals of format 1
 LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: what is said of the time left
 
 
@@ -151,7 +157,7 @@ def between(low: float, high: float) -> str:
 def training_share(space: Space, ledger: Ledger) -> float | None:
     """How much of the training budget is spent, in [0, 1] (a little above at the end); None where there is none."""
     if space.search.budget is not None:
-        return ledger.whole_trials(ledger.examples) / space.search.budget
+        return ledger.full_length_trials(ledger.examples) / space.search.budget
     return ledger.examples / space.search.examples if space.search.examples is not None else None
 
 

@@ -19,7 +19,7 @@ import optuna
 from benchmarks.curves.play import SEED_OF_TRIALS, Job, Judged
 from benchmarks.curves.surrogate import Surrogate
 from search.space import Space
-from search.study.distributions import distribution, value_of
+from search.study.sampler_view import distribution, value_of
 from search.study.samplers import Point, random_point, walk
 
 

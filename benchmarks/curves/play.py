@@ -17,7 +17,7 @@ from search.store.journal import Journal
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
-from search.study.memory import remembered
+from search.study.related import related_points
 from search.study.samplers import FIRST, Point
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
@@ -138,9 +138,9 @@ class Ours:
         journal = Journal(folder.journal, Ledger())
         self._clock = 0
         journal.append("space", 0, space=space.resolved())
-        if memory := remembered(space, str(root)):
+        if memory := related_points(space, str(root)):
             journal.append("memory", 0, points=[asdict(one) for one in memory])
-        journal.append("life", 0, stage="search")
+        journal.append("session", 0, stage="search")
         plan = SearchPlan(space, folder, journal.ledger, lambda kind, **f: journal.append(kind, self._tick(), **f))
         self._driver = Driver(
             space, folder, journal, plan, stage="search", capacity=lambda: workers, observe=lambda event: None,  # noqa: ARG005

@@ -67,6 +67,7 @@ def _live_page(study: str | None, storage: str):  # type: ignore[no-untyped-def]
 
 def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]  # ui.Server is imported late
     from search.remote.servers import serve_optuna
+    from search.store.bucket import pull
     from search.store.layout import StorageError, absolute, find_study
 
     try:
@@ -75,7 +76,7 @@ def _dashboard(study: str | None, storage: str):  # type: ignore[no-untyped-def]
         if study is not None:
             raise
         return None
-    folder.pull()
+    pull(folder)
     dashboard = serve_optuna(folder, 8080)
     if dashboard is not None:
         click.echo(f"optuna-dashboard of {folder.study}: {dashboard.url}/dashboard/studies/0")  # its only one

@@ -6,6 +6,7 @@ import fsspec
 
 from search.schema import TRACEBACK_FILE
 from search.space import load_space
+from search.store.bucket import pull
 from search.store.errors import UserError
 from search.store.journal import fold, read
 from search.store.layout import StudyFolder, absolute, find_study
@@ -20,7 +21,7 @@ def log_lines(storage: str, study: str | None, trial: str | None) -> list[str]:
     Raises: UserError when there is no such study or trial.
     """
     folder = find_study(absolute(storage), study)
-    folder.pull()
+    pull(folder)
     space = load_space(folder.space)
     ledger = fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
     if trial is not None and trial not in ledger.trials:

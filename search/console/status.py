@@ -22,10 +22,10 @@ from rich.table import Table
 
 from search.console.output import fitted
 from search.space import Space, SpaceError, load_space
+from search.store.bucket import last_sign, pull
 from search.store.errors import UserError
 from search.store.journal import fold
 from search.store.layout import StudyFolder, absolute, find_study, storage_option, studies
-from search.store.lease import last_sign
 from search.store.ledger import Ledger
 from search.store.lock import alive, tracking_lock
 from search.wording import (
@@ -86,7 +86,7 @@ class StudyStatus:
 
 def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
     """A study's status, without looking at the tracker."""
-    folder.pull()
+    pull(folder)
     space = load_space(folder.space)
     ledger = fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
     now_ms = int((now if now is not None else time.time()) * 1000)

@@ -12,8 +12,8 @@ from typing import Any
 
 from search.space import Space
 from search.store.errors import UserError
-from search.study.promotion import rungs
 from search.study.pruners import first_rung, warmup_examples
+from search.study.rungs import rungs
 from search.wording import wanted_points
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.contract.trial_files import WEIGHTS
@@ -25,7 +25,7 @@ FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of s
 class Cost:
     """One configuration, measured.
 
-    seconds: of a whole trial, evaluations included; examples: it trains on; weights: bytes of a checkpoint.
+    seconds: of a full-length trial, evaluations included; examples: it trains on; weights: bytes of a checkpoint.
     stop: "completed", or how the measurement failed; reason: why.
     """
 
@@ -54,13 +54,15 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     whole = [cost for cost in (small, large) if cost.stop == "completed"]
     if not whole:
         return lines
-    count, most = trials(space), whole_trials(space, whole[0].examples)
+    count, most = trials(space), full_length_trials(space, whole[0].examples)
     if count is None and most is None:
         return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
     seconds = sum(cost.seconds for cost in whole) / len(whole)
     if most is not None and (count is None or most <= count):
         hours = most * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
-        lines.append(f"forecast: training of {most:g} whole trials of about {seconds:.0f} s, {hours:.2f} device-hours")
+        lines.append(
+            f"forecast: training of {most:g} full-length trials of about {seconds:.0f} s, {hours:.2f} device-hours"
+        )
         return [*lines, *disk_and_money(space, whole, hours, price)]
     assert count is not None
     hours = count * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
@@ -91,8 +93,8 @@ def disk_and_money(space: Space, whole: Sequence[Cost], hours: float, price: flo
     return lines
 
 
-def whole_trials(space: Space, examples: int) -> float | None:
-    """The training budget in whole trials of so many examples; None where there is none."""
+def full_length_trials(space: Space, examples: int) -> float | None:
+    """The training budget in full-length trials of so many examples; None where there is none."""
     if space.search.budget is not None:
         return space.search.budget
     return space.search.examples / examples if space.search.examples is not None and examples else None

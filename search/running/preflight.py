@@ -63,7 +63,7 @@ def check_files(space: Space, journal: Journal) -> None:
             " compared. Put back what was there, or start another study"
         )
     if new := {name: revision for name, revision in now.items() if name not in known}:
-        journal.append("files", journal.now(), revisions=new)
+        journal.append("files", revisions=new)
 
 
 def _revisions(space: Space) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""How a life of a study ended, and what is printed of it."""
+"""How a session of a study ended, and what is printed of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS: dict[Status, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StudyResult:
-    """How a life of a study ended.
+    """How a session of a study ended.
 
     Attributes:
         exit_code: 0 done, 1 too many trials failed or none completed, 130 interrupted.
@@ -69,7 +69,7 @@ class StudyResult:
 
 
 def closing_lines(result: StudyResult) -> list[str]:
-    """What is printed at the end of a life: how it went, the best trials, where to look, how to go on."""
+    """What is printed at the end of a session: how it went, the best trials, where to look, how to go on."""
     space, ledger, study = result.space, result.ledger, result.folder.study
     stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
     lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]

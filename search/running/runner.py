@@ -8,19 +8,18 @@ from dataclasses import asdict
 from operator import index
 from typing import Any, SupportsIndex
 
-from search.running.life import SEARCH, Life, Options, Stage, as_kept
 from search.running.result import StudyResult
+from search.running.session import SEARCH, Options, Session, Stage, as_kept, write_space
 from search.space import Space, load_space
 from search.space.encoder_fit import encoder_notes
+from search.store.bucket import held, pull
 from search.store.environment import environment
 from search.store.errors import UserError
 from search.store.journal import Journal, fold, salvage
 from search.store.layout import StudyFolder, absolute, find_study, new_study, storage_option
-from search.store.lease import lease
 from search.store.ledger import Ledger
 from search.store.lock import exclusive
-from search.store.mirror import Mirror
-from search.study.memory import remembered
+from search.study.related import related_points
 from search.study.search_plan import OWN_FAULTS
 from trainables.contract.errors import close_to
 
@@ -53,17 +52,17 @@ def run_study(
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
         folder.environment.write_text(json.dumps(environment(encoder_notes(space)), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
-        journal.append("space", journal.now(), space=space.resolved())
+        write_space(journal, space)
         if memory:
-            journal.append("memory", journal.now(), points=[asdict(one) for one in memory])
+            journal.append("memory", points=[asdict(one) for one in memory])
         journal.close()
 
-    memory = remembered(space, absolute(storage)) if space.search.start else []
+    memory = related_points(space, absolute(storage)) if space.search.start else []
     folder = new_study(absolute(storage), space.name, name, write=write)
     try:
-        return _told(folder, Life(space, folder, options or Options(), [SEARCH]))
+        return _told(folder, Session(space, folder, options or Options(), [SEARCH]))
     except UserError:
-        if not fold(folder.journal, Ledger()).lives:
+        if not fold(folder.journal, Ledger()).sessions:
             folder.delete(str(folder.local))  # nothing has run: no study is left behind
         raise
 
@@ -94,14 +93,14 @@ def resume_study(
             f"{close_to(retry_failed, KINDS)}; a study is named before it: `search resume STUDY --retry-failed`"
         )
     folder = find_study(absolute(storage), study)
-    folder.pull()
+    pull(folder)
     options = options or Options()
     if salvage_journal:
-        with exclusive(folder), lease(folder, options.console.print) as held:
+        with exclusive(folder), held(folder, options.console.print) as hold:
             for line in salvage(folder.journal):
                 options.console.print(f"salvaged: {line}", markup=False)
-            Mirror(folder, held).push()
-            folder.tracked.unlink(missing_ok=True)  # a place in the old file; what MLflow has is found by its tags
+            hold.replace()
+            folder.tracked.unlink(missing_ok=True)  # an offset into the old file; what MLflow has is found by its tags
     ledger = fold(folder.journal, Ledger())
     kept = _unedited(folder, ledger)
     space = load_space(folder.space, overrides)
@@ -111,10 +110,10 @@ def resume_study(
     def before(journal: Journal) -> None:
         for trial_id in _to_retry(journal.ledger, retry_failed):
             folder.delete(f"{folder.trial(trial_id)}/last")
-            journal.append("reopen", journal.now(), id=trial_id)
+            journal.append("reopen", id=trial_id)
 
     stages: list[Stage] = [SEARCH, *([ledger.confirming] if ledger.confirming else [])]
-    return _told(folder, Life(space, folder, options, stages), before)
+    return _told(folder, Session(space, folder, options, stages), before)
 
 
 def confirm_study(
@@ -134,9 +133,9 @@ def confirm_study(
     """
     stage = confirming(trials, top, seeds)
     folder = find_study(absolute(storage), study)
-    folder.pull()
+    pull(folder)
     space = _unedited(folder, fold(folder.journal, Ledger()))
-    return _told(folder, Life(space, folder, options or Options(), [stage]))
+    return _told(folder, Session(space, folder, options or Options(), [stage]))
 
 
 def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
@@ -154,10 +153,10 @@ def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
     return {"stage": "confirm", "top": index(top or TOP), "seeds": index(seeds or SEEDS)}
 
 
-def _told(folder: StudyFolder, life: Life, before: Any = lambda _: None) -> StudyResult:
-    """Run a life; one that is interrupted before its first trial says how to go on all the same."""
+def _told(folder: StudyFolder, session: Session, before: Any = lambda _: None) -> StudyResult:
+    """Run a session; one that is interrupted before its first trial names the command to go on, too."""
     try:
-        return life.run(before)
+        return session.run(before)
     except KeyboardInterrupt as stop:
         stop.add_note(f"go on with `search resume {folder.study}{storage_option(folder.storage)}`")
         raise

@@ -29,6 +29,10 @@ OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
 KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
+class StudyLost(BaseException):
+    """Another driver has taken the study: Tune is left at once, without stopping trials, which would write more."""
+
+
 class TuneTrials:
     """What searcher, scheduler and callbacks share: which of our trials a Tune trial is, and how it failed."""
 
@@ -105,9 +109,11 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         self._shared.faults[trial.trial_id] = describe(error_of(trial))
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
-        """None: Tune starts pending trials in order by itself. Called in every step, so budgets are looked at here."""
+        """None: Tune starts pending trials in order by itself. Called in every step, so budgets are checked here."""
         driver = self._shared.driver
         driver.tick()
+        if driver.lost:
+            raise StudyLost
         if driver.pausing:
             for trial in list(tune_controller.get_live_trials()):
                 if trial.status == TuneTrial.PENDING:
@@ -201,7 +207,7 @@ def avoided(driver: Driver, trial: Trial) -> set[str]:
 
 
 def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources) -> None:
-    """Run a life of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
+    """Run a session of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
     Trials are started again by the driver, not by Tune, which would take the same node. Args: resources: of one trial.
     """

@@ -1,6 +1,6 @@
-"""The journal of a study: one JSON line per thing that happened (`search.store.ledger.Event`).
+"""The journal of a study: one line of JSON per event (`search.store.ledger.Event`), the only truth about the study.
 
-It is written first; the Optuna study and the tracker follow it and are brought up to date from it after a death.
+The Optuna study is built from it at every start, and MLflow follows it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,38 @@ import itertools
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from search.store.clock import Clock
 from search.store.errors import UserError
 from search.store.layout import reading
-from search.store.ledger import Event, Ledger
+from search.store.ledger import OLDER, Event, Ledger, NewerFormatError
 from trainables.contract.whole_files import whole_file
 
-SYNCED = ("space", "life", "start", "end", "reopen", "point", "close")  # what a power cut may not take
+SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
 GOOD_ENDS = ("finished", "out_of_budget")  # of a stage, with nothing lost
+
+
+class Clock:
+    """Seconds since 1970 that advance evenly even when the machine's clock is set.
+
+    A clock that is set back, or set right after a machine's start, would otherwise stretch or spend budgets of time and
+    end MLflow's runs before they began. Args: after: seconds since 1970 of the last event; time continues from there.
+    """
+
+    def __init__(self, after: float = 0.0) -> None:
+        self._start = max(time.time(), after) - passed()
+
+    def __call__(self) -> float:
+        return self._start + passed()
+
+
+def passed() -> float:
+    """Seconds since some moment, those of a sleeping machine included where the system counts them."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class JournalError(UserError):
@@ -43,17 +63,18 @@ class Journal:
     def __init__(self, path: Path, ledger: Ledger) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_torn_line(path)
-        self.ledger = fold(path, ledger)
+        self.path, self.ledger = path, fold(path, ledger)
         self.clock = Clock(self.ledger.last / 1000)
         self._file = path.open("a", encoding="utf-8")
 
-    def append(self, kind: str, time: int, **fields: Any) -> Event:
+    def append(self, kind: str, at: int | None = None, **fields: Any) -> Event:
         """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations.
 
-        Raises: JournalWriteError when the disk is full or what happened cannot be put into words, and for a good end
-            after that: whoever called may have told nobody.
+        Args: at: milliseconds since 1970; None = now, by the journal's clock.
+        Raises: JournalWriteError when the disk is full or the event cannot be serialised, and for a good end after
+            that: the caller may not have reported it.
         """
-        event: Event = writable({"e": kind, "t": time, **fields})
+        event: Event = writable({"e": kind, "t": self.now() if at is None else at, **fields})
         if self._lost and fields.get("status") in GOOD_ENDS:
             raise JournalWriteError(self._lost)
         try:
@@ -86,6 +107,8 @@ def fold(path: Path, ledger: Ledger) -> Ledger:
     for event, end in read_with_ends(path):
         try:
             ledger.apply(event)
+        except NewerFormatError as error:
+            raise JournalError(f"{path}: {error}") from None
         except (LookupError, TypeError, ValueError) as error:
             raise _damaged(path, start, f"does not follow from the lines before it ({error!r})") from error
         start = end
@@ -118,12 +141,14 @@ def read_with_ends(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
 
 
 def parsed(line: bytes) -> Event | None:
-    """The event of a line, None when it is none."""
+    """The event of a line, in the names of today's format; None when it is none."""
     try:
         event = json.loads(line)
     except ValueError:  # neither UTF-8 nor JSON
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("e"), str) and "t" in event else None
+    if not (isinstance(event, dict) and isinstance(event.get("e"), str) and "t" in event):
+        return None
+    return {**event, "e": OLDER.get(event["e"], event["e"])}
 
 
 def salvage(path: Path) -> list[str]:

@@ -1,9 +1,8 @@
 """Where everything of a study lies: every path in one place, on a local disk or behind an fsspec URI.
 
 <storage>/<study>/space.yaml        the resolved space
-<storage>/<study>/environment.json  versions, commit, machine of the first life
+<storage>/<study>/environment.json  versions, commit, machine of the first session
 <storage>/<study>/tracking.jsonl    the journal: what happened, in order; the truth about runs
-<storage>/<study>/optuna.log        the Optuna study (JournalStorage; optuna-dashboard opens it)
 <storage>/<study>/trials/<id>/      a trial's checkpoints
 <storage>/<study>/trials/<id>/PAUSE while the trial is to pause at its rung, or waits there
 <storage>/<study>/openings/<n>.txt  an opening of its test sets (`analysis test` writes it before it scores anything)
@@ -13,8 +12,8 @@
 <storage>/<study>/trials/<id>/log.txt what the trial printed and warned
 <storage>/mlflow.db                 the default tracking store
 
-The driver writes its own files on a local disk. Behind a URI that is a working copy in the cache folder, sent on by
-`mirror` and fetched by `pull`; `<study>/lease.<n>` there says whose copy is the newer one (`lease`).
+The driver writes its own files on a local disk. Behind a URI that is a local copy in the cache folder, which
+`search.store.bucket` sends and fetches.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import os
 import re
 import shlex
@@ -32,17 +30,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import fsspec
 import platformdirs
 
 from search.store.errors import UserError
-from search.store.parts import fetch, there
 from trainables.contract.errors import first_line
 from trainables.contract.trial_files import PAUSE_FILE, TRIALS
-from trainables.contract.whole_files import whole_file
 
 SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
 STOP_FILE = "STOP"
@@ -136,10 +131,6 @@ class StudyFolder:
         return self.local / "tracking.jsonl"
 
     @property
-    def optuna(self) -> Path:
-        return self.local / "optuna.log"
-
-    @property
     def lock(self) -> Path:
         return self.local / "lock"
 
@@ -147,6 +138,11 @@ class StudyFolder:
     def tracked(self) -> Path:
         """How much of the journal the tracker has (a byte offset)."""
         return self.local / "tracked.json"
+
+    @property
+    def session(self) -> Path:
+        """The token of the last session that this copy of a study in a bucket had."""
+        return self.local / "session"
 
     def trial(self, trial_id: str) -> str:
         """Absolute path or URI of a trial's folder."""
@@ -214,45 +210,6 @@ class StudyFolder:
         """Bytes of a file or folder (absolute path or URI); 0 where there is none."""
         filesystem, inner = fsspec.core.url_to_fs(path)
         return int(filesystem.du(inner)) if filesystem.exists(inner) else 0
-
-    def pull(self) -> None:
-        """Fetch what a remote storage has, unless this working copy wrote it: nothing newer is there then.
-
-        A journal here that is no beginning of the one there (its machine died before it sent all) is set aside.
-        """
-        if not is_remote(self.storage):
-            return
-        filesystem, root = fsspec.core.url_to_fs(self.uri)
-        if self.writer() and self.writer() == self._last_writer(filesystem, root):
-            return
-        if (journal := fetch(filesystem, f"{root}/{self.journal.name}")) is None:
-            return
-        self.local.mkdir(parents=True, exist_ok=True)
-        here = self.journal.read_bytes() if self.journal.exists() else b""
-        if here.startswith(journal):
-            return
-        if not journal.startswith(here):
-            unsent = (self.journal.with_name(f"{self.journal.name}.unsent-{n}") for n in itertools.count(1))
-            self.journal.rename(next(path for path in unsent if not path.exists()))
-        with whole_file(self.journal) as file:
-            file.write(journal)
-        for name in SMALL:
-            if filesystem.exists(f"{root}/{name}"):
-                filesystem.get_file(f"{root}/{name}", str(self.local / name))
-
-    def writer(self) -> str:
-        """The token of the lease under which this working copy was last written, "" if it never was."""
-        path = self.local / "writer"
-        return path.read_text() if path.exists() else ""
-
-    def set_writer(self, token: str) -> None:
-        self.local.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.local / "writer") as file:
-            file.write(token.encode())
-
-    def _last_writer(self, filesystem: Any, root: str) -> str:
-        leases = there(filesystem, f"{root}/lease")
-        return str(json.loads(filesystem.cat_file(leases[-1]))["token"]) if leases else ""
 
 
 def studies(storage: str) -> list[StudyFolder]:

@@ -1,7 +1,6 @@
-"""What the journal of a study adds up to: where every trial, every point and the study as a whole stand.
+"""What the journal of a study adds up to: the state of every trial, every point and the study as a whole.
 
-What a driver knows is the journal folded, event by event: a state that is lived and one that is replayed are the same
-code.
+A driver knows nothing but the journal folded event by event, so a resumed session has the state of the first one.
 """
 
 from __future__ import annotations
@@ -13,13 +12,16 @@ from typing import Any
 
 from trainables.contract.metric_names import DEVICE_MEMORY
 
+FORMAT = 2  # of new journals
+OLDER = {"life": "session"}  # names of events in format 1
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
-# space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)
+# space    what is searched, written at a study's creation and when `resume --set` changes it: space (resolved),
+#          format, version (of the program that wrote it; both absent in format 1)
 # files    what the files hold that trials read, written when a study begins: revisions (key and name -> hash)
-# memory   which points are tried first, written at a study's birth: points (each with point, origin)
-# life     a driver starts on a stage                settings of this life
+# memory   which points are tried first, written at a study's creation: points (each with point, origin)
+# session  a driver starts on a stage                settings of this session
 # start    a trial is handed to Tune the first time  the fields of Trial
-# again    a trial is handed to Tune after a death or a pause, or is promoted from its rung: id
+# again    a trial is handed to Tune after a crash or a pause, or is promoted from its rung: id
 # retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, alone (while no other
 #          trial of the study runs; not in older journals)
 # eval     id, and the fields of Evaluation
@@ -33,9 +35,13 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # point    a point is settled: number, state, value (mean over its seeds), seeds
 # close    the driver ends in order: status, reason
 
-# Written before a life, too: the time since the last one was nobody's work. A rung or a point that a driver did not
-# come to write, the next one adds while it plans; else they follow an evaluation or an end at once.
-BETWEEN_LIVES = ("space", "files", "reopen", "rung", "point")
+# Written before a session, too: the time since the last one is not counted as work. A rung or a point that a crashed
+# driver did not write is added by the next one while it plans; else they follow an evaluation or an end at once.
+BETWEEN_SESSIONS = ("space", "files", "reopen", "rung", "point")
+
+
+class NewerFormatError(ValueError):
+    """A newer version of this program wrote the journal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,36 +119,38 @@ class Ledger:
     points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
-    kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this life
+    kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this session
     longest_step: int = 0  # examples from one evaluation to the next, at most
     planned: int = 0  # examples of the first trial that said how long it would be
     longest: int = 0  # examples of the longest trial of the search so far
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
-    lives: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
+    sessions: list[tuple[int, int]] = field(default_factory=list)  # (first, last) event of each, milliseconds
     last: int = 0  # milliseconds, of the latest event
-    closed: Event | None = None  # the last life's orderly end
+    closed: Event | None = None  # the last session's orderly end
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
     files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
-    stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last life ended, "died" if it never said
-    confirming: Mapping[str, Any] | None = None  # settings of the last life that confirmed
+    stages: dict[str, str] = field(
+        default_factory=dict
+    )  # stage -> how its last session ended, "died" without a `close`
+    confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
     _stage: str = "search"
-    _stages: list[str] = field(default_factory=list)  # of each life
+    _stages: list[str] = field(default_factory=list)  # of each session
 
     def apply(self, event: Event) -> None:
         kind, time = event["e"], event["t"]
         self.last = max(self.last, time)
-        if kind == "life":
-            self.lives.append((time, time))
+        if kind == "session":
+            self.sessions.append((time, time))
             self.closed, self.kept = None, ()
             self._stage = event.get("stage", "search")
             self._stages.append(self._stage)
             self.stages[self._stage] = "died"
             if self._stage == "confirm":
                 self.confirming = {k: v for k, v in event.items() if k not in ("e", "t")}
-        elif self.lives and kind not in BETWEEN_LIVES:
-            self.lives[-1] = (self.lives[-1][0], max(time, self.lives[-1][1]))
+        elif self.sessions and kind not in BETWEEN_SESSIONS:
+            self.sessions[-1] = (self.sessions[-1][0], max(time, self.sessions[-1][1]))
         handler = getattr(self, f"_{kind}", None)
         if handler is not None:
             handler(event)
@@ -156,14 +164,14 @@ class Ledger:
         return b is None or self.sign * a > self.sign * b
 
     def elapsed(self, now: int | None = None, stage: str | None = None) -> float:
-        """Seconds that drivers of this study have been at work; time between their lives does not count.
+        """Seconds that drivers of this study have been at work; time between sessions does not count.
 
-        Args: stage: of the lives of this stage only.
+        Args: stage: of the sessions of this stage only.
         """
-        lives = zip(self.lives, self._stages, strict=True)
-        past = sum(last - first for (first, last), of in lives if stage in (None, of))
-        at_work = now is not None and bool(self.lives) and stage in (None, self._stage)
-        running = max(0, now - self.lives[-1][1]) if at_work and now is not None else 0
+        sessions = zip(self.sessions, self._stages, strict=True)
+        past = sum(last - first for (first, last), of in sessions if stage in (None, of))
+        at_work = now is not None and bool(self.sessions) and stage in (None, self._stage)
+        running = max(0, now - self.sessions[-1][1]) if at_work and now is not None else 0
         return (past + running) / 1000
 
     def trial_seconds(self) -> float:
@@ -171,20 +179,20 @@ class Ledger:
         return sum(record.seconds for record in self.trials.values() if record.trial.stage == "search")
 
     @property
-    def whole_trial(self) -> int:
-        """Examples of a whole trial, the unit of budgets and patience: as many as the first trial said it would have;
-        where none says that, as the longest so far has, once one is completed (the first may have ended early by
-        itself). 0 = not known yet."""
+    def full_length(self) -> int:
+        """Examples of a full-length trial, the unit of budgets and patience: as many as the first trial reported that
+        it would take; of trials that do not report it, as many as the longest so far took, once one is completed (the
+        first may have ended early by itself). 0 = not known yet."""
         return self.planned or (self.longest if self.best is not None else 0)
 
-    def whole_trials(self, examples: int) -> float:
-        """Training in whole trials; 0 until it is known how long a trial is."""
-        return examples / self.whole_trial if self.whole_trial else 0.0
+    def full_length_trials(self, examples: int) -> float:
+        """Training in full-length trials; 0 until it is known how long a trial is."""
+        return examples / self.full_length if self.full_length else 0.0
 
     def since_best(self) -> float:
-        """Training since the best point improved, in whole trials; 0 until a point is completed: before that there is
-        nothing to improve on, and the first trials of many workers cost that much."""
-        return self.whole_trials(self.examples - self.examples_at_best) if self.best_point is not None else 0.0
+        """Training since the best point improved, in full-length trials; 0 until a point is completed: before that
+        there is nothing to improve on, and the first trials of many workers cost that much."""
+        return self.full_length_trials(self.examples - self.examples_at_best) if self.best_point is not None else 0.0
 
     def waiting(self) -> list[TrialRecord]:
         """Trials that wait at their rungs, or are about to."""
@@ -266,6 +274,11 @@ class Ledger:
                 self.tried.discard(number)
 
     def _space(self, event: Event) -> None:
+        if (written := event.get("format", 1)) > FORMAT:
+            raise NewerFormatError(
+                f"written by contrastive-search {event.get('version')} in format {written}; this version reads formats"
+                f" up to {FORMAT}"
+            )
         self.space = event["space"]
 
     def _files(self, event: Event) -> None:

@@ -1,93 +1,143 @@
-"""Confirming: the best points and the baseline again on fresh seeds, the hopeless ones given up early."""
+"""Confirming: fresh seeds for the best points and the baseline, where they decide most or as many as asked for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+import numpy as np
+
+from analysis.statistics.empirical_bayes import posterior_of_means
+from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.study.plan import make_trial, point_means
+from search.study.plan import make_trial, point_means, seed_values
+from search.study.seeds import about_means
 from trainables.contract.spec import Evaluation, Verdict
 
-RACE_LEVEL = 0.05  # of one look, shared out over the rivals; what a race comes to is in `ConfirmPlan`
-RACE_SEEDS = 3  # common seeds before two points are compared
+PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
+LEAST = 3  # common seeds of leader and baseline before a gain can settle
+TAIL = 0.025  # one-sided level, shared out over the interim analyses of the gain and over the rivals that had a chance
+WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
+SMALLEST = 1e-6  # of a value: seeds that do not move it at all are frozen
+WORTH_SDS = WORTH / SEED_SD  # the same of a metric of which nothing is known
 
 
 class ConfirmPlan:
-    """The `top` best points and the baseline on `seeds` fresh seeds (a `Plan`), seed by seed.
+    """Fresh seeds of completed points and of the baseline (a `Plan`); the same seeds for all, so that differences are
+    paired, and none that the search has used.
 
-    Seeds start after those of the search, so that a value that won by the luck of its seed does not keep its luck.
-    All points get the same seeds: a seed's draw of data and initialisation is common to them, and differences over
-    seeds are paired. A point that a one-sided paired t-test finds worse than the leader (level `RACE_LEVEL` divided by
-    the number of rivals) gets no further seeds; the baseline always gets all. The leader is the luckiest so far and is
-    looked at again after every seed: of 4 equal points one is given up in 27 % of races over 5 seeds, 55 % over 20; of
-    11 in 40 and 78 % (`python -m benchmarks confirming`).
+    With `trials`, at most so many in all, adaptively. Of all completed points the one with the largest posterior mean
+    leads; the challenger is the one with the largest expected improvement over it (Frazier et al. 2008; Qin et al.
+    2017). The next seed goes to the one of the two that has had fewer. The baseline gets as many as any point. It ends
+    when no challenger promises an improvement of `WORTH` and the leader's gain over the baseline has settled: its
+    interval lies above 0, or holds no gain of `WORTH`. Until a seed has ended a point gets no further one, beyond the
+    first `LEAST`, so that many slots do not spend seeds that the results would have saved.
 
+    With `top` and `seeds`, the fixed case: the `top` best points and the baseline on `seeds` seeds each, seed by seed.
+
+    Everything follows from the ledger. A point of which a fresh seed has failed gets no more.
+
+    Args: trials: confirming trials in all, those of earlier confirmations included.
     Raises: ValueError when the study has no completed point.
     """
 
-    def __init__(self, space: Space, ledger: Ledger, *, top: int, seeds: int) -> None:
-        self._space, self._ledger = space, ledger
+    def __init__(
+        self, space: Space, ledger: Ledger, *, trials: int | None = None, top: int = 0, seeds: int = 0
+    ) -> None:
+        self._space, self._ledger, self._trials, self._seeds = space, ledger, trials, seeds
         self._sign = space.metric.sign
-        means = point_means(ledger)
-        if not means:
+        self._means = point_means(ledger)
+        if not self._means:
             raise ValueError("no point of this study is complete: nothing to confirm")
-        chosen = sorted(means, key=lambda number: -self._sign * means[number])[:top]
-        first = first_trials(ledger)
-        self._baseline = next((number for number, trial in first.items() if trial.baseline), None)
-        if self._baseline is not None and self._baseline not in chosen:
-            chosen.append(self._baseline)
-        self._points = {number: first[number] for number in chosen}
-        self._todo = [(seed, number) for seed in range(seeds) for number in chosen]
-        self._todo = [(s, n) for s, n in self._todo if self._id(n, s) not in ledger.trials]
+        self._first = {n: records[0].trial for (stage, n), records in ledger.by_point.items() if stage == "search"}
+        self._baseline = next((number for number, trial in self._first.items() if trial.baseline), None)
+        self._chosen = sorted(self._means, key=lambda number: -self._sign * self._means[number])[:top]
+        if self._baseline is not None and self._baseline not in self._chosen:
+            self._chosen.append(self._baseline)
 
     def next(self) -> Trial | None:
-        while self._todo:
-            seed, number = self._todo.pop(0)
-            if not self.given_up(number):
-                return self._trial(number, seed)
-        return None
+        if (number := self._choice()) is None:
+            return None
+        return confirming_trial(self._space, self._first[number], self._fresh(number))
 
     def exhausted(self) -> bool:
-        return not self._todo
+        running = any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
+        return not running and self._choice() is None
 
     def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:  # noqa: ARG002  # the plan's interface
-        return "go"  # a confirmed value is the value of a whole trial
+        return "go"  # a confirmed value is the value of a full-length trial
 
     def ended(self, record: TrialRecord) -> None:
         """Nothing: the ledger knows."""
 
-    def given_up(self, number: int) -> bool:
-        """Whether a point lost the race to the leader."""
-        if number == self._baseline:
-            return False
-        values = {n: self._values(n) for n in self._points}
-        means = {n: self._sign * sum(v.values()) / len(v) for n, v in values.items() if v}
-        if number not in means:
-            return self._failed(number)
-        leader = max(means, key=lambda n: means[n])
-        if number == leader:
-            return False
-        return worse(values[number], values[leader], self._sign, RACE_LEVEL / (len(self._points) - 1))
+    def _choice(self) -> int | None:
+        """The point that gets the next fresh seed; None when there is none, or it depends on running trials."""
+        if self._trials is None:
+            behind = [n for n in self._chosen if self._fresh(n) < self._seeds and not self._failed(n)]
+            return min(behind, key=self._fresh, default=None)
+        spent = sum(len(records) for (stage, _), records in self._ledger.by_point.items() if stage == "confirm")
+        number = self._deciding() if spent < self._trials else None
+        return None if number is None or self._fresh(number) >= max(LEAST, self._ended(number) + 1) else number
+
+    def _deciding(self) -> int | None:
+        """The point whose next fresh seed decides most; None when all is settled."""
+        numbers = [n for n in self._means if n != self._baseline and not self._failed(n)]
+        if not numbers:
+            return None
+        most = max(map(self._fresh, numbers))
+        if self._baseline is not None and not self._failed(self._baseline) and self._fresh(self._baseline) < most:
+            return self._baseline
+        sd = self._seed_sd()
+        seeds = [self._all_values(n) for n in numbers]
+        means = np.array([self._sign * float(np.mean(values)) for values in seeds])
+        worth = WORTH if self._space.known_metric else WORTH_SDS * sd
+        posterior = posterior_of_means(means, np.array([sd / math.sqrt(len(values)) for values in seeds]))
+        leader = int(posterior.mean.argmax())
+        improvement = posterior.improvement(leader)
+        challenger = int(improvement.argmax())
+        open_choice = improvement[challenger] > worth
+        if not open_choice and self._settled(numbers[leader], sum(self._fresh(n) > 0 for n in numbers), worth):
+            return None
+        if open_choice and self._fresh(numbers[challenger]) < self._fresh(numbers[leader]):
+            return numbers[challenger]
+        return numbers[leader]
+
+    def _settled(self, leader: int, rivals: int, worth: float) -> bool:
+        """Whether the leader's gain over the baseline is known well enough; without a baseline its value is, after as
+        many seeds. An interim analysis follows every common seed: number j has the level TAIL / (j (j + 1))."""
+        mine = confirming_values(self._ledger, leader)
+        if self._baseline is None or self._failed(self._baseline):
+            return len(mine) >= LEAST
+        theirs = confirming_values(self._ledger, self._baseline)
+        gaps = [self._sign * (mine[seed] - theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+        return gain_settled(gaps, self._seed_sd(), rivals, worth)
+
+    def _seed_sd(self) -> float:
+        """Over seeds, pooled over all points of the study and the published figure (`SEED_SD`). Of a metric of which
+        nothing is known: over seeds alone, and before any is repeated what the points differ by, which is larger."""
+        squares, freedom = about_means(map(seed_values, self._ledger.by_point.values()))
+        if self._space.known_metric:
+            return math.sqrt((PRIOR_DF * SEED_SD**2 + squares) / (PRIOR_DF + freedom))
+        size = max(map(abs, self._means.values()))
+        spread = float(np.std(list(self._means.values()), ddof=1)) if len(self._means) > 1 else size
+        return max(math.sqrt(squares / freedom) if freedom else spread, SMALLEST * size, SMALLEST)
+
+    def _all_values(self, number: int) -> list[float]:
+        searched = seed_values(self._ledger.by_point["search", number])
+        return searched + list(confirming_values(self._ledger, number).values())
+
+    def _records(self, number: int) -> list[TrialRecord]:
+        return self._ledger.by_point.get(("confirm", number), [])
+
+    def _fresh(self, number: int) -> int:
+        return len(self._records(number))
+
+    def _ended(self, number: int) -> int:
+        return sum(not record.open for record in self._records(number))
 
     def _failed(self, number: int) -> bool:
-        records = self._ledger.by_point.get(("confirm", number), [])
-        return any(record.failed for record in records)
-
-    def _values(self, number: int) -> dict[int, float]:
-        return confirming_values(self._ledger, number)
-
-    def _id(self, number: int, repeat: int) -> str:
-        return self._trial(number, repeat).id
-
-    def _trial(self, number: int, repeat: int) -> Trial:
-        return confirming_trial(self._space, self._points[number], repeat)
-
-
-def first_trials(ledger: Ledger) -> dict[int, Trial]:
-    """Number -> a point's first trial in the search."""
-    return {number: records[0].trial for (stage, number), records in ledger.by_point.items() if stage == "search"}
+        return any(record.failed for record in self._records(number))
 
 
 def confirming_trial(space: Space, first: Trial, repeat: int) -> Trial:
@@ -113,14 +163,22 @@ def confirming_values(ledger: Ledger, number: int) -> dict[int, float]:
     return {r.trial.seed: r.best for r in records if r.state == "completed" and r.best is not None}
 
 
-def worse(values: Mapping[int, float], leader: Mapping[int, float], sign: float, level: float) -> bool:
-    """Whether `values` are worse than the leader's over their common seeds: one-sided paired t-test at `level`."""
-    common: Sequence[int] = sorted(values.keys() & leader.keys())
-    if len(common) < RACE_SEEDS:
-        return False
-    gaps = [sign * (leader[seed] - values[seed]) for seed in common]
-    if math.isclose(min(gaps), max(gaps)):  # no spread: the t statistic is undefined, the order is plain
-        return min(gaps) > 0
-    from scipy import stats  # 40 MiB that a search has no use for
+def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: float = WORTH) -> bool:
+    """Whether the mean of these paired differences is known to be above 0, or known to be less than `worth`.
 
-    return bool(stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue < level)
+    Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
+    (Bonferroni) and for the interim analyses, one after every common seed from `LEAST` on.
+
+    Args: rivals: points that had a chance to be the leader, itself one.
+    """
+    if len(gaps) < LEAST:
+        return False
+    from scipy.stats import t as student  # 40 MiB that a search has no use for
+
+    analysis = len(gaps) - LEAST + 1
+    freedom = PRIOR_DF + len(gaps) - 1
+    squares = 2 * PRIOR_DF * seed_sd**2 + float(np.var(gaps)) * len(gaps)
+    error = math.sqrt(squares / freedom / len(gaps))
+    gain = float(np.mean(gaps))
+    low = gain - error * float(student.isf(TAIL / rivals / (analysis * (analysis + 1)), freedom))
+    return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < worth

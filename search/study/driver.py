@@ -1,7 +1,6 @@
-"""The driver of a life of a study: hands out trials, judges evaluations, keeps the budgets. No Ray here.
+"""The driver of a session: hands out trials, judges evaluations, keeps the budgets. No Ray here.
 
-`search.running.tuner` asks it on Tune's behalf. Whatever happens is written to the journal first, then passed to the
-plan.
+`search.running.tuner` calls it on Tune's behalf. Every event is written to the journal first, then passed to the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from search.study.plan import Plan
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
-STOP_LOOK_S = 1.0  # between two looks whether `search stop` has left word
+STOP_CHECK_S = 1.0  # between two checks for a stop request
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
 TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
@@ -39,13 +38,14 @@ class Fault:
 
 
 class Driver:
-    """One life of a study.
+    """One session of a study.
 
     Args:
         capacity: how many trials can run at once now.
         observe: called with every event after it is written (live table).
-        budgets: whether the space's time, device hours and patience end this life (they are the search's own, not
+        budgets: whether the space's time, device hours and patience end this session (they are the search's own, not
             those of confirming).
+        owned: whether this process may write the study's folder now (`search.store.bucket.Hold.owned`).
         clock: seconds since 1970; None = the journal's.
     """
 
@@ -60,26 +60,30 @@ class Driver:
         capacity: Callable[[], int],
         observe: Observer,
         budgets: bool = True,
+        owned: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.space, self.folder, self.plan = space, folder, plan
         self.ledger = journal.ledger
         self._journal, self._capacity, self._observe = journal, capacity, observe
         self._clock = clock or journal.clock
-        self._budgets = budgets
+        self._budgets, self._owned = budgets, owned
         self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
-        self._again = [record.trial for record in mine if record.waiting is None]  # running when an earlier life ended
+        self._again = [
+            record.trial for record in mine if record.waiting is None
+        ]  # running when an earlier session ended
         self._active: dict[str, Trial] = {}
         self._verdicts: dict[str, Verdict] = {}
-        self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this life
+        self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
         self._reasons: Counter[str] = Counter()
-        self._retries: Counter[str] = Counter()  # of this life, by trial
+        self._retries: Counter[str] = Counter()  # of this session, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
-        self._look = 0.0
+        self._next_check = 0.0
         self.status: Status = "finished"
-        self.reason = ""  # why the life ends before the plan does
+        self.reason = ""  # why the session ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
+        self.lost = ""  # the study is another driver's now: nothing of it may be written
         self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
 
     def next_trial(self) -> Trial | None:
@@ -92,7 +96,7 @@ class Driver:
             return None
         if self._again:
             trial = self._again.pop(0)
-            self.folder.mark_trial(trial.id, False)  # it may have failed on the way to a pause
+            self._mark_trial(trial.id, False)  # it may have failed on the way to a pause
             self._write("again", id=trial.id)
         else:
             planned = self.plan.next()
@@ -100,7 +104,7 @@ class Driver:
                 return None
             trial = planned
             if trial.id in self.ledger.trials:  # promoted from its rung
-                self.folder.mark_trial(trial.id, False)
+                self._mark_trial(trial.id, False)
                 self._write("again", id=trial.id)
             else:
                 self._write("start", **asdict(trial))
@@ -134,7 +138,7 @@ class Driver:
     def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
-        planned = evaluation.planned or self.ledger.whole_trial  # before this evaluation is the longest so far
+        planned = evaluation.planned or self.ledger.full_length  # before this evaluation is the longest so far
         if evaluation.examples > record.examples:  # else a resumed trial repeats what is written already
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
@@ -143,17 +147,17 @@ class Driver:
         if self.folder.asked_to_stop(trial_id):
             verdict = "prune"
         if verdict == "pause":
-            self.folder.mark_trial(trial_id, True)
+            self._mark_trial(trial_id, True)
         self.tick()
-        # who has spent the budget with its last evaluation ends by itself, as completed
+        # a trial that spends the budget with its last evaluation completes by itself
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
-        whole = self.status == "out_of_budget" and last
-        verdict = "pause" if self.pausing and not whole else verdict
+        completes = self.status == "out_of_budget" and last
+        verdict = "pause" if self.pausing and not completes else verdict
         self._verdicts[trial_id] = verdict
         return verdict
 
     def stopped(self, trial_id: str) -> None:
-        """Tune has stopped a trial at our word (or dropped it before it started)."""
+        """Tune has stopped a trial as told (or dropped it before it started)."""
         record = self.ledger.trials[trial_id]
         if self._verdicts.get(trial_id) == "prune":
             self.ended(trial_id, Outcome("pruned", record.best, record.best_at, record.examples, record.seconds))
@@ -233,9 +237,9 @@ class Driver:
         self._end("failed", reason, pause=True)
 
     def tick(self) -> None:
-        """Look at the budgets, and now and then whether somebody wants the study to pause."""
-        if not self.pausing and time.monotonic() >= self._look:
-            self._look = time.monotonic() + STOP_LOOK_S
+        """Check the budgets and, now and then, for a request to pause the study."""
+        if not self.pausing and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + STOP_CHECK_S
             if self.folder.asked_to_stop():
                 self.interrupt("SIGINT")
         if self.pausing:
@@ -247,12 +251,12 @@ class Driver:
             self.reason = ""
 
     def spent(self) -> bool:
-        """Whether there is nothing to do in this life: nothing is open or planned, or no budget is left."""
+        """Whether there is nothing to do in this session: nothing is open or planned, or no budget is left."""
         over = self._over_budget(None)
         return (over is not None and (over[2] or not self._again)) or (not self._again and self.plan.exhausted())
 
     def _over_budget(self, now: int | None) -> tuple[Status, str, bool] | None:
-        """(status, reason, whether running trials are to pause) when a budget is spent; now: None between lives."""
+        """(status, reason, whether running trials are to pause) when a budget is spent; now: None between sessions."""
         search = self.space.search
         if not self._budgets:
             return None
@@ -262,10 +266,10 @@ class Driver:
             return "out_of_budget", f"the budget of {search.device_hours:g} device hours is spent", True
         if search.examples is not None and self.ledger.examples >= search.examples:
             return "out_of_budget", f"the budget of {search.examples:,} examples is spent", True
-        if search.budget is not None and self.ledger.whole_trials(self.ledger.examples) >= search.budget:
-            return "out_of_budget", f"the budget of {search.budget:g} whole trials is spent", True
+        if search.budget is not None and self.ledger.full_length_trials(self.ledger.examples) >= search.budget:
+            return "out_of_budget", f"the budget of {search.budget:g} full-length trials is spent", True
         if search.patience is not None and self.ledger.since_best() >= search.patience:
-            return "finished", f"no improvement over the training of {search.patience:g} whole trials", False
+            return "finished", f"no improvement over the training of {search.patience:g} full-length trials", False
         return None
 
     def device_hours(self) -> float:
@@ -274,16 +278,18 @@ class Driver:
         return self.ledger.trial_seconds() / 3600 * resources.workers * (resources.gpus or 1.0)
 
     def frequent_reasons(self) -> list[tuple[str, int]]:
-        """The three most frequent reasons of this life's failures."""
+        """The three most frequent reasons of this session's failures."""
         return self._reasons.most_common(3)
 
-    def close_life(self) -> None:
-        """Write how this life ended: trials that are still open have been paused. At the search's end those that wait
-        at their rungs are pruned there."""
+    def close_session(self) -> None:
+        """Write how this session ended, unless another driver has taken the study: trials that are still open have been
+        paused. At the search's end those that wait at their rungs are pruned there."""
+        if self.lost:
+            return
         self._take_up()
         for trial_id in list(self._active):
             self.stopped(trial_id)
-        while self._again:  # not taken up again in this life
+        while self._again:  # not taken up again in this session
             self._pause(self.ledger.trials[self._again.pop(0).id])
         if self.status == "out_of_budget" and self.plan.exhausted():  # the last of it went into the last trial
             self.status, self.reason = "finished", ""
@@ -294,7 +300,7 @@ class Driver:
                 ))  # fmt: skip
                 self.plan.ended(record)
         self._write("close", status=self.status, reason=self.reason)
-        self.folder.mark_pause(False)
+        self._mark_study(False)
 
     def _take_up(self) -> None:
         """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
@@ -327,7 +333,20 @@ class Driver:
         if pause and not self.pausing:
             self.pausing = True
             with contextlib.suppress(OSError):  # a full disk: the trials stop without a state of their last moments
-                self.folder.mark_pause(True)
+                self._mark_study(True)
+
+    def lose(self, reason: str) -> None:
+        """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
+        self.lost = self.reason = reason
+        self.status, self.pausing = "failed", True
+
+    def _mark_trial(self, trial_id: str, pausing: bool) -> None:
+        if self._owned():
+            self.folder.mark_trial(trial_id, pausing)
+
+    def _mark_study(self, pausing: bool) -> None:
+        if self._owned():
+            self.folder.mark_pause(pausing)
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._observe(self._journal.append(kind, self._now(), **fields))

@@ -20,7 +20,7 @@ def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -
 
     Args:
         first: examples of the first evaluation at which a trial may be pruned.
-        longest: examples of a whole trial.
+        longest: examples of a full-length trial.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are "experimental": optuna is pinned to one major version
@@ -58,13 +58,13 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
         return settings.warmup
     if settings.kind == "asha":
         return 0
-    share = number(params, "warmup_share")
-    if (epochs := number(params, "warmup_epochs")) and (whole := number(params, "epochs")):
+    share = non_negative(params, "warmup_share")
+    if (epochs := non_negative(params, "warmup_epochs")) and (whole := non_negative(params, "epochs")):
         share = epochs / whole
     return math.ceil(planned * min(1.0, share))
 
 
-def number(params: Mapping[str, Any], name: str) -> float:
+def non_negative(params: Mapping[str, Any], name: str) -> float:
     """A hyperparameter's value >= 0; 0 where there is none, or a script means something else by the name."""
     value = params.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):

@@ -1,7 +1,7 @@
 """Proposing points: Optuna's samplers, seeded by trial number, never the same point twice.
 
-Every proposal starts a fresh sampler from (study seed, point number, attempt), so that a resumed study goes on as the
-undisturbed one would: the stream depends on what is in the study, not on what this process drew before.
+Every proposal makes a fresh sampler from (study seed, point number, attempt), so a resumed study proposes what the
+uninterrupted one would: the points depend on the study, not on what this process drew before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
 from search.space import PAPER, Param, Space, paper_point
-from search.study.distributions import distribution_seen, label, value_seen
-from search.study.study_as_seen import StudyAsSeen
+from search.study.sampler_view import SamplerView, label, sampled_value, sampler_distribution
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
@@ -82,7 +81,7 @@ class PointSampler(BaseSampler):
         self._space, self._seen, self._storage, self._mean, self._memory = space, seen, storage, mean, memory
         self._grid = rows(space) if space.is_grid else None
         self._proposed: tuple[int | None, Point] = (None, {})
-        self._learnt_from: optuna.Study | None = None  # made at the first proposal, when the study exists
+        self._view: optuna.Study | None = None  # made at the first proposal, when the study exists
 
     def infer_relative_search_space(
         self,
@@ -108,15 +107,11 @@ class PointSampler(BaseSampler):
         param_distribution: BaseDistribution,  # noqa: ARG002
     ) -> Any:
         if self._proposed[0] != trial.number:
-            if self._learnt_from is None:
-                self._learnt_from = StudyAsSeen(study.study_name, self._storage, sampler=self)
-                self._learnt_from.space, self._learnt_from.mean = self._space, self._mean
-            self._proposed = (trial.number, self._propose(self._learnt_from, trial))
-        point = self._proposed[1]
-        if param_name not in point:  # a half-stored proposal of an earlier life took another branch of the space
-            seed = [self._space.search.seed, trial.number, ATTEMPTS]
-            return _draw(self._space.params[param_name], np.random.default_rng(seed))
-        return label(point[param_name])
+            if self._view is None:
+                self._view = SamplerView(study.study_name, self._storage, sampler=self)
+                self._view.space, self._view.mean = self._space, self._mean
+            self._proposed = (trial.number, self._propose(self._view, trial))
+        return label(self._proposed[1][param_name])
 
     def _propose(self, study: optuna.Study, trial: FrozenTrial) -> Point:
         space, number = self._space, trial.number
@@ -141,10 +136,12 @@ class PointSampler(BaseSampler):
         space, as in BOHB (Falkner et al. 2018, arXiv:1807.01774, rho = 1/3).
         """
         space = self._space
-        learnt = space.search.sampler in ("tpe", "gp") and space.pruner.kind == "asha"
-        if learnt and attempt == 0 and _evenly(trial.number):
+        if space.search.sampler == "qmc":  # a sampler's own sequence would keep its position in Optuna's storage
+            return even_point(space, trial.number) if attempt == 0 else self._unseen(trial.number)
+        learns = space.search.sampler in ("tpe", "gp") and space.pruner.kind == "asha"
+        if learns and attempt == 0 and _evenly(trial.number):
             return even_point(space, sum(map(_evenly, range(trial.number))))
-        if space.search.sampler == "random" or (learnt and _evenly(trial.number)):
+        if space.search.sampler == "random" or (learns and _evenly(trial.number)):
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
             return random_point(space, rng)
         (seed,) = np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1).tolist()
@@ -154,8 +151,10 @@ class PointSampler(BaseSampler):
 
         def draw(param: Param) -> Any:
             if param.name in drawn:
-                return value_seen(param, drawn[param.name])
-            return value_seen(param, sampler.sample_independent(study, trial, param.name, distribution_seen(param)))
+                return sampled_value(param, drawn[param.name])
+            return sampled_value(
+                param, sampler.sample_independent(study, trial, param.name, sampler_distribution(param))
+            )
 
         return walk(space, draw)
 
@@ -198,26 +197,10 @@ def make_sampler(space: Space, seed: int) -> BaseSampler:
     """A fresh sampler of the space's kind. Optuna 5 defaults, but for conditional spaces (groups)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "experimental" arguments: optuna is pinned to one major version
-        match space.search.sampler:
-            case "tpe":
-                return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
-            case "gp":
-                return optuna.samplers.GPSampler(seed=seed)
-            case "cmaes":
-                return optuna.samplers.CmaEsSampler(seed=seed)
-            case "nsga2":
-                return optuna.samplers.NSGAIISampler(seed=seed, population_size=_population(space))
-            case "qmc":  # one scrambled sequence for the whole study; its position is kept in the study
-                rest = optuna.samplers.RandomSampler(seed=seed)  # of parameters that the first point did not have
-                return optuna.samplers.QMCSampler(scramble=True, seed=space.search.seed, independent_sampler=rest)
-            case kind:
-                raise AssertionError(f"{kind} is not an Optuna sampler")
-
-
-def _population(space: Space) -> int:
-    """NSGA-II's generations: a tenth of the trials, 4 to 50 (with Optuna's 50 most studies end in the first)."""
-    trials = space.search.trials
-    return 50 if trials is None else min(50, max(4, trials // 10))
+        if space.search.sampler == "gp":
+            return optuna.samplers.GPSampler(seed=seed)
+        assert space.search.sampler == "tpe", space.search.sampler
+        return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
 
 
 def _draw(param: Param, rng: np.random.Generator) -> Any:

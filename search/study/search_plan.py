@@ -1,49 +1,45 @@
-"""The study: one Optuna study that proposes points and stops trials. No Ray here.
+"""The plan of a search: an Optuna study in memory, built from the journal, proposes points and stops trials.
 
-A trial of Optuna's is a point here; our trials are its seeds. Order of writing: journal first, Optuna second, so that
-`SearchPlan` can bring an Optuna study up to date from the ledger after a death at any moment.
+A trial of Optuna's is a point here; our trials are its seeds. No Ray here.
 """
 
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import optuna
-from optuna.trial import TrialState
+from optuna.storages import InMemoryStorage
+from optuna.trial import TrialState, create_trial
 
 from search.space import Space, paper_point
-from search.store.journal import read
-from search.store.layout import StudyFolder
-from search.store.ledger import Ledger, Trial, TrialRecord
-from search.study.budget_end import BudgetEnd
-from search.study.distributions import distribution, value_of
-from search.study.optuna_storage import open_study
+from search.store.ledger import Event, Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, seed_values
-from search.study.promotion import Promotion
-from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
+from search.study.pruners import earliest, first_rung, make_pruner, non_negative, warmup_examples
+from search.study.rungs import BudgetEnd, Promotion
+from search.study.sampler_view import FAILURE, distribution, label, value_of
 from search.study.samplers import Point, PointSampler, first_remembered, key, rows
 from search.study.seeds import ENDLESS, Seeds
-from search.study.study_as_seen import OWN_FAULT
 from trainables.contract.spec import Evaluation, Verdict
 
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
-PRUNER_RESOURCES = "pruner_resources"  # user attribute of the Optuna study: [first, longest] examples
 
 
 class SearchPlan:
     """Points of the Optuna study, one or more seeds each (a `Plan`).
 
     Args:
-        folder: where `optuna.log` lies; its lock file, if any, is stale, since the caller holds the study's own lock.
-        ledger: the folded journal; Optuna is brought up to date from it.
+        study: its name, from which Optuna's hyperband assigns points to brackets.
+        ledger: the folded journal.
+        events: the journal's events, from which the Optuna study is built.
         note: writes an event of the plan's own into the journal: "point" (settled) or "rung", and its fields.
     """
 
-    def __init__(self, space: Space, folder: StudyFolder, ledger: Ledger, note: Callable[..., object]) -> None:
+    def __init__(
+        self, space: Space, study: str, ledger: Ledger, events: Iterable[Event], note: Callable[..., object]
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.ledger, self._note = space, ledger, note
         self._paper = paper_point(space) if space.search.baseline == "paper" else None
@@ -52,39 +48,25 @@ class SearchPlan:
         self._limit = self._most_points()
         self._grid = rows(space) if space.is_grid else None  # the points in the order in which they run
         self._seeds = Seeds(space, ledger, self._limit, self._settle)
-        self.study, self._storage, self.repaired = open_study(
-            folder,
-            space,
-            ledger,
-            lambda storage: optuna.create_study(
-                storage=storage,
-                study_name=folder.study,
-                direction="maximize" if self.maximise else "minimize",
-                sampler=PointSampler(space, self._seen, storage, self._seeds.mean, ledger.memory),
-                pruner=optuna.pruners.NopPruner(),
-                load_if_exists=True,
-            ),
+        self._storage = InMemoryStorage()
+        self.study = optuna.create_study(
+            storage=self._storage,
+            study_name=study,
+            direction="maximize" if self.maximise else "minimize",
+            sampler=PointSampler(space, self._seen, self._storage, self._seeds.mean, ledger.memory),
+            pruner=optuna.pruners.NopPruner(),
         )
-        if self.study.metric_names is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "experimental"; optuna-dashboard says "Objective 0" without
-                self.study.set_metric_names([space.metric.name])
         self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not settled
         self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
         self._points: dict[int, Point] = {}
-        self._queue: deque[Trial] = deque()  # points proposed but not started before a death
+        self._missing: deque[int] = deque()  # points that a salvaged journal has lost
         self._proposed = 0
-        self._pruner_ready = False
+        self.rungs: tuple[int, int] | None = None  # (first, last) rung that the pruner was made for, in examples
         self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
         self._end = BudgetEnd(space, ledger)
+        self._replaying = True
+        self._replay(events)
         self._replaying = False
-        if PRUNER_RESOURCES in self.study.user_attrs:
-            self._ready_pruner({}, None)
-        if self.repaired:
-            self._replaying = True
-            self._replay(folder)
-            self._replaying = False
-        self._reconcile()
 
     def next(self) -> Trial | None:
         if self._promotion and (kept := self._end.kept()):
@@ -92,8 +74,8 @@ class SearchPlan:
             return next((record.trial for record in records if record.waits), None)
         if self._promotion and (promoted := self._promotion.next()):
             return promoted.trial
-        if self._queue:
-            return self._queue.popleft()
+        if self._missing:
+            return self._propose(self._asked(self._missing.popleft()))
         if (number := self._seeds.due(self._open)) is not None:
             return self._further(number)
         if self._proposed >= self._limit:
@@ -120,6 +102,9 @@ class SearchPlan:
         known = not self._report(asked, evaluation.rung, evaluation.value)
         if kind == "asha":
             return self._at_rung(trial, evaluation)
+        if self._replaying and kind not in ("successive_halving", "hyperband"):
+            self._ready_pruner(trial.params, evaluation)
+            return "go"  # only those two keep notes of what they were asked
         if not known and kind != "none":
             warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
             self._ready_pruner(trial.params, evaluation)
@@ -151,7 +136,7 @@ class SearchPlan:
         if trial.repeat or early or level < 0:
             return "go"
         if level > passed:
-            # what it shows here, not its best so far: the luck of an earlier evaluation is not taken along
+            # its value here, not its best so far, which an earlier evaluation may owe to noise
             go = bool(trial.baseline) or trial.id in kept or self._promotion.goes_on(record, level, evaluation.value)
             self._note("rung", id=trial.id, level=level, value=evaluation.value, go=go)
         return "go" if record.waiting is None else "pause"
@@ -239,14 +224,8 @@ class SearchPlan:
         asked = self._open.pop(number)
         self._points.pop(number)
         self._reported.pop(number, None)
-        asked.set_user_attr("stop", last.state)
-        asked.set_user_attr("seeds", seeds)
-        if value is not None:
-            asked.set_user_attr("best", value)
-        if last.failed:
-            if (kind := last.state.removeprefix("failed:")) in OWN_FAULTS:
-                asked.set_user_attr(OWN_FAULT, kind)
-            asked.set_user_attr("reason", last.reason)
+        if last.failed and (kind := last.state.removeprefix("failed:")) in OWN_FAULTS:
+            asked.set_user_attr(FAILURE, kind)
         told = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
         self.study.tell(asked, value if state == "complete" else None, state=told)
 
@@ -260,33 +239,47 @@ class SearchPlan:
         return True
 
     def _ready_pruner(self, params: Mapping[str, Any], evaluation: Evaluation | None) -> None:
-        """The pruner is made at the first evaluation, which knows how long a trial is; later lives use the same."""
-        if self._pruner_ready:
+        """Make the pruner at the first evaluation, which tells how long a trial is."""
+        if self.rungs is not None:
             return
-        first, longest = self.study.user_attrs.get(PRUNER_RESOURCES) or (1, 1)
-        if PRUNER_RESOURCES not in self.study.user_attrs and evaluation is not None:
-            every = number(params, "eval_steps") * number(params, "batch_size") or number(params, "eval_examples")
+        first, longest = 1, 1
+        if evaluation is not None:
+            every = non_negative(params, "eval_steps") * non_negative(params, "batch_size")
+            every = every or non_negative(params, "eval_examples")
             warmup = warmup_examples(self.space.pruner, params, evaluation.planned)
             first = first_rung(self.space.pruner, warmup, evaluation.planned, int(every) or evaluation.rung)
             longest = evaluation.planned or first
-            self.study.set_user_attr(PRUNER_RESOURCES, [first, longest])
+        self.rungs = (first, longest)
         if self.space.pruner.kind == "asha":
             self._promotion = Promotion(self.ledger, self.space.pruner.reduction, first, longest)
         self.study.pruner = make_pruner(self.space.pruner, maximise=self.maximise, first=first, longest=longest)
-        self._pruner_ready = True
 
     def _asked(self, number: int) -> optuna.Trial:
         """The handle of a trial that Optuna has."""
         study_id = self._storage.get_study_id_from_name(self.study.study_name)
         return optuna.Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
-    def _replay(self, folder: StudyFolder) -> None:
-        """Show an Optuna study that was made again what its predecessor saw, in the same order: pruners keep notes."""
-        for frozen in self.study.get_trials(deepcopy=False):
-            if records := self.ledger.by_point.get(("search", frozen.number)):
-                self._open[frozen.number] = self._asked(frozen.number)
-                self._points[frozen.number] = dict(records[0].trial.point)
-        for event in read(folder.journal):
+    def _replay(self, events: Iterable[Event]) -> None:
+        """Show the new Optuna study what the journal holds, in the same order, since pruners keep notes; then settle
+        what a crashed driver left."""
+        first = {n: records[0].trial for (stage, n), records in self.ledger.by_point.items() if stage == "search"}
+        for number in range(max(first, default=-1) + 1):
+            self._proposed += 1
+            point = dict(first[number].point) if number in first else {}
+            known = {name: self.space.params[name] for name in point if name in self.space.params}
+            self.study.add_trial(
+                create_trial(
+                    state=TrialState.RUNNING,
+                    params={name: label(point[name]) for name in known},
+                    distributions={name: distribution(param) for name, param in known.items()},
+                )
+            )
+            if number in first:
+                self._seen.add(key(point))
+                self._open[number], self._points[number] = self._asked(number), point
+            else:
+                self._missing.append(number)
+        for event in events:
             if event["e"] == "point" and self.ledger.points.get(event["number"]) == event:
                 self._settle(event["number"])
                 continue
@@ -294,34 +287,17 @@ class SearchPlan:
             if record is None or record.trial.stage != "search" or record.trial.number not in self._open:
                 continue
             if event["e"] == "eval":
-                self.evaluated(
-                    record.trial, Evaluation(**{k: v for k, v in event.items() if k not in ("e", "t", "id")})
-                )
+                fields = {k: v for k, v in event.items() if k not in ("e", "t", "id")}
+                self.evaluated(record.trial, Evaluation(**fields))
             elif event["e"] == "end" and event["stop"] == "completed" and self.space.pruner.kind == "wilcoxon":
                 self._report(self._open[record.trial.number], record.trial.repeat, event["best"])
+        for number in list(self._open):
+            if number in self.ledger.points or self._decide(number):
+                self._settle(number)
 
     def _most_points(self) -> int:
         count = self.space.cardinality()
         return min(n for n in (count, self.space.search.trials, ENDLESS) if n is not None)
-
-    def _reconcile(self) -> None:
-        """Bring Optuna up to date with the journal: settle what has ended, take up what has not."""
-        for frozen in self.study.get_trials(deepcopy=False):
-            self._proposed += 1
-            number = frozen.number
-            records = self.ledger.by_point.get(("search", number), [])
-            if records:
-                self._seen.add(key(records[0].trial.point))
-            if frozen.state != TrialState.RUNNING:
-                continue
-            self._reported[number] = set(frozen.intermediate_values)
-            asked = self._asked(number)
-            if not records:
-                self._queue.append(self._propose(asked))
-                continue
-            self._open[number], self._points[number] = asked, dict(records[0].trial.point)
-            if number in self.ledger.points or self._decide(number):
-                self._settle(number)
 
 
 def _suggest(asked: optuna.Trial, name: str, wanted: optuna.distributions.BaseDistribution) -> Any:

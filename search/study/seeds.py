@@ -1,10 +1,9 @@
 """Which point gets a further seed: every point has a first one, what is promising gets more.
 
 Where points never end, or a sampler learns from them, seeds are rungs as evaluations are (successive halving, as in
-`promotion`): of all points with so many seeds the best 1 in `PROMISING` gets the next one, once the search has trained
-`START` whole trials. So a value that won by the luck of its seed is looked at again before the sampler follows it far,
-and the start of a search is not spent on seeds. Everything is worked out from the ledger: a resumed study goes on as
-the undisturbed one would.
+`rungs`): of all points with so many seeds the best 1 in `PROMISING` gets the next one, once the search has trained
+`START` full-length trials. So a value that owes its rank to seed noise is measured again before the sampler follows it
+far, and the start of a search is not spent on seeds. Everything follows from the ledger.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 from search.study.plan import mean_so_far, seed_values
 
-HOPELESS_Z = 1.64  # one-sided 5 %
+DOMINATED_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
-START = 10  # whole trials that are trained before any point gets a further seed, which costs one
+START = 10  # full-length trials that are trained before any point gets a further seed, which costs one
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
 ENDLESS = sys.maxsize  # points of a space without an end
@@ -53,7 +52,7 @@ class Seeds:
     def last(self, points: Iterable[int], ahead: bool) -> int | None:
         """The most promising of these points that is to have a further seed; ahead: while its earlier ones run, too.
 
-        Points that have become hopeless are settled.
+        Points that are dominated by now are settled.
         """
         found: list[tuple[float, int]] = []
         for number in points:
@@ -63,7 +62,7 @@ class Seeds:
                 found.append((-self._sign * statistics.fmean(values) if values else math.inf, number))
         for _, number in sorted(found):
             records = self._records(number)
-            if self._space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._hopeless(number):
+            if self._space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._dominated(number):
                 return number
             if not any(record.open for record in records):
                 self._settle(number)
@@ -74,10 +73,10 @@ class Seeds:
         return mean_so_far(self._records(number))
 
     def _promising(self, unsettled: set[int]) -> int | None:
-        """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline, which
-        nobody judged, does not count among them; its seeds follow when a point has all of its own: only then is there
-        something to compare."""
-        if self._ledger.whole_trials(self._ledger.examples) < START:
+        """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline,
+        which is not judged, does not count among them; its seeds follow when a point has all of its own, since only
+        then is there something to compare."""
+        if self._ledger.full_length_trials(self._ledger.examples) < START:
             return None
         ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds
         baseline = None
@@ -111,9 +110,9 @@ class Seeds:
         judged = kind == "none" or records[0].state == "completed"  # a pruner may still stop the first seed
         return ahead and judged and kind != "wilcoxon"  # which decides after every seed
 
-    def _hopeless(self, number: int) -> bool:
+    def _dominated(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
-        seeds explain, `HOPELESS_Z` standard errors of the difference, with the seeds' standard deviation pooled over
+        seeds explain, `DOMINATED_Z` standard errors of the difference, with the seeds' standard deviation pooled over
         all points that have several, else the prior `SEED_SD`. Of a metric of which nothing is known the first repeats
         have to tell.
         """
@@ -140,7 +139,7 @@ class Seeds:
 
 def beyond_seeds(gap: float, sd: float, mine: int, theirs: int) -> bool:
     """Whether two means over so many seeds differ by more than seeds explain, one-sided."""
-    return gap > HOPELESS_Z * sd * math.sqrt(1 / mine + 1 / theirs)
+    return gap > DOMINATED_Z * sd * math.sqrt(1 / mine + 1 / theirs)
 
 
 def pooled_sd(points: Iterable[Sequence[float]], prior: float | None = SEED_SD) -> float | None:

@@ -23,8 +23,8 @@ def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) 
         f"**{space.what}**" + (f", trained on `{space.data.train}`" if space.data.train else "") + ", "
         f"selected by `{space.metric.name}` ({space.metric.mode})."
     ]
-    if ledger is not None and ledger.lives:
-        lines = [headline(space, ledger, ledger.lives[-1][1])]
+    if ledger is not None and ledger.sessions:
+        lines = [headline(space, ledger, ledger.sessions[-1][1])]
         lines += [trial_line(s, space) for s in best_trials(ledger, SHOWN) if s.state == "completed"]
         parts.append("**So far** (values x 100)\n\n```\n" + "\n".join(lines) + "\n```")
     rows = [f"| `{name}` | `{param.written()}` |" for name, param in space.params.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from filelock import Timeout
 
@@ -17,10 +18,13 @@ RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 
 
 class Replayer:
-    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search."""
+    """Runs a `Tracker` in a thread beside the search; a tracker in trouble never disturbs the search.
 
-    def __init__(self, tracker: Tracker) -> None:
-        self.tracker = tracker
+    Args: owned: whether this process may write the study now; while it may not, MLflow is left alone.
+    """
+
+    def __init__(self, tracker: Tracker, owned: Callable[[], bool] = lambda: True) -> None:
+        self.tracker, self._owned = tracker, owned
         self.trouble = ""  # the last failure, one line; empty when all is well
         self._lock = tracking_lock(tracker.folder)
         self._stop = threading.Event()
@@ -58,6 +62,8 @@ class Replayer:
 
     def _try(self, final: bool = False) -> bool:
         try:
+            if not self._owned():
+                raise OSError("the study is not this process's to write now")
             if not self._lock.is_locked:
                 self._lock.acquire()
             self.tracker.catch_up(final)

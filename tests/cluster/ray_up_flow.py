@@ -27,7 +27,7 @@ from minicloud import LAPTOP, call
 
 from search.remote.servers import experiments_of
 from search.remote.tunnel import DASHBOARD, MLFLOW, find_head, tunnel
-from search.store.parts import fetch
+from search.store.bucket import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
 TOKEN = Path("~/.ray/auth_token")

@@ -20,7 +20,7 @@ def test_a_journals_time_goes_on_evenly(tmp_path: Path, monkeypatch: pytest.Monk
     true, off = time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: true() + off)
     journal = Journal(tmp_path / "journal", Ledger())
-    journal.append("life", journal.now(), stage="search")
+    journal.append("session", journal.now(), stage="search")
     for off in (3600.0, -3600.0):  # noqa: B007  # read by the clock
         journal.append("close", journal.now(), status="finished", reason="")
     journal.close()
@@ -35,7 +35,7 @@ def test_runs_that_a_dead_driver_left_end_after_they_began(tmp_path: Path) -> No
     """The driver's clock was two hours ahead of the one that `status` goes by."""
     world = World(make_space({"trials": 4}), tmp_path, now=time.time() + 7200)
     with pytest.raises(Death):
-        world.life(die_at=25)
+        world.session(die_at=25)
     assert replay(Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}", world.folder, world.space)) == ""
     assert durations(tmp_path)
     assert min(durations(tmp_path)) >= 0

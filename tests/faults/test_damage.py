@@ -21,10 +21,10 @@ def world(tmp_path: Path) -> World:
     space = make_space(
         {"trials": 8}, data={"train": "builtin", "dev": ["builtin"], "language": "en"}, metric={"name": "builtin_dev"}
     )
-    World(space, tmp_path, study="whole").life()
+    World(space, tmp_path, study="whole").session()
     world = World(space, tmp_path, study="hurt")
     with pytest.raises(Death):
-        world.life(die_at=100)
+        world.session(die_at=100)
     return world
 
 
@@ -92,7 +92,7 @@ def test_salvage_sets_damaged_lines_aside_and_goes_on_from_the_rest(world: World
     assert lost[0] == "line 10: unreadable"
     assert "damaged-1" in lost[-1]
     assert journal.with_name("tracking.jsonl.damaged-1").exists()
-    driver = world.life()
+    driver = world.session()
     assert driver.status == "finished"
     assert len(driver.ledger.points) == 8
     assert ended <= {i for i, r in driver.ledger.trials.items() if not r.open}

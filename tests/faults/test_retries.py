@@ -33,7 +33,7 @@ def test_a_trial_that_ran_out_of_memory_runs_once_more_alone(tmp_path: Path) -> 
         return None
 
     world = World(make_space({"trials": 12, "max_failed_share": 1.0}), tmp_path, fault=fault)
-    driver = world.life(concurrency=3)
+    driver = world.session(concurrency=3)
     assert driver.status == "finished"
     sizes = {r.trial.params["batch_size"]: r.state for r in driver.ledger.trials.values()}
     assert sizes == {16: "completed", 32: "completed", 64: "failed:oom"}
@@ -57,7 +57,7 @@ def driver_of(root: Path, gpus: float = 1.0) -> Driver:
     space = make_space({"trials": 12, "max_retries": 1}, resources={"gpus": gpus})
     folder = StudyFolder(str(root), "study")
     journal = Journal(folder.journal, Ledger())
-    plan = SearchPlan(space, folder, journal.ledger, lambda kind, **fields: journal.append(kind, 1, **fields))
+    plan = SearchPlan(space, "study", journal.ledger, [], lambda kind, **fields: journal.append(kind, 1, **fields))
     return Driver(space, folder, journal, plan, stage="search", capacity=lambda: 3, observe=lambda _: None)
 
 
@@ -120,7 +120,7 @@ def test_a_trial_that_waits_for_its_retry_is_closed_with_its_life(tmp_path: Path
     trial = started(driver)
     driver.interrupt("SIGTERM")
     driver.failed(trial.id, Fault("process", "gone"))
-    driver.close_life()
+    driver.close_session()
     assert {r.state for r in driver.ledger.trials.values()} == {"paused"}
 
 

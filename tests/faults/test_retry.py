@@ -18,7 +18,7 @@ def test_a_baseline_that_failed_for_a_cause_outside_it_comes_back_by_itself(tmp_
         return ("disk" if trial.number < 2 else "nan") if trial.number < 3 and k == 2 else None
 
     space = make_space({"trials": 6, "baseline": "paper", "max_failed_share": 1.0}, encoder="bert-base-uncased")
-    ledger = World(space, tmp_path, fault=fault).life().ledger
+    ledger = World(space, tmp_path, fault=fault).session().ledger
     assert ledger.trials["t0000"].trial.baseline == "paper"
     assert ledger.stops == {"failed:disk": 2, "failed:nan": 1, "completed": 3}
     assert _to_retry(ledger, None) == ["t0000"]

@@ -13,15 +13,15 @@ from search.store.retention import CheckpointRetention
 
 def test_every_seed_of_the_race_then_of_the_best_and_the_baseline(tmp_path: Path) -> None:
     world = World(make_space({"trials": 8, "baseline": "paper"}, encoder="bert-base-uncased"), tmp_path)
-    world.life()
+    world.session()
     searched = CheckpointRetention(world.folder, fold(world.folder.journal, Ledger()), keep=1).kept()
     assert "t0000" in searched, "the paper's setting"
-    world.life(confirm=(3, 4), interrupt_at=world.evaluations + 30)
+    world.session(confirm=(3, 4), interrupt_at=world.evaluations + 30)
     ledger = fold(world.folder.journal, Ledger())
     racing = {i for i, r in ledger.trials.items() if r.trial.stage == "confirm" and r.state == "completed"}
     assert len(racing) >= 3
     assert racing <= set(CheckpointRetention(world.folder, ledger, keep=1).kept())
-    world.life(confirm=(3, 4))
+    world.session(confirm=(3, 4))
     ledger = fold(world.folder.journal, Ledger())
     kept = CheckpointRetention(world.folder, ledger, keep=1).kept()
     confirmed: dict[int, list[float]] = {}

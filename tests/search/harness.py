@@ -1,4 +1,4 @@
-"""Lives of a study without Ray: trials by formula, advanced in random order, with death at any write."""
+"""Sessions of a study without Ray: trials by formula, advanced in random order, with a crash at any write."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ import pytest
 from optuna.trial import TrialState
 
 from search.space import Space, space_from
-from search.store.journal import Journal
+from search.store.journal import Journal, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
-from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import ConfirmPlan, confirming_trial
 from search.study.driver import Driver
-from search.study.optuna_storage import UnsyncedBackend, open_storage
 from search.study.plan import make_trial
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation, Outcome
@@ -92,7 +90,7 @@ class World:
     def folder(self) -> StudyFolder:
         return StudyFolder(str(self.root), self.study)
 
-    def life(
+    def session(
         self,
         concurrency: int = 2,
         seed: int = 0,
@@ -100,45 +98,44 @@ class World:
         confirm: tuple[int, int] | int | None = None,
         interrupt_at: int | None = None,
     ) -> Driver:
-        """One life, to its end or to death at write number `die_at` (journal and Optuna writes count alike)."""
+        """One session, to its end or to a crash at journal write number `die_at`."""
         folder = self.folder
         folder.local.mkdir(parents=True, exist_ok=True)
         if not folder.space.exists():
             folder.space.write_text(self.space.to_yaml(), encoding="utf-8")
         journal = MortalJournal(folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
-        writes = Writes(die_at)
-        journal.writes = writes
+        journal.die_at = die_at
         if self.memory and not journal.ledger.memory:
             journal.append("memory", self._tick(), points=self.memory)
-        with writes.watching_optuna():
-            journal.append("life", self._tick(), stage="confirm" if confirm else "search")
-            plan: Any
-            if isinstance(confirm, int):
-                plan = AdaptiveConfirm(self.space, journal.ledger, trials=confirm)
-            elif confirm:
-                plan = ConfirmPlan(self.space, journal.ledger, top=confirm[0], seeds=confirm[1])
-            else:
-                plan = SearchPlan(
-                    self.space,
-                    folder,
-                    journal.ledger,
-                    lambda kind, **fields: journal.append(kind, self._tick(), **fields),
-                )
-            driver = Driver(
-                self.space,
-                folder,
-                journal,
-                plan,
-                stage="confirm" if confirm else "search",
-                capacity=lambda: concurrency,
-                observe=lambda event: None,  # noqa: ARG005
-                budgets=not confirm,
-                clock=lambda: self._tick() / 1000,
-            )
-            self._work(driver, random.Random(seed), interrupt_at)
-            driver.close_life()
-            journal.close()
+        journal.append("session", self._tick(), stage="confirm" if confirm else "search")
+        plan: Any
+        if isinstance(confirm, int):
+            plan = ConfirmPlan(self.space, journal.ledger, trials=confirm)
+        elif confirm:
+            plan = ConfirmPlan(self.space, journal.ledger, top=confirm[0], seeds=confirm[1])
+        else:
+            plan = self.plan(journal)
+        driver = Driver(
+            self.space,
+            folder,
+            journal,
+            plan,
+            stage="confirm" if confirm else "search",
+            capacity=lambda: concurrency,
+            observe=lambda event: None,  # noqa: ARG005
+            budgets=not confirm,
+            clock=lambda: self._tick() / 1000,
+        )
+        self._work(driver, random.Random(seed), interrupt_at)
+        driver.close_session()
+        journal.close()
         return driver
+
+    def plan(self, journal: Journal) -> SearchPlan:
+        def note(kind: str, **fields: Any) -> None:
+            journal.append(kind, self._tick(), **fields)
+
+        return SearchPlan(self.space, self.study, journal.ledger, read(self.folder.journal), note)
 
     def _work(self, driver: Driver, rng: random.Random, interrupt_at: int | None) -> None:
         active: list[Trial] = []
@@ -195,12 +192,14 @@ def steps(ledger: Ledger) -> dict[str, tuple[str, int, float | None]]:
 
 
 def optuna_study(world: World) -> optuna.Study:
-    return optuna.load_study(study_name=world.study, storage=open_storage(world.folder))
+    """As the next session builds it from the journal."""
+    journal = Journal(world.folder.journal, Ledger(maximise=world.space.metric.mode == "max"))
+    return world.plan(journal).study
 
 
 def agree(world: World) -> None:
     """Optuna and the journal say the same of every point."""
-    ledger = world.life().ledger  # a life with nothing to do
+    ledger = world.session().ledger  # a session with nothing to do
     trials = optuna_study(world).trials
     assert sorted(t.number for t in trials) == sorted(ledger.points)
     for trial in trials:
@@ -208,43 +207,24 @@ def agree(world: World) -> None:
         point = ledger.points[trial.number]
         expected = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
         assert trial.state == expected[point["state"]]
-        assert trial.user_attrs["seeds"] == len(records) == point["seeds"]
+        assert len(records) == point["seeds"]
         if trial.state == TrialState.COMPLETE:
             assert trial.value == pytest.approx(sum(s.best or 0 for s in records) / len(records))
         for step, value in trial.intermediate_values.items():
             assert value == pytest.approx(world.value(records[0].trial, step // RUNG))
 
 
-class Writes:
-    """Counts writes and dies at a given one, before it is made."""
-
-    def __init__(self, die_at: int | None) -> None:
-        self.die_at, self.count = die_at, 0
-
-    def one(self) -> None:
-        self.count += 1
-        if self.die_at is not None and self.count >= self.die_at:
-            raise Death
-
-    def watching_optuna(self) -> Any:
-        import unittest.mock
-
-        plain = UnsyncedBackend.append_logs
-
-        def append_logs(backend: UnsyncedBackend, logs: list[dict[str, Any]]) -> None:
-            self.one()
-            plain(backend, logs)
-
-        return unittest.mock.patch.object(UnsyncedBackend, "append_logs", append_logs)
-
-
 class MortalJournal(Journal):
-    writes: Writes | None = None
+    """Crashes before write number `die_at` is made."""
 
-    def append(self, kind: str, time: int, **fields: Any) -> dict[str, Any]:
-        if self.writes is not None:
-            self.writes.one()
-        return super().append(kind, time, **fields)
+    die_at: int | None = None
+    writes = 0
+
+    def append(self, kind: str, at: int | None = None, **fields: Any) -> dict[str, Any]:
+        self.writes += 1
+        if self.die_at is not None and self.writes >= self.die_at:
+            raise Death
+        return super().append(kind, at, **fields)
 
 
 def unpacked(tag: str) -> dict[str, Any]:
@@ -258,7 +238,7 @@ def recorded(space: Any, searched: dict[int, list[float]], fresh: dict[int, list
     """A ledger of these values by point, in the search and on fresh seeds (None: it failed); point 0 is the baseline
     where the space has one."""
     ledger = Ledger(maximise=space.metric.mode == "max")
-    ledger.apply({"e": "life", "t": 0})
+    ledger.apply({"e": "session", "t": 0})
     first = {}
     for stage, values in (("search", searched), ("confirm", fresh)):
         for number, ours in values.items():

@@ -26,7 +26,7 @@ def completes(kind: str, workers: int, seed: int, root: Path) -> tuple[bool, boo
     repeats = 6 if kind == "wilcoxon" else 2  # it takes four seeds at least to find a difference
     search = {"trials": max(12, workers + 8) if repeats == 2 else workers + 4, "seed": seed, "repeats": repeats}
     space = make_space(search, pruner=settings)
-    ledger = World(space, root, value=poor).life(concurrency=workers, seed=seed).ledger
+    ledger = World(space, root, value=poor).session(concurrency=workers, seed=seed).ledger
     baseline = [r for r in ledger.trials.values() if r.trial.baseline]
     done = [r.state == "completed" and r.examples == EVALUATIONS * 100 for r in baseline]
     return done == [True] * repeats, any(event["state"] == "pruned" for event in ledger.points.values())

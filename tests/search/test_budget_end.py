@@ -18,7 +18,7 @@ def test_the_rest_of_a_budget_finishes_the_leader(budget: dict[str, Any], tmp_pa
     finished = 0
     for seed in range(20):
         world = World(asha_space(trials=None, seed=seed, **budget), tmp_path / str(seed))
-        driver = world.life(concurrency=4, seed=seed)
+        driver = world.session(concurrency=4, seed=seed)
         ledger = driver.ledger
         assert driver.status == "out_of_budget"
         assert ledger.examples < (3 * EVALUATIONS + 4) * RUNG  # each of four notices at its next evaluation
@@ -36,7 +36,7 @@ def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
 
     for seed in range(10):
         world = World(asha_space(trials=None, seed=seed, budget=4), tmp_path / str(seed), value=value)
-        ledger = world.life(concurrency=1, seed=seed).ledger
+        ledger = world.session(concurrency=1, seed=seed).ledger
         lucky = ledger.trials["t0002"]
         assert lucky.best == 0.95
         assert lucky.state == "paused"
@@ -46,7 +46,7 @@ def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
 def test_the_baseline_is_complete_at_the_end_of_a_small_budget(tmp_path: Path) -> None:
     space = make_space({"trials": None, "budget": 2, "repeats": 2}, pruner={"kind": "asha"})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
-    ledger = world.life(concurrency=4).ledger
+    ledger = world.session(concurrency=4).ledger
     assert ledger.trials["t0000"].trial.baseline
     assert ledger.trials["t0000"].state == "completed"
 
@@ -55,28 +55,15 @@ def test_who_made_way_goes_on_under_a_larger_budget(tmp_path: Path) -> None:
     ways = 0
     for seed in range(8):
         world = World(asha_space(trials=None, seed=seed, repeats=3, budget=5), tmp_path / str(seed))
-        world.life(concurrency=4, seed=seed)
+        world.session(concurrency=4, seed=seed)
         events = list(read(world.folder.journal))
         made_way = {e["id"] for e in events if e["e"] == "rung" and e["level"] == -1}
         ways += len(made_way)
         world.space = asha_space(trials=None, seed=seed, repeats=3, budget=12)
-        ledger = world.life(concurrency=4, seed=seed).ledger
+        ledger = world.session(concurrency=4, seed=seed).ledger
         assert all(ledger.trials[name].examples > RUNG for name in made_way)
         assert not any(event["state"] == "fail" for event in ledger.points.values())
     assert ways
-
-
-def test_a_sampler_s_memory_lost_at_the_end_of_a_budget_changes_nothing(tmp_path: Path) -> None:
-    events = []
-    for lost in (False, True):
-        world = World(asha_space(trials=None, budget=3, repeats=2), tmp_path / str(lost))
-        world.life(concurrency=4)
-        if lost:
-            world.folder.optuna.write_bytes(b"nothing that can be read\n")
-        world.space = asha_space(trials=None, budget=5, repeats=2)
-        world.life(concurrency=4)
-        events.append([(e["e"], e.get("id"), e.get("examples")) for e in read(world.folder.journal)])
-    assert events[0] == events[1]
 
 
 def test_seeds_make_way_and_go_on(tmp_path: Path) -> None:
@@ -84,9 +71,9 @@ def test_seeds_make_way_and_go_on(tmp_path: Path) -> None:
     space = asha_space(trials=9, repeats=2, budget=6)
     for seed in range(8):
         world = World(space, tmp_path / str(seed))
-        world.life(concurrency=4, seed=seed)
+        world.session(concurrency=4, seed=seed)
         world.space = asha_space(trials=9, repeats=2)
-        driver = world.life(concurrency=4, seed=seed)
+        driver = world.session(concurrency=4, seed=seed)
         assert driver.status == "finished"
         assert not driver.ledger.open_trials
 
@@ -95,8 +82,8 @@ def test_seeds_make_way_and_go_on(tmp_path: Path) -> None:
 def test_deaths_at_the_end_of_a_budget_change_nothing(die_at: int, tmp_path: Path) -> None:
     space = asha_space(trials=None, budget=3)
     plain = World(space, tmp_path / "plain")
-    expected = steps(plain.life(concurrency=1).ledger)
+    expected = steps(plain.session(concurrency=1).ledger)
     world = World(space, tmp_path / "killed")
     with contextlib.suppress(Death):
-        world.life(concurrency=1, die_at=die_at)
-    assert steps(world.life(concurrency=1).ledger) == expected
+        world.session(concurrency=1, die_at=die_at)
+    assert steps(world.session(concurrency=1).ledger) == expected

@@ -36,7 +36,7 @@ def test_a_study_whose_dev_pairs_changed_is_neither_resumed_nor_confirmed(tmp_pa
     data = {"train": "builtin", "dev": [str(dev)], "language": "en"}
     space = make_space({"trials": 3}, data=data, metric={"name": "mine_dev"})
     world = World(space, tmp_path)
-    world.life()
+    world.session()
     journal = Journal(world.folder.journal, Ledger())
     check_files(space, journal)
     journal.close()

@@ -82,7 +82,7 @@ def test_best_and_baseline_are_marked_without_colour_too(monkeypatch: pytest.Mon
 def test_a_trial_says_what_it_does_before_its_first_evaluation(tmp_path: Path) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     with pytest.raises(Death):
-        world.life(die_at=12)
+        world.session(die_at=12)
     ledger = Ledger()
     from search.store.journal import fold
 
@@ -118,7 +118,7 @@ def test_paused_trials_stand_in_the_table() -> None:
 def test_verbose_adds_a_line_for_every_evaluation(tmp_path: Path) -> None:
     """In a log file, and on a terminal above the table, which shows the last one of each trial only."""
     world = World(make_space({"trials": 2}), tmp_path)
-    driver = world.life()
+    driver = world.session()
     (event, *_) = [e for e in read(world.folder.journal) if e["e"] == "eval"]
     line = f"{event['id']} {event['examples']:,} of {event['planned']:,} examples: {number(event['value'])}"
     said = {}

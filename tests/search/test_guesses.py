@@ -13,7 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space import Param
-from search.study.guesses import guessed, inputs, regressed
+from search.study.sampler_view import inputs, predicted, regressed
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 DONE, PRUNED = TrialState.COMPLETE, TrialState.PRUNED
@@ -30,7 +30,7 @@ def frozen(state: TrialState, values: Sequence[float], value: float | None = Non
 
 
 def values(trials: Sequence[FrozenTrial], direction: StudyDirection = MAX) -> list[float | None]:
-    return [t.value for t in guessed(trials, X, direction)]
+    return [t.value for t in predicted(trials, X, direction)]
 
 
 def test_a_pruned_point_is_shown_at_what_it_would_have_reached() -> None:
@@ -44,7 +44,7 @@ def test_a_pruned_point_is_shown_at_what_it_would_have_reached() -> None:
         frozen(PRUNED, [0.3, 0.2], 0.2),  # best so far 0.3; from the second: 0.1, 0.0, 0.4
         frozen(PRUNED, [0.8], 0.8),  # is better than all others were there: nothing holds it down
     ]
-    shown = guessed(done + stopped, X, MAX)
+    shown = predicted(done + stopped, X, MAX)
     assert [t.value for t in shown] == pytest.approx([0.4, 0.5, 0.9, 0.45, 0.4, 1.1])
     assert {t.state for t in shown} == {DONE}
     assert [t.state for t in stopped] == [PRUNED] * 3  # the study's own stay as they are
@@ -88,7 +88,7 @@ def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
 
 def test_without_a_value_nothing_is_guessed() -> None:
     for trials in ([], [frozen(TrialState.RUNNING, [])], [create_trial(state=PRUNED)]):
-        assert guessed(trials, X, MAX) == trials
+        assert predicted(trials, X, MAX) == trials
 
 
 def test_who_gains_late_is_told_by_the_hyperparameters() -> None:

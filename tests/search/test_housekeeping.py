@@ -101,7 +101,7 @@ def test_a_silent_trial_has_no_log(tmp_path: Path) -> None:
 
 
 def test_logs_shows_what_failed_and_what_was_printed(world: World) -> None:
-    world.life()
+    world.session()
     log = Path(world.folder.trial("t0001")) / LOG
     log.parent.mkdir(parents=True)
     log.write_text("something odd\n")
@@ -120,20 +120,20 @@ def test_logs_shows_what_failed_and_what_was_printed(world: World) -> None:
 def test_a_word_left_for_the_driver_pauses_the_study(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("search.study.driver.STOP_LOOK_S", 0.0)
     world.folder.ask_to_stop()
-    driver = world.life()
+    driver = world.session()
     assert (driver.status, driver.reason) == ("interrupted", "SIGINT")
-    assert world.life().status == "finished", "it is heard once"
+    assert world.session().status == "finished", "it is heard once"
 
 
 def test_a_trial_that_is_asked_to_ends_at_its_next_evaluation(world: World) -> None:
     world.folder.ask_to_stop("t0001")
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     assert (ledger.trials["t0001"].state, ledger.trials["t0001"].examples) == ("pruned", 100)
     assert ledger.trials["t0000"].state == "completed"
 
 
 def test_stop_refuses_what_does_not_run(world: World) -> None:
-    world.life()
+    world.session()
     with pytest.raises(UserError, match="study fake-1 is not running: finished"):
         remove.stop_study(str(world.root), None)
     world.folder.lock.touch()
@@ -146,7 +146,7 @@ def test_stop_refuses_what_does_not_run(world: World) -> None:
 def test_delete_asks_and_removes_folder_runs_and_artifacts(world: World) -> None:
     from mlflow import MlflowClient
 
-    world.life()
+    world.session()
     uri = tracking_uri(storage=str(world.root))
     Tracker(uri, world.folder, world.space).catch_up(final=True)
     artifacts = list((world.root / "artifacts").rglob("space.yaml"))
@@ -173,7 +173,7 @@ def test_delete_asks_and_removes_folder_runs_and_artifacts(world: World) -> None
 @pytest.mark.costly
 @pytest.mark.parametrize("where", ["down", "damaged"])
 def test_a_study_whose_runs_cannot_be_deleted_stays(world: World, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.life()
+    world.session()
     if where == "down":
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     else:

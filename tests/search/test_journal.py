@@ -15,9 +15,9 @@ from search.store.ledger import Ledger
 
 def test_a_torn_last_line_is_cut_and_the_rest_kept(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    whole = '{"e":"life","t":1}\n{"e":"close","t":2,"status":"finished","reason":""}\n'
+    whole = '{"e": "session","t":1}\n{"e":"close","t":2,"status":"finished","reason":""}\n'
     path.write_text(whole + '{"e":"start","t":3,"id":"t00')
-    assert [e["e"] for e in read(path)] == ["life", "close"]
+    assert [e["e"] for e in read(path)] == ["session", "close"]
     cut_torn_line(path)
     assert path.read_text() == whole
     path.write_text("no line end at all")
@@ -42,7 +42,7 @@ def test_offsets_lead_to_the_next_event(tmp_path: Path) -> None:
 def test_replaying_gives_the_ledger_that_lived(tmp_path: Path) -> None:
     """Live and replayed states are equal, event for event."""
     world = World(make_space({"trials": 7}, pruner={"kind": "median"}), tmp_path)
-    lived = world.life().ledger
+    lived = world.session().ledger
     replayed = Ledger()
     for event in read(world.folder.journal):
         replayed.apply(json.loads(json.dumps(event)))
@@ -54,10 +54,10 @@ def test_replaying_gives_the_ledger_that_lived(tmp_path: Path) -> None:
 
 def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", Ledger())
-    journal.append("life", 1_000, stage="search")
+    journal.append("session", 1_000, stage="search")
     journal.append("close", 4_000, status="interrupted", reason="")
     assert journal.ledger.elapsed() == 3.0
-    journal.append("life", 100_000, stage="search")
+    journal.append("session", 100_000, stage="search")
     assert journal.ledger.closed is None
     assert journal.ledger.elapsed(105_000) == 8.0
     journal.append("close", 106_000, status="finished", reason="")
@@ -70,10 +70,10 @@ def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
 def test_what_a_driver_writes_while_it_plans_is_of_no_life(late: dict[str, object], tmp_path: Path) -> None:
     """The one before it was killed between a trial's end and its point's: the night until then was its work."""
     world = World(make_space({"trials": 1}), tmp_path)
-    world.life()
+    world.session()
     (start,) = [e for e in read(world.folder.journal) if e["e"] == "start"]
     ledger = Ledger()
-    for event in ({"e": "life", "t": 1_000}, {**start, "t": 2_000}, {**late, "t": 90_000_000}):
+    for event in ({"e": "session", "t": 1_000}, {**start, "t": 2_000}, {**late, "t": 90_000_000}):
         ledger.apply(event)
     assert ledger.elapsed() == 1.0
 
@@ -86,7 +86,7 @@ def test_only_finite_values_are_stored(value: float | None, kept: float | None) 
 def test_half_an_emoji_is_written_escaped(tmp_path: Path) -> None:
     """A tweet cut in the middle of one, in an error's message: its trial had no end."""
     journal = Journal(tmp_path / "j", Ledger())
-    journal.append("life", 1, stage="search")
+    journal.append("session", 1, stage="search")
     more = {"\ud83d": ["\ud83d"]}
     event = journal.append("close", 2, status="failed", reason="no label for: größer \ud83d", more=more)
     assert event["reason"] == journal.ledger.closed["reason"] == r"no label for: größer \ud83d"  # type: ignore[index]
@@ -98,14 +98,14 @@ def test_half_an_emoji_is_written_escaped(tmp_path: Path) -> None:
 def test_nothing_is_finished_once_an_event_is_lost(tmp_path: Path) -> None:
     """Tune goes on after an error of ours in what it calls."""
     journal = Journal(tmp_path / "j", Ledger())
-    journal.append("life", 1, stage="search")
+    journal.append("session", 1, stage="search")
     with pytest.raises(JournalWriteError, match=r"j: cannot be written: .* is not JSON serializable"):
         journal.append("start", 2, id={"t0000"})
     for status in ("finished", "out_of_budget"):
         with pytest.raises(JournalWriteError, match=r"j: cannot be written: .* is not JSON serializable"):
             journal.append("close", 3, status=status, reason="")
     journal.append("close", 3, status="failed", reason="")
-    assert [e["e"] for e in read(tmp_path / "j")] == ["life", "close"]
+    assert [e["e"] for e in read(tmp_path / "j")] == ["session", "close"]
     journal.close()
 
 
@@ -115,7 +115,7 @@ def test_what_a_power_cut_may_not_take_is_on_the_disk(tmp_path: Path, monkeypatc
     synced: list[str] = []
     path = world.folder.journal
     monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_text().splitlines()[-1]))
-    world.life()
+    world.session()
     kinds = [json.loads(line)["e"] for line in path.read_text().splitlines()]
     assert [json.loads(line)["e"] for line in synced] == [kind for kind in kinds if kind != "eval"]
     assert kinds.count("end") == 2

@@ -124,7 +124,7 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
         space = make_space({**grid}, name=name, data=data, params=params)
     else:
         space = make_space({"trials": 9, "max_retries": 5}, name=name, data=data)
-    undisturbed = World(space, tmp_path / "undisturbed").life().ledger
+    undisturbed = World(space, tmp_path / "undisturbed").session().ledger
     folder = StudyFolder(str(tmp_path / "runs"), "study")
     driver = life("run", space, tmp_path, server)
     wait_for_start(folder, driver, rng.randrange(1, 30))
@@ -203,7 +203,7 @@ def test_a_killed_search_that_pauses_and_promotes(round_: int, concurrent: int, 
     search = {"trials": 14, "max_retries": 5, "concurrent": concurrent}
     name = f"asha-{concurrent}-{round_}"
     space = make_space(search, name=name, data=data, pruner={"kind": "asha"}, resources={"cpus": 0.25})
-    undisturbed = World(space, tmp_path / "undisturbed", value=fake_value).life(concurrency=concurrent).ledger
+    undisturbed = World(space, tmp_path / "undisturbed", value=fake_value).session(concurrency=concurrent).ledger
     folder = StudyFolder(str(tmp_path / "runs"), "study")
     driver = life("run", space, tmp_path, server)
     wait_for_start(folder, driver, rng.randrange(1, 15))

@@ -9,12 +9,12 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 from harness import Death, World, make_space
+from search.store.mirror import Mirror
 
 from search.cli.main import main
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study, new_study, studies
 from search.store.lock import alive, exclusive, running_beside, running_here
-from search.store.mirror import Mirror
 
 
 def test_storage_is_absolute_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.
 
     world = Remote(make_space({"trials": 8}), tmp_path)
     with pytest.raises(Death):
-        world.life(die_at=120)
+        world.session(die_at=120)
     Mirror(world.folder).push()
     ended = world.folder.journal.read_text().count('"e":"end"')
     assert ended > 0
@@ -112,7 +112,7 @@ def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.
     found = find_study("memory://runs", None)
     assert found.study == "fake-1"
     found.pull()
-    driver = world.life()
+    driver = world.session()
     assert driver.ledger.stops == {"completed": 8}
     assert world.folder.journal.read_text().count('"e":"start"') == 8
     filesystem.store.clear()

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from search.console.display import display_for
 from search.console.phases import Phases
-from search.running.life import SEARCH, Life, Options, _Observer
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
+from search.running.session import SEARCH, Options, Session, _Observer
 from search.space import load_space
 from search.store.errors import UserError
 from search.store.journal import fold, read
@@ -38,9 +38,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UserError("resources: a trial needs more")
         yield
 
-    monkeypatch.setattr("search.running.life.ray_session", session)
+    monkeypatch.setattr("search.running.session.ray_session", session)
     tracked = SimpleNamespace(start=lambda: None, finish=lambda _: True, trouble="")
-    monkeypatch.setattr("search.running.life.Replayer", lambda _: tracked)
+    monkeypatch.setattr("search.running.session.Replayer", lambda _: tracked)
 
 
 def kept(world: World) -> tuple[int | None, bool]:
@@ -53,7 +53,7 @@ def kept(world: World) -> tuple[int | None, bool]:
 def test_what_ray_refuses_is_not_kept(tmp_path: Path) -> None:
     """It was: every later resume was refused, too."""
     world = World(make_space({"trials": 6}), tmp_path)
-    world.life(interrupt_at=9)
+    world.session(interrupt_at=9)
     before = kept(world)
     overrides = ["resources.cpus=64", "search.trials=9"]
     with pytest.raises(UserError, match="a trial needs more"):
@@ -65,7 +65,7 @@ def test_what_ray_refuses_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("refusing")
 def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
-    world.life()
+    world.session()
     result = resume_study(str(tmp_path), overrides=["search.trials=4"], options=QUIET)
     assert (result.status, result.exit_code) == ("finished", 0)
     assert kept(world) == (4, True)
@@ -73,7 +73,7 @@ def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -
 
 @pytest.mark.usefixtures("refusing")
 def test_a_life_without_work_says_why_there_is_none(tmp_path: Path) -> None:
-    World(make_space({"trials": None, "budget": 3}), tmp_path).life()
+    World(make_space({"trials": None, "budget": 3}), tmp_path).session()
     result = resume_study(str(tmp_path), options=QUIET)
     assert result.reason == "the budget of 3 whole trials is spent"
     assert any(line.endswith("search resume fake-1" + result.storage_option + " --set search.budget=...")
@@ -87,8 +87,8 @@ def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypat
         raise KeyboardInterrupt
 
     world = World(make_space({"trials": 6}), tmp_path)
-    world.life(interrupt_at=9)
-    monkeypatch.setattr("search.running.life.ray_session", stopped)
+    world.session(interrupt_at=9)
+    monkeypatch.setattr("search.running.session.ray_session", stopped)
     with pytest.raises(KeyboardInterrupt):
         resume_study(str(tmp_path), overrides=["search.trials=9"], options=QUIET)
     assert kept(world) == (9, True)
@@ -97,14 +97,14 @@ def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypat
 def test_word_to_stop_is_heard_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at the data and a bucket's lease may take a minute, and `search stop` has taken it for running."""
     world = World(make_space(), tmp_path)
-    world.life(interrupt_at=3)
+    world.session(interrupt_at=3)
     heard = []
-    monkeypatch.setattr(Life, "_run", lambda life, *_: heard.append(life.folder.asked_to_stop()))
-    monkeypatch.setattr("search.running.life.check_files", lambda *_: None)
+    monkeypatch.setattr(Session, "_run", lambda life, *_: heard.append(life.folder.asked_to_stop()))
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
     world.folder.ask_to_stop()
-    Life(world.space, world.folder, QUIET, [SEARCH]).run()
-    monkeypatch.setattr("search.running.life.check_files", lambda *_: world.folder.ask_to_stop())
-    Life(world.space, world.folder, QUIET, [SEARCH]).run()
+    Session(world.space, world.folder, QUIET, [SEARCH]).run()
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: world.folder.ask_to_stop())
+    Session(world.space, world.folder, QUIET, [SEARCH]).run()
     assert heard == [False, True]
 
 
@@ -112,7 +112,7 @@ def test_word_to_stop_is_heard_from_the_lock_on(tmp_path: Path, monkeypatch: pyt
 def test_a_confirmation_of_which_nothing_came_to_its_end(fresh: list[float | None], code: int, tmp_path: Path) -> None:
     world = World(make_space(), tmp_path)
     ledger = recorded(world.space, {0: [0.6], 1: [0.7]}, {1: fresh})
-    life = Life(world.space, world.folder, QUIET, [SEARCH])
+    life = Session(world.space, world.folder, QUIET, [SEARCH])
     assert life._exit_code(ledger) == 0, "nothing was to do"
     life.drivers = [SimpleNamespace(status="finished", stage="confirm", reason="")]  # type: ignore[list-item]
     assert life._exit_code(ledger) == code
@@ -135,11 +135,11 @@ def test_what_cannot_be_shown_is_no_trial_s_failure(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Raised inside Tune, it was taken for one."""
-    monkeypatch.setattr("search.running.life.RETENTION_S", 0.0)
+    monkeypatch.setattr("search.running.session.RETENTION_S", 0.0)
     applied: list[bool] = []
     monkeypatch.setattr(CheckpointRetention, "apply", lambda *_: applied.append(True))
     world = World(make_space({"trials": 2}), tmp_path)
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     console = Console(file=Full(), force_terminal=terminal)
     display = display_for(console, world.space, ledger, verbose=True)
     retention = CheckpointRetention(world.folder, ledger, 1)

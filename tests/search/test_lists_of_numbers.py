@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
-from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from harness import World, make_space, optuna_study
-from optuna.distributions import CategoricalDistribution, IntDistribution
+from harness import make_space
+from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from search.space import Space
 from search.space.params import Param
-from search.store.ledger import Trial
-from search.study.distributions import by_place, distribution, distribution_seen, value_seen
+from search.study.sampler_view import by_position, distribution, sampled_value, sampler_distribution
 from search.study.samplers import PointSampler
 
 SIZES = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
@@ -31,13 +28,13 @@ def choice(*values: Any) -> Param:
 def test_other_lists_have_no_order(values: tuple[Any, ...]) -> None:
     param = choice(*values)
     assert param.rising() is None
-    assert distribution_seen(param) == distribution(param)
+    assert sampler_distribution(param) == distribution(param)
 
 
 def test_a_list_of_numbers_is_learnt_by_place() -> None:
     param = choice(64, 16, 0.5)  # in whatever order it is written
-    assert distribution_seen(param) == IntDistribution(0, 2)
-    assert [value_seen(param, place) for place in range(3)] == [0.5, 16, 64]
+    assert sampler_distribution(param) == IntDistribution(0, 2)
+    assert [sampled_value(param, place) for place in range(3)] == [0.5, 16, 64]
     assert Param(name="batch_size", kind="int", low=1, high=9).rising() is None
 
 
@@ -52,12 +49,12 @@ def test_points_in_places_leave_the_study_as_it_is() -> None:
         value=0.5, params={"pooling": "cls"}, distributions={"pooling": distribution(params["pooling"])}
     )
     failed = create_trial(state=TrialState.FAIL)
-    shown = by_place([stored, conditional, failed], params)
+    shown = by_position([stored, conditional, failed], params)
     assert [trial.params for trial in shown] == [{"batch_size": 2, "pooling": "avg"}, {"pooling": "cls"}, {}]
     assert shown[0].distributions == {"batch_size": IntDistribution(0, 2), "pooling": distribution(params["pooling"])}
     assert shown[0].value == 0.5
     assert stored.params["batch_size"] == 64
-    assert by_place([stored], {"pooling": params["pooling"]}) == [stored]
+    assert by_position([stored], {"pooling": params["pooling"]}) == [stored]
 
 
 def list_space(sampler: str, seed: int) -> Space:
@@ -85,19 +82,3 @@ def test_sizes_beyond_the_best_are_tried_before_those_beyond_the_worst(sampler: 
         above, below = above + (place > 8), below + (place < 3)
     assert above >= 6
     assert above > 2 * below
-
-
-def test_cma_es_follows_a_list(tmp_path: Path) -> None:
-    """It leaves categories to chance."""
-    late = []
-    for seed in range(4):
-
-        def value(trial: Trial, k: int) -> float:  # noqa: ARG001
-            return SIZES.index(trial.point["batch_size"]) / 20
-
-        world = World(list_space("cmaes", seed), tmp_path / str(seed), value=value)
-        ledger = world.life(concurrency=1).ledger
-        late += [SIZES.index(r.trial.point["batch_size"]) for r in ledger.trials.values() if r.trial.number >= 20]
-        trials = optuna_study(world).trials
-        assert all(isinstance(t.distributions["batch_size"], CategoricalDistribution) for t in trials), "as in the file"
-    assert statistics.mean(late) > 7.5  # 5.5 by chance

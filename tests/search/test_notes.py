@@ -26,7 +26,7 @@ def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path
     world = World(space, tmp_path / "my runs")
     before = study_note(space, world.folder)
     assert "So far" not in before
-    driver = world.life()
+    driver = world.session()
     note = study_note(space, world.folder, driver.ledger)
     assert driver.ledger.best is not None
     assert f"best mean(stsb_dev,sickr_dev) {100 * driver.ledger.best.best:.2f} ({driver.ledger.best.trial.id})" in note
@@ -49,7 +49,7 @@ def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path
 def test_a_trials_note_names_its_point_and_its_files(tmp_path: Path) -> None:
     space = make_space({"trials": 2})
     world = World(space, tmp_path)
-    world.life()
+    world.session()
     start = next(e for e in read(world.folder.journal) if e["e"] == "start")
     note = trial_note(start, space, StudyFolder("s3://bucket/x", "fake-1"))
     assert "point 0, seed 3" in note

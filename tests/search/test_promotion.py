@@ -17,7 +17,7 @@ from search.store.journal import read
 from search.store.ledger import Ledger, Trial
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver, Fault
-from search.study.promotion import Promotion, rungs
+from search.study.rungs import Promotion, rungs
 from search.tracking.batches import TrialBatch
 
 
@@ -35,7 +35,7 @@ def promotions(world: World) -> Counter[str]:
 
 def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) -> None:
     world = World(asha_space(), tmp_path)
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     ledger = driver.ledger
     assert driver.status == "finished"
     assert not ledger.open_trials
@@ -55,7 +55,7 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
     ledger = Ledger()
     promotion = Promotion(ledger, 3, 100, 2700)
     assert [promotion.level(e) for e in (99, 100, 299, 300, 899, 900)] == [-1, 0, 0, 1, 1, 2]
-    ledger.apply({"e": "life", "t": 0})
+    ledger.apply({"e": "session", "t": 0})
     values: list[float] = []
     for number in range(30):
         trial = {"id": f"t{number:04d}", "number": number, "repeat": 0, "seed": 0, "stage": "search", "point": {},
@@ -99,7 +99,7 @@ def test_no_rung_lies_past_half_of_a_whole_trial_and_they_go_on(
 def test_where_nobody_says_how_long_a_trial_is_there_is_more_than_one_rung(tmp_path: Path) -> None:
     """A script may not; with the first rung alone one in three would be trained to its end."""
     world = World(asha_space(), tmp_path, planned=0)
-    world.life(concurrency=1)
+    world.session(concurrency=1)
     levels = Counter(e["level"] for e in read(world.folder.journal) if e["e"] == "rung")
     assert levels[0] == 27
     assert 0 < levels[1] <= 9 + 3
@@ -112,7 +112,7 @@ def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
         return curve(trial, k) + (0.3 if k == 1 else 0.0)
 
     world = World(asha_space(), tmp_path, value=value)
-    world.life(concurrency=1)
+    world.session(concurrency=1)
     shown: dict[str, float] = {}
     judged = 0
     for event in read(world.folder.journal):
@@ -128,7 +128,7 @@ def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trials", [1, 2, 4])
 def test_a_few_points_are_enough_to_complete_one(trials: int, tmp_path: Path) -> None:
     """Fewer than `reduction` points promote nobody: the leader goes to its end."""
-    ledger = World(asha_space(trials=trials), tmp_path).life().ledger
+    ledger = World(asha_space(trials=trials), tmp_path).session().ledger
     assert ledger.stops["completed"] >= 1
     assert ledger.ended() == trials
 
@@ -140,7 +140,7 @@ def test_the_baseline_never_pauses(tmp_path: Path) -> None:
         return 0.1 if trial.baseline else curve(trial, k)
 
     world = World(space, tmp_path, value=value)
-    ledger = world.life(concurrency=4).ledger
+    ledger = world.session(concurrency=4).ledger
     baseline = [r for r in ledger.trials.values() if r.trial.baseline]
     assert [r.state for r in baseline] == ["completed", "completed"]
     assert not promotions(world)["t0000"]
@@ -151,15 +151,15 @@ def test_the_baseline_never_pauses(tmp_path: Path) -> None:
 def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:
     """Kill after kill at random writes: the same points and seeds; with one trial at a time the same promotions too."""
     plain = World(asha_space(sampler=sampler, trials=14), tmp_path / "plain")
-    expected = plain.life(concurrency=workers).ledger
+    expected = plain.session(concurrency=workers).ledger
     world = World(asha_space(sampler=sampler, trials=14), tmp_path / "killed")
     rng = random.Random(workers)
     for life in range(10):
         try:
-            world.life(concurrency=workers, seed=life, die_at=rng.randint(5, 40))
+            world.session(concurrency=workers, seed=life, die_at=rng.randint(5, 40))
         except Death:
             continue
-    ledger = world.life(concurrency=workers).ledger
+    ledger = world.session(concurrency=workers).ledger
     assert not ledger.open_trials
     assert ledger.ended() == 14
     if sampler == "random":
@@ -177,7 +177,7 @@ def test_a_process_that_dies_on_its_way_to_pause_leaves_its_trial_waiting(
 ) -> None:
     """Judged at its rung, killed before it has ended: the same promotions as undisturbed, and none is started again."""
     plain = World(asha_space(trials=14), tmp_path / "plain")
-    expected = plain.life(concurrency=1).ledger
+    expected = plain.session(concurrency=1).ledger
     stopped = Driver.stopped
 
     def dies(driver: Driver, trial_id: str) -> None:
@@ -188,7 +188,7 @@ def test_a_process_that_dies_on_its_way_to_pause_leaves_its_trial_waiting(
 
     monkeypatch.setattr(Driver, "stopped", dies)
     world = World(asha_space(trials=14), tmp_path / "killed")
-    ledger = world.life(concurrency=1).ledger
+    ledger = world.session(concurrency=1).ledger
     assert not ledger.open_trials
     assert steps(ledger) == steps(expected)
     assert promotions(world) == promotions(plain)
@@ -196,24 +196,24 @@ def test_a_process_that_dies_on_its_way_to_pause_leaves_its_trial_waiting(
 
 def test_a_lost_state_is_trained_again_to_the_same_value(tmp_path: Path) -> None:
     plain = World(asha_space(), tmp_path / "plain")
-    expected = plain.life(concurrency=1).ledger
+    expected = plain.session(concurrency=1).ledger
     world = World(asha_space(), tmp_path / "lost")
     with pytest.raises(Death):
-        world.life(concurrency=1, die_at=130)
+        world.session(concurrency=1, die_at=70)
     world.last.clear()  # as if no state had fitted on the disk
-    assert steps(world.life(concurrency=1).ledger) == steps(expected)
+    assert steps(world.session(concurrency=1).ledger) == steps(expected)
     assert world.evaluations > plain.evaluations
 
 
 def test_interrupted_and_resumed_it_waits_on(tmp_path: Path) -> None:
     world = World(asha_space(), tmp_path)
-    first = world.life(concurrency=2, interrupt_at=20)
+    first = world.session(concurrency=2, interrupt_at=20)
     waiting = {r.trial.id for r in first.ledger.waiting()}
     assert first.status == "interrupted"
     assert waiting
     assert not first.ledger.stops["pruned"]
     before = len(list(read(world.folder.journal)))
-    ledger = world.life(concurrency=2).ledger
+    ledger = world.session(concurrency=2).ledger
     again = [e for e in list(read(world.folder.journal))[before:] if e["e"] == "again" and e["id"] in waiting]
     assert {e["id"] for e in again} < waiting  # taken up by promotion only, not because the study went on
     assert not ledger.open_trials
@@ -221,16 +221,16 @@ def test_interrupted_and_resumed_it_waits_on(tmp_path: Path) -> None:
 
 def test_a_budget_ends_the_search_with_paused_trials_that_a_larger_one_takes_up(tmp_path: Path) -> None:
     world = World(asha_space(trials=None, budget=4), tmp_path)
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     assert driver.status == "out_of_budget"
     assert driver.ledger.waiting()
     world.space = asha_space(trials=None, budget=8)
-    assert world.life(concurrency=1).ledger.examples == 8 * EVALUATIONS * RUNG
+    assert world.session(concurrency=1).ledger.examples == 8 * EVALUATIONS * RUNG
 
 
 def test_states_on_disk_are_bounded_and_the_most_promising_stay(tmp_path: Path) -> None:
     world = World(asha_space(), tmp_path)
-    ledger = world.life(concurrency=2, interrupt_at=25).ledger
+    ledger = world.session(concurrency=2, interrupt_at=25).ledger
     waiting = sorted(ledger.waiting(), key=lambda r: (-(r.waiting or 0), -r.rungs[r.waiting or 0]))
     for record in waiting:
         state = Path(world.folder.trial(record.trial.id)) / "last" / "state.pt"

@@ -16,7 +16,7 @@ from harness import World, curve, make_space
 from search.space import Pruner
 from search.space.sections import PRUNERS
 from search.store.ledger import Ledger, Trial
-from search.study.pruners import earliest, first_rung, make_pruner, number, warmup_examples
+from search.study.pruners import earliest, first_rung, make_pruner, non_negative, warmup_examples
 
 pytestmark = pytest.mark.costly
 
@@ -39,7 +39,7 @@ def searches(sampler: str, pruner: str, stride: int, tmp_path: Path, **search: A
             pruner={"kind": pruner},
         )
         world = World(space, tmp_path / f"{pruner}{seed}", value=lambda trial, k: recorded(trial)[k * stride - 1])
-        found.append((world, world.life(seed=seed).ledger))
+        found.append((world, world.session(seed=seed).ledger))
     return found
 
 
@@ -92,7 +92,7 @@ def test_tpe_with_pruned_trials_is_not_worse_on_the_same_budget(
 @pytest.mark.parametrize("workers", [1, 4, 16, 64])
 @pytest.mark.parametrize("kind", PRUNERS)
 def test_the_baseline_is_never_stopped(kind: str, workers: int, tmp_path: Path) -> None:
-    """64 studies of each pruner and number of workers, the published setting the worst of all points."""
+    """64 studies of each pruner and non_negative of workers, the published setting the worst of all points."""
     assert all(baseline_seeds(kind, workers, seed, tmp_path / str(seed)) == 2 for seed in range(64))
 
 
@@ -110,7 +110,7 @@ def baseline_seeds(kind: str, workers: int, seed: int, folder: Path) -> int:
     def value(trial: Trial, k: int) -> float:
         return 0.1 - k / 1000 if trial.baseline else curve(trial, k)
 
-    ledger = World(space, folder, value=value).life(concurrency=workers, seed=seed).ledger
+    ledger = World(space, folder, value=value).session(concurrency=workers, seed=seed).ledger
     return sum(s.state == "completed" for s in ledger.trials.values() if s.trial.baseline)
 
 
@@ -182,7 +182,7 @@ def test_a_threshold_bounds_what_is_bad(tmp_path: Path) -> None:
         def value(trial: Trial, k: int) -> float:  # noqa: ARG001
             return 0.4 if trial.number % 2 else 0.6
 
-        ledger = World(space, tmp_path / mode, value=value).life().ledger
+        ledger = World(space, tmp_path / mode, value=value).session().ledger
         pruned = {s.trial.number % 2 for s in ledger.trials.values() if s.state == "pruned"}
         assert pruned == {1 if mode == "max" else 0}
 
@@ -193,7 +193,7 @@ def test_a_patient_pruner_ends_what_gets_worse(tmp_path: Path) -> None:
     def value(trial: Trial, k: int) -> float:
         return 0.5 + k / 100 if trial.number == 0 else 0.5 - k / 100
 
-    ledger = World(space, tmp_path, value=value).life().ledger
+    ledger = World(space, tmp_path, value=value).session().ledger
     assert ledger.trials["t0000"].state == "completed"
     assert ledger.trials["t0001"].state == "pruned"
     assert ledger.trials["t0001"].examples < 600
@@ -207,4 +207,4 @@ def test_nothing_is_judged_in_the_first_fifteenth() -> None:
 
 def test_a_hyperparameter_that_is_no_number_counts_as_none() -> None:
     values = {"a": 0.5, "b": 3, "c": -0.5, "d": True, "e": "0.5", "f": None, "g": float("nan"), "h": float("inf")}
-    assert [number(values, name) for name in "abcdefghi"] == [0.5, 3.0, 0, 0, 0, 0, 0, 0, 0]
+    assert [non_negative(values, name) for name in "abcdefghi"] == [0.5, 3.0, 0, 0, 0, 0, 0, 0, 0]

@@ -19,8 +19,8 @@ from search.space.load import load_space
 from search.store.errors import UserError
 from search.store.journal import Journal
 from search.store.ledger import Ledger
-from search.study.memory import MOST, differ, remembered
 from search.study.plan import make_trial
+from search.study.related import MOST, differ, related_points
 from search.wording import trial_line
 
 
@@ -32,7 +32,7 @@ def related(root: Path, name: str = "older", seed: int = 3, **changes: Any) -> W
     journal = Journal(world.folder.journal, Ledger())
     journal.append("space", 0, space=space.resolved())
     journal.close()
-    world.life()
+    world.session()
     return world
 
 
@@ -45,8 +45,8 @@ def starting(*names: str, **changes: Any) -> Any:
 def test_the_best_and_different_points_come_first_at_legal_values(tmp_path: Path) -> None:
     world = related(tmp_path)
     space = starting("older")
-    found = remembered(space, str(tmp_path))
-    ledger = world.life().ledger
+    found = related_points(space, str(tmp_path))
+    ledger = world.session().ledger
     best = max(range(1, 20), key=lambda n: ledger.points[n]["value"])  # 0 is the published setting, tried anyway
     assert 1 < len(found) <= MOST
     assert found[0].origin == f"older t{best:04d}"
@@ -64,14 +64,14 @@ def test_the_best_and_different_points_come_first_at_legal_values(tmp_path: Path
 def test_of_many_different_points_eight_are_tried(tmp_path: Path) -> None:
     params = {"learning_rate": {"float": [1e-5, 1e-4], "log": True}, "dropout": {"float": [0.0, 0.3]}}
     related(tmp_path, params=params)  # twenty points, of which random ones seldom lie near one another
-    assert len(remembered(starting("older", params=params), str(tmp_path))) == 8
+    assert len(related_points(starting("older", params=params), str(tmp_path))) == 8
 
 
 def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None:
     related(tmp_path, "first")
     related(tmp_path, "second", seed=4)
     wide = {"learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": {"choice": [16, 32, 64]}}
-    found = remembered(starting("paper", "first", "second", params=wide), str(tmp_path))
+    found = related_points(starting("paper", "first", "second", params=wide), str(tmp_path))
     assert len(found) == MOST
     sources = [one.origin.split()[0] for one in found]
     assert set(sources) == {"paper", "first", "second"}  # the setting for large encoders, a third of the rate
@@ -81,9 +81,9 @@ def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None
 def test_what_is_remembered_is_tried_after_the_baseline_and_says_where_it_is_from(tmp_path: Path) -> None:
     related(tmp_path)
     space = starting("older")
-    memory = [asdict(one) for one in remembered(space, str(tmp_path))]
+    memory = [asdict(one) for one in related_points(space, str(tmp_path))]
     world = World(space, tmp_path, study="newer", memory=memory)
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     trials = [record.trial for record in ledger.trials.values()]
     assert trials[0].baseline == "paper"
     assert [(t.point, t.origin) for t in trials[1 : len(memory) + 1]] == [(m["point"], m["origin"]) for m in memory]
@@ -94,16 +94,16 @@ def test_what_is_remembered_is_tried_after_the_baseline_and_says_where_it_is_fro
 def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Path) -> None:
     related(tmp_path)
     space = starting("older")
-    memory = [asdict(one) for one in remembered(space, str(tmp_path))]
-    whole = World(space, tmp_path / "whole", memory=memory).life(concurrency=1).ledger
+    memory = [asdict(one) for one in related_points(space, str(tmp_path))]
+    whole = World(space, tmp_path / "whole", memory=memory).session(concurrency=1).ledger
     killed = World(space, tmp_path / "killed", memory=memory)
     rng = random.Random(0)
     for life in range(12):
         try:
-            killed.life(concurrency=1, seed=life, die_at=rng.randint(3, 40))
+            killed.session(concurrency=1, seed=life, die_at=rng.randint(3, 40))
         except Death:
             killed.memory = []  # it is in the journal
-    again = killed.life(concurrency=1).ledger
+    again = killed.session(concurrency=1).ledger
     assert {i: (r.trial.point, r.trial.origin) for i, r in again.trials.items()} == {
         i: (r.trial.point, r.trial.origin) for i, r in whole.trials.items()
     }
@@ -111,7 +111,7 @@ def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Pa
 
 def test_what_cannot_be_remembered_is_refused_in_one_line(tmp_path: Path) -> None:
     related(tmp_path)
-    World(make_space(), tmp_path, study="nothing", fault=lambda trial, k: "nan").life()  # noqa: ARG005
+    World(make_space(), tmp_path, study="nothing", fault=lambda trial, k: "nan").session()  # noqa: ARG005
     other = {"params": {"temperature": {"float": [0.01, 0.1]}}}
     cases = [
         (starting("missing"), "search.start: no study 'missing' in"),
@@ -121,7 +121,7 @@ def test_what_cannot_be_remembered_is_refused_in_one_line(tmp_path: Path) -> Non
     ]
     for space, message in cases:
         with pytest.raises(UserError, match=message) as raised:
-            remembered(space, str(tmp_path))
+            related_points(space, str(tmp_path))
         assert "\n" not in str(raised.value)
 
 
@@ -168,7 +168,7 @@ def test_points_come_in_the_order_of_their_means_and_are_named_by_their_first_se
     world.folder.local.mkdir(parents=True)
     journal = Journal(world.folder.journal, Ledger())
     journal.append("space", 0, space=world.space.resolved())
-    journal.append("life", 0)
+    journal.append("session", 0)
     values = [[0.50, 0.52], [0.56, 0.60], [0.57, 0.55]]
     for number, ours in enumerate(values):
         for repeat, value in enumerate(ours):
@@ -182,7 +182,7 @@ def test_points_come_in_the_order_of_their_means_and_are_named_by_their_first_se
     journal.close()
     params = {"learning_rate": {"float": [1e-5, 1e-4], "log": True}, "batch_size": 32}
     space = make_space({"start": ["older"], "baseline": "none"}, params=params)
-    found = remembered(space, str(tmp_path))
+    found = related_points(space, str(tmp_path))
     assert [one.origin for one in found] == [f"older t{number:04d}" for number in order]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import s3fs
@@ -16,13 +14,10 @@ import torch
 from harness import make_space
 
 from search.console.status import print_status
-from search.remote import backup
 from search.running.remove import deletable, stop_study
+from search.store.bucket import fetch, held, pull
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
-from search.store.lease import Held, _create, lease, newest
-from search.store.mirror import Mirror
-from search.store.parts import Parts, fetch, there
 from trainables.contract.spec import TrialSpec
 from trainables.on_ray.host import pausing
 from trainables.training.checkpoint import TrialFiles
@@ -35,168 +30,206 @@ def machine(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(home / name))
 
 
-def test_a_study_moves_to_another_machine(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signs of life every fifth of a second."""
+    for name, seconds in {"LOST_S": 1.5, "TRUST_S": 0.6, "LOOK_S": 0.1, "BEAT_S": 0.2, "PUSH_S": 0.05}.items():
+        monkeypatch.setattr(f"search.store.bucket.{name}", seconds)
+
+
+def study(lines: int = 1) -> StudyFolder:
     folder = new_study(STORAGE, "mine")
     folder.space.write_text("name: mine\n")
-    folder.journal.write_text('{"e":"life"}\n')
-    mirror = Mirror(folder)
-    mirror.push()
-    with folder.journal.open("a") as journal:
-        journal.write('{"e":"close"}\n')
-    mirror.push()
+    grow(folder, lines)
+    return folder
 
+
+def grow(folder: StudyFolder, lines: int = 1) -> None:
+    with folder.journal.open("a") as journal:
+        journal.writelines(f'{{"e":"eval","t":{n:012d}}}\n' for n in range(lines))
+
+
+def objects(bucket: Any, prefix: str = "search/") -> dict[str, str]:
+    listed = bucket.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+    return {o["Key"]: o["ETag"] for o in listed}
+
+
+def fetched() -> bytes | None:
+    return fetch(s3fs.S3FileSystem(), "bucket/search/mine-1")
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_study_moves_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = study()
+    with held(folder, str) as hold:
+        hold.push()
+        grow(folder, 2)
+        hold.push()
+    here = folder.journal.read_bytes()
     machine(monkeypatch, tmp_path / "second")
     assert [f.study for f in studies(STORAGE)] == ["mine-1"]
     there = find_study(STORAGE, None)
     assert not there.journal.exists()
-    there.pull()
-    assert there.journal.read_text() == '{"e":"life"}\n{"e":"close"}\n'
+    pull(there)
+    assert there.journal.read_bytes() == here
     assert there.space.read_text() == "name: mine\n"
     assert new_study(STORAGE, "mine").study == "mine-2", "the name is taken, though not on this machine"
 
 
-def test_a_push_sends_what_is_new(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the whole journal again; however many pushes there were, it lies in few parts that give the file."""
-    sent: list[int] = []
+def test_segments_are_written_once_and_merged(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("search.store.bucket.MERGED", 8)
+    written: list[str] = []
     pipe = s3fs.S3FileSystem.pipe_file
-    monkeypatch.setattr(
-        s3fs.S3FileSystem,
-        "pipe_file",
-        lambda fs, path, value, **k: sent.append(len(value)) or pipe(fs, path, value, **k),
-    )
-    folder = new_study(STORAGE, "mine")
-    folder.space.write_text("name: mine\n")
-    mirror, line = Mirror(folder), '{"e":"eval","n":%06d}\n'
-    for n in range(100):
-        with folder.journal.open("a") as journal:
-            journal.writelines(line % k for k in range(10 * n, 10 * n + 10))
-        mirror.push()
-    whole = folder.journal.read_bytes()
-    assert sum(sent) < 8 * len(whole), "as whole files it would be 50 times"
-    keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine-1/tracking")["Contents"]]
-    assert len(keys) <= 8
-    filesystem, root = s3fs.S3FileSystem(), "bucket/search/mine-1/tracking.jsonl"
-    assert fetch(filesystem, root) == whole
-    folder.journal.write_bytes(whole[:1000])  # salvaged: shorter than what is there
-    Mirror(folder).push()
-    assert fetch(filesystem, root) == whole[:1000]
+
+    def recorded(fs: Any, path: str, value: bytes, **how: Any) -> Any:
+        assert how == {"mode": "create"}
+        pipe(fs, path, value, **how)  # raises where there is one
+        written.append(path)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "pipe_file", recorded)
+    folder = study()
+    for _ in range(2):
+        with held(folder, str) as hold:
+            for _ in range(30):
+                grow(folder, 10)
+                hold.push()
+    assert len(set(written)) == len(written) > 60
+    assert len(objects(bucket, "search/mine-1/journal/")) <= 1 + 30 // 8 + 8
+    assert fetched() == folder.journal.read_bytes()
 
 
-def test_a_reader_is_not_in_the_way_of_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push between a reader's listing and its reading takes parts together: some that were listed are gone."""
-    filesystem, target, source = fsspec.filesystem("memory"), "/parts/tracking.jsonl", tmp_path / "journal"
-    parts, read = Parts(filesystem, target), filesystem.cat_file
-    for size in (8, 12, 13):
-        source.write_bytes(b"0123456789abcdefghij"[:size])
-        parts.push(source)
-    assert len(there(filesystem, target)) == 3
+@pytest.mark.usefixtures("bucket")
+def test_a_reader_may_meet_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge between a reader's listing and its reading removes segments that were listed."""
+    folder = study()
+    with held(folder, str) as hold:
+        for _ in range(3):
+            grow(folder)
+            hold.push()
+        read, merges = s3fs.S3FileSystem.cat_file, [True]
 
-    def later(name: str, *given: Any, **more: Any) -> Any:
-        source.write_bytes(b"0123456789abcdefghij")
-        parts.push(source)
-        return read(name, *given, **more)
+        def merged(fs: Any, *given: Any, **more: Any) -> Any:
+            if merges:
+                merges.clear()
+                hold._merge(1, 4, folder.journal.read_bytes())
+            return read(fs, *given, **more)
 
-    monkeypatch.setattr(filesystem, "cat_file", later)
-    assert fetch(filesystem, target) == b"0123456789abcdefghij"
+        monkeypatch.setattr(s3fs.S3FileSystem, "cat_file", merged)
+        assert fetched() == folder.journal.read_bytes()
 
 
-def test_two_machines_never_drive_one_study(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("search.store.lease.LOST_S", 1.0)
-    monkeypatch.setattr("search.store.lease.LOOK_S", 0.1)
-    monkeypatch.setattr("search.store.lease.BEAT_S", 0.2)
-    said: list[str] = []
-    folder = new_study(STORAGE, "mine")
-    folder.space.write_text("name: mine\n")
-    folder.journal.write_text('{"e":"life"}\n')
-    taken: list[str] = []
-    with lease(folder, said.append) as held:
-        mirror = Mirror(folder, held, taken.append)
-        monkeypatch.setattr("search.store.mirror.EVERY_S", 0.1)
-        mirror.push()
-        mirror.start()  # it beats; what it would push lies on the machine that this process plays no more
+@pytest.mark.usefixtures("bucket", "quick")
+def test_two_machines_never_drive_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    lost: list[str] = []
+    folder = study()
+    with held(folder, told.append, lost.append) as first:
+        first.push()
+        first.start()
         machine(monkeypatch, tmp_path / "second")
-        with pytest.raises(UserError, match=r"is being run by .* \(process \d+\)"), lease(folder, said.append):
+        with pytest.raises(UserError, match=r"is being run by .* \(process \d+\)"), held(folder, told.append):
             pass
-        assert "looking" in said[0]
-        mirror.stop()  # the first machine hangs
-        mirror._thread.join()
-        mirror._beats.join()
-        with lease(folder, said.append) as other:
-            assert folder.journal.read_text() == '{"e":"life"}\n', "brought up to date"
-            assert other.beat()
-            with folder.journal.open("a") as journal:
-                journal.write('{"e":"second"}\n')
-            Mirror(folder, other).push()
+        assert "for a sign of life" in told[0]
+        first.stop()  # the first machine hangs
+        first._thread.join()
+        with held(folder, told.append) as second:
+            assert folder.journal.stat().st_size > 0, "brought up to date"
+            assert second.owned()
+            grow(folder)
+            second.push()
+            there = fetched()
             machine(monkeypatch, tmp_path / "first")  # and comes back
-            with folder.journal.open("a") as journal:
-                journal.write('{"e":"first, never sent"}\n')
-            mirror.push()
-            assert taken == ["another driver has taken study mine-1 over"]
-            mirror.push()
-            assert len(taken) == 1
-    said.clear()
-    with lease(folder, said.append):  # given back: nothing to wait for
-        assert said == []
-        assert folder.journal.read_text() == '{"e":"life"}\n{"e":"second"}\n'
-        aside = folder.journal.with_name("tracking.jsonl.unsent-1")
-        assert "never sent" in aside.read_text()
+            assert not first.owned()
+            grow(folder, 5)
+            first.push()
+            assert lost == ["another driver has taken study mine-1"]
+            assert fetched() == there
+            machine(monkeypatch, tmp_path / "second")
+    machine(monkeypatch, tmp_path / "first")
+    told.clear()
+    with held(folder, told.append):  # given back: nothing to wait for
+        assert told == []
+        assert folder.journal.read_bytes() == there
+        assert folder.journal.with_name("tracking.jsonl.unsent-1").exists()
 
 
-def test_a_slow_push_is_no_silence(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A machine that sends for longer than it may be silent, and waits long after that, keeps its study."""
-    for name, seconds in {"LOST_S": 1.0, "LOOK_S": 0.1, "BEAT_S": 0.2}.items():
-        monkeypatch.setattr(f"search.store.lease.{name}", seconds)
-    monkeypatch.setattr("search.store.mirror.EVERY_S", 0.1)
-    push = Parts.push
-    monkeypatch.setattr(Parts, "push", lambda parts, source: (time.sleep(1.5), push(parts, source)))
-    folder = new_study(STORAGE, "mine")
-    folder.space.write_text("name: mine\n")
-    folder.journal.write_text('{"e":"life"}\n')
-    with lease(folder, str) as held:
-        mirror = Mirror(folder, held)
-        mirror.start()
-        time.sleep(0.3)
+@pytest.mark.usefixtures("bucket", "quick")
+def test_a_lost_driver_s_free_number_is_no_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new driver has merged the segment away that would have stopped the old one."""
+    folder, lost = study(), list[str]()
+    with held(folder, str, lost.append) as first:
+        first.push()
         machine(monkeypatch, tmp_path / "second")
-        for _ in range(2):
-            with pytest.raises(UserError, match="is being run by"), lease(folder, str):
-                pass
-        mirror.stop()
-        mirror._beats.join()
-        mirror._thread.join()  # the next test has the same bucket
+        with held(folder, str) as second:
+            for _ in range(3):
+                grow(folder)
+                second.push()
+            second._merge(1, second._number, folder.journal.read_bytes())
+            there = fetched()
+            machine(monkeypatch, tmp_path / "first")
+            grow(folder)
+            first.push()
+            assert lost
+            assert fetched() == there
 
 
-def test_a_long_silence_is_not_waited_for_again(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The bucket's own clock says how long nobody has given a sign of life; only a beat's time is looked for more."""
-    monkeypatch.setattr("search.store.lease.LOST_S", 1.5)
-    monkeypatch.setattr("search.store.lease.LOOK_S", 0.1)
-    monkeypatch.setattr("search.store.lease.BEAT_S", 0.2)
-    folder = new_study(STORAGE, "mine")
-    folder.space.write_text("name: mine\n")
-    said: list[str] = []
-    with lease(folder, str):
-        machine(monkeypatch, tmp_path / "second")
-        time.sleep(3)  # S3 tells whole seconds
-        with lease(folder, said.append):
-            pass
-    assert "looking 0 s" in said[0]  # else 2 s; the wait itself takes longer on a busy machine
-    filesystem, root = fsspec.core.url_to_fs(folder.uri)
-    assert not filesystem.glob(f"{root}/looked*")
+@pytest.mark.usefixtures("bucket")
+def test_a_creation_that_seemed_to_fail_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store had made the segment when its answer got lost; the retry finds it there."""
+    pipe = s3fs.S3FileSystem.pipe_file
+    folder = study()
+    with held(folder, str) as hold:
+
+        def twice(fs: Any, *given: Any, **how: Any) -> Any:
+            pipe(fs, *given, **how)
+            return pipe(fs, *given, **how)
+
+        monkeypatch.setattr(s3fs.S3FileSystem, "pipe_file", twice)
+        grow(folder)
+        hold.push()
+        assert not hold.is_lost
+    assert fetched() == folder.journal.read_bytes()
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_store_that_overwrites_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, told = s3fs.S3FileSystem.pipe_file, list[str]()
+    monkeypatch.setattr(s3fs.S3FileSystem, "pipe_file", lambda fs, path, value, **_: pipe(fs, path, value))
+    folder = study(3)
+    with held(folder, told.append) as hold:
+        hold.push()
+    assert "from one machine only" in told[0]
+    assert fetched() == folder.journal.read_bytes()
+
+
+def test_a_study_in_parts_of_an_older_version_goes_on(bucket: Any) -> None:
+    """`tracking.jsonl` and overlapping parts, as 011c595 wrote them."""
+    lines = b"".join(b'{"e":"eval","t":%d}\n' % n for n in range(9))
+    parts = {"": lines[:40], ".000000000000030": lines[30:90], ".000000000000090": lines[90:]}
+    for name, part in parts.items():
+        bucket.put_object(Bucket="bucket", Key=f"search/mine-1/tracking.jsonl{name}", Body=part)
+    bucket.put_object(Bucket="bucket", Key="search/mine-1/space.yaml", Body=b"name: mine\n")
+    folder = find_study(STORAGE, "mine-1")
+    pull(folder)
+    assert folder.journal.read_bytes() == lines
+    with held(folder, str):
+        assert fetched() == lines
+    assert not [key for key in objects(bucket) if "tracking" in key]
+
+
+@pytest.mark.usefixtures("bucket", "quick")
+def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = s3fs.S3FileSystem.pipe_file
+    folder = study()
+    with held(folder, str) as hold:
+        monkeypatch.setattr(s3fs.S3FileSystem, "pipe_file", lambda *_, **__: 1 / 0)
+        hold.start()
+        time.sleep(1.0)
+        assert hold.trouble
+        assert not hold.owned(), "nobody knows"
+        assert not hold.is_lost
+        monkeypatch.setattr(s3fs.S3FileSystem, "pipe_file", pipe)
+        assert hold.owned()
 
 
 def test_others_are_told_who_holds_a_study(
@@ -209,9 +242,9 @@ def test_others_are_told_who_holds_a_study(
     monkeypatch.setattr("search.console.status.bring_up_to_date", lambda *_: "")
     folder = new_study(STORAGE, "mine")
     folder.space.write_text(make_space().to_yaml())
-    folder.journal.write_text('{"e":"life","t":1,"stage":"search"}\n')
-    with lease(folder, str) as held:
-        Mirror(folder, held).push()
+    folder.journal.write_text('{"e": "session","t":1,"stage":"search"}\n')
+    with held(folder, str) as hold:
+        hold.push()
         machine(monkeypatch, tmp_path / "second")
         print_status(STORAGE, "mine-1", "table")
         shown = capsys.readouterr().out
@@ -229,16 +262,6 @@ def test_others_are_told_who_holds_a_study(
         assert re.search(r"held by \S+ \(process \d+\), last sign of life 16m\d\ds ago\n", shown)
     print_status(STORAGE, "mine-1", "table")
     assert "held by" not in capsys.readouterr().out
-
-
-def test_one_of_several_is_first(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    folder = new_study(STORAGE, "mine")
-    folder.space.write_text("name: mine\n")
-    mine = Held(1, "one", "a")
-    _create(folder, mine)
-    with pytest.raises(UserError, match="has just been taken"):
-        _create(folder, Held(1, "other", "b"))
-    assert newest(folder) == mine
 
 
 def test_a_trial_sees_the_pause_that_the_driver_marks_elsewhere(bucket: Any) -> None:
@@ -283,42 +306,18 @@ def test_a_trials_files(bucket: Any) -> None:
     assert not folder.delete(folder.trial("t0000"))
 
 
-def test_mlflows_database_comes_back_on_a_new_head(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    old, new = tmp_path / "old" / "mlflow.db", tmp_path / "new" / "mlflow.db"
-    (old.parent / "artifacts" / "1").mkdir(parents=True)
-    (old.parent / "artifacts" / "1" / "space.yaml").write_text("name: x")
-    for rows in (1, 2):  # a second backup replaces the first
-        with sqlite3.connect(old) as store:
-            store.execute("create table if not exists runs (name text)")
-            store.execute("insert into runs values ('t')")
-        monkeypatch.setattr(backup, "store_path", lambda storage: old)  # noqa: ARG005
-        assert backup.backup(STORAGE) == f"{STORAGE}/mlflow-backup", rows
-    monkeypatch.setattr(backup, "store_path", lambda storage: new)  # noqa: ARG005
-    assert backup.restore(STORAGE)
-    assert sqlite3.connect(new).execute("select count(*) from runs").fetchall() == [(2,)]
-    assert (new.parent / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
-
-
-@pytest.mark.costly
-def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the tracker is: nothing of it is asked."""
-    monkeypatch.setattr("search.store.mirror.EVERY_S", 0.05)
-    folder = new_study(STORAGE, "mine")
-    mirror = Mirror(folder)
-    mirror.start()
-    for size in (1, 2, 3):
-        folder.journal.write_text('{"e":"life"}\n' * size)
-        until = time.monotonic() + 20
-        key = f"search/{folder.study}/tracking.jsonl"
-        while fetch(s3fs.S3FileSystem(), f"bucket/{key}") != folder.journal.read_bytes():
-            assert time.monotonic() < until, "the journal does not get there"
-            time.sleep(0.05)
-    folder.journal.write_text('{"e":"life"}\n')
-    mirror.finish(5.0)
-    assert mirror.trouble == ""
-    there = bucket.get_object(Bucket="bucket", Key=f"search/{folder.study}/tracking.jsonl")
-    assert there["Body"].read() == b'{"e":"life"}\n'
+@pytest.mark.usefixtures("quick")
+def test_the_journal_reaches_the_bucket_on_its_own_clock(bucket: Any) -> None:  # noqa: ARG001
+    folder = study()
+    with held(folder, str) as hold:
+        hold.start()
+        for _ in range(3):
+            grow(folder)
+            until = time.monotonic() + 20
+            while fetched() != folder.journal.read_bytes():
+                assert time.monotonic() < until, "the journal does not get there"
+                time.sleep(0.05)
+        grow(folder)
+        hold.finish(5.0)
+        assert hold.trouble == ""
+        assert fetched() == folder.journal.read_bytes()

@@ -15,7 +15,7 @@ import pytest
 import s3fs
 from harness import make_space
 
-from search.store.parts import fetch
+from search.store.bucket import fetch
 
 STORAGE = "s3://bucket/search"
 

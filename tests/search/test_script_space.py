@@ -19,9 +19,9 @@ from search.space import Space, check_spaces, load_space, paper_notes, paper_poi
 from search.space.json_schema import json_schema
 from search.space.outside import changed
 from search.store.errors import UserError
-from search.study.memory import remembered
 from search.study.plan import make_trial
 from search.study.pruners import warmup_examples
+from search.study.related import related_points
 from trainables.contract.errors import PluginError
 from trainables.contract.scripts import read_script, script_function
 from trainables.contract.spec import TrialSpec
@@ -94,11 +94,11 @@ def test_a_condition_between_searched_parameters_and_the_points_that_have_it(fol
     ))  # fmt: skip
     space = space_of(folder, changes)
     world = World(space, tmp_path, study="mine", value=lambda trial, k: trial.params["rate"] + k / 100)
-    trials = world.life().ledger.trials.values()
+    trials = world.session().ledger.trials.values()
     assert {("margin" in r.trial.point) == (r.trial.point["loss"] == "angle") for r in trials} == {True}
     always = space_of(folder, (changes[0], changes[1].replace(", when: {loss: angle}", "")))
     always = replace(always, search=replace(always.search, start=("mine",)))
-    found = remembered(always, str(tmp_path))
+    found = related_points(always, str(tmp_path))
     assert {one.origin for one in found} == {f"mine {r.trial.id}" for r in trials if "margin" in r.trial.point}
     assert found
 
@@ -210,18 +210,18 @@ def test_a_script_has_no_forecast(folder: Path) -> None:
 def test_a_start_that_leaves_something_open_is_refused(folder: Path, tmp_path: Path) -> None:
     from harness import World
 
-    from search.study.memory import remembered
+    from search.study.related import related_points
 
     other = World(
         space_of(folder, ("  loss: {choice: [cosent, angle]}\n", "")), tmp_path, value=lambda *_: 0.5, study="a"
     )
-    other.life()
+    other.session()
     space = space_of(folder, ("{trials: 4}", "{trials: 4, start: [a]}"))
     with pytest.raises(UserError, match=r"study a has no loss, and the space has no preset of them"):
-        remembered(space, str(tmp_path))
+        related_points(space, str(tmp_path))
     preset = ("search:", "preset: {rate: 0.1, layers: 2, loss: angle}\nsearch:")
     space = space_of(folder, ("{trials: 4}", "{trials: 4, start: [a]}"), preset)
-    assert {one.point["loss"] for one in remembered(space, str(tmp_path))} == {"angle"}
+    assert {one.point["loss"] for one in related_points(space, str(tmp_path))} == {"angle"}
 
 
 def test_points_of_other_scripts_are_other_points(folder: Path) -> None:

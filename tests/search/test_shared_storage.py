@@ -45,7 +45,7 @@ def world() -> Iterator[World]:
     """A finished study in a folder that another user can reach, which pytest's own are not."""
     root = Path(tempfile.mkdtemp())
     world = World(make_space({"trials": 2}), root)
-    world.life()
+    world.session()
     for command in ("list", "logs"):  # imports what it needs: another user may not be let to Python's own files
         CliRunner().invoke(main, [command, "--storage", world.folder.storage])
     for folder, _, files in os.walk(root):

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from search.console.display import LiveTable, PlainLines, display_for
 from search.console.status import listing, print_status, print_studies, study_status
-from search.running.life import SEARCH, Life, Options
 from search.running.result import StudyResult, closing_lines
+from search.running.session import SEARCH, Options, Session
 from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
@@ -42,7 +42,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.life()
+    world.session()
     status, _, ledger = study_status(world.folder)
     assert (status.state, status.points, status.of, status.failed) == ("finished", 6, 6, {"nan": 1})
     assert status.best == max(s.best or 0 for s in ledger.trials.values() if s.state == "completed")
@@ -57,7 +57,7 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Death):
-        world.life(die_at=80)
+        world.session(die_at=80)
     status, _, ledger = study_status(world.folder)
     assert status.state == "died"
     assert status.paused == len(ledger.open_trials) > 0
@@ -74,7 +74,7 @@ def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFix
 
 def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     with pytest.raises(Death):
-        world.life(die_at=120)
+        world.session(die_at=120)
     world.folder.lock.touch()
     with exclusive(world.folder):
         status, space, ledger = study_status(world.folder, now=world.now)
@@ -92,7 +92,7 @@ def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
     """All six points have been seen, none is settled: it is the seeds to come that take time."""
     space = make_space({"trials": 6, "repeats": 3})
     world = World(space, tmp_path, value=lambda trial, k: 0.1 * k)  # noqa: ARG005  # equal points: none is hopeless
-    ledger = world.life(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
+    ledger = world.session(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
     assert not ledger.points
     assert headline(space, ledger, 0).startswith("fake: 6 of 6 points")
     ended = ledger.ended()
@@ -104,7 +104,7 @@ def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
 
 def test_a_trial_of_unknown_length_has_a_time_left(tmp_path: Path) -> None:
     """A script that does not say how much it will train."""
-    ledger = World(make_space({"trials": 6}), tmp_path).life(interrupt_at=3).ledger
+    ledger = World(make_space({"trials": 6}), tmp_path).session(interrupt_at=3).ledger
     for record in ledger.open_trials.values():
         record.state, record.planned = "running", 0
     assert any(record.examples for record in ledger.open_trials.values())
@@ -112,7 +112,7 @@ def test_a_trial_of_unknown_length_has_a_time_left(tmp_path: Path) -> None:
 
 
 def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.life()
+    world.session()
     status = study_status(world.folder)[0]
     as_json, as_yaml = json.loads(listing([status], "json")), yaml.safe_load(listing([status], "yaml"))
     assert as_json == as_yaml
@@ -129,7 +129,7 @@ def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) 
 def test_a_study_is_one_line_of_the_list_at_any_width(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.life()
+    world.session()
     monkeypatch.setenv("COLUMNS", "40")
     print_studies(str(world.root), "table")
     heading, line = capsys.readouterr().out.splitlines()
@@ -138,7 +138,7 @@ def test_a_study_is_one_line_of_the_list_at_any_width(
 
 
 def test_lines_for_a_log_file(world: World) -> None:
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     out = io.StringIO()
     display = display_for(Console(file=out, width=300), world.space, ledger)
     assert isinstance(display, PlainLines)
@@ -154,7 +154,7 @@ def test_lines_for_a_log_file(world: World) -> None:
 
 def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     with pytest.raises(Death):
-        world.life(die_at=120)
+        world.session(die_at=120)
     ledger = study_status(world.folder)[2]
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=True, color_system=None)
@@ -170,7 +170,7 @@ def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
 
 
 def test_the_last_lines_say_how_to_go_on(world: World) -> None:
-    driver = world.life(interrupt_at=9)
+    driver = world.session(interrupt_at=9)
     result = StudyResult(
         space=world.space,
         folder=world.folder,
@@ -196,7 +196,7 @@ def test_they_name_the_budget_that_is_spent(
     budget: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(make_space({"trials": None, **budget}), tmp_path)
-    driver = world.life()
+    driver = world.session()
     result = StudyResult(
         space=world.space, folder=world.folder, status=driver.status, exit_code=0, reason=driver.reason,
         ledger=driver.ledger,
@@ -209,7 +209,7 @@ def test_they_name_the_budget_that_is_spent(
 
 def test_the_headline_says_for_whom_the_rest_of_the_budget_is_kept(tmp_path: Path) -> None:
     world = World(make_space({"trials": None, "budget": 4, "baseline": "none"}, pruner={"kind": "asha"}), tmp_path)
-    driver = world.life(concurrency=4)
+    driver = world.session(concurrency=4)
     ledger, said = Ledger(), set()
     for event in read(world.folder.journal):
         ledger.apply(event)
@@ -221,7 +221,7 @@ def test_the_headline_says_for_whom_the_rest_of_the_budget_is_kept(tmp_path: Pat
 
 
 def test_best_trials_are_completed_ones_first(world: World) -> None:
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     shown = best_trials(ledger, 10)
     values = [s.best for s in shown if s.state == "completed"]
     assert values == sorted((v for v in values if v is not None), reverse=True)
@@ -237,7 +237,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     world = World(make_space({"trials": 5}), tmp_path, fault=nan_for_two)
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     folder = world.folder
 
     def write(record: TrialRecord, late: bool = False) -> None:
@@ -269,7 +269,7 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
 def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that still writes its checkpoint makes its folder fill again while it is emptied."""
     world = World(make_space({"trials": 4}), tmp_path)
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     trials = [Path(world.folder.trial(trial_id)) for trial_id in ledger.trials]
     for trial in trials:
         (trial / "last").mkdir(parents=True)
@@ -295,8 +295,8 @@ def test_an_empty_ledger_has_a_headline() -> None:
 
 
 def test_while_confirming_the_search_s_counts_are_not_taken_for_it(world: World) -> None:
-    ledger = world.life().ledger
-    ledger.apply({"e": "life", "t": 10**13, "stage": "confirm", "top": 3, "seeds": 5})
+    ledger = world.session().ledger
+    ledger.apply({"e": "session", "t": 10**13, "stage": "confirm", "top": 3, "seeds": 5})
     assert seconds_left(world.space, ledger, 100.0) is None
     shown = headline(world.space, ledger, 10**13)
     assert shown.startswith("fake: 6 of 6 points, confirming: 0 of at most 20 trials, best ")
@@ -311,7 +311,7 @@ def test_a_terminal_breaks_between_words(
 ) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     with pytest.raises(Death):
-        world.life(die_at=60)
+        world.session(die_at=60)
     print_status(str(tmp_path), None, "table")
     whole = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -335,7 +335,7 @@ def test_a_study_that_runs_beside_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 
     def said(**options: Any) -> str:
         out = io.StringIO()
-        life = Life(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
+        life = Session(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
         life._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
         return out.getvalue()
 

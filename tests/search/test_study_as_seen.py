@@ -16,8 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search.space import Param
 from search.store.ledger import Trial
-from search.study.distributions import distribution, whole
-from search.study.study_as_seen import OWN_FAULT, StudyAsSeen, fewer
+from search.study.sampler_view import FAILURE, SamplerView, distribution, fewer, with_inactive
 
 MAX, MIN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
@@ -37,7 +36,7 @@ def test_a_failure_is_no_gain_that_others_would_have_had() -> None:
     """Out of memory after its first evaluation: bad in itself, but it says nothing about what training brings."""
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize")
-    view = StudyAsSeen(study.study_name, storage)
+    view = SamplerView(study.study_name, storage)
     params = {"x": Param(name="x", kind="float", low=0.0, high=1.0)}
     view.space, view.mean = (
         replace(make_space({"sampler": "gp"}, pruner={"kind": "asha"}), params=params),
@@ -46,7 +45,7 @@ def test_a_failure_is_no_gain_that_others_would_have_had() -> None:
     study.add_trial(frozen(TrialState.COMPLETE, [0.5, 0.6], 0.6))
     for _ in range(2):
         failed = frozen(TrialState.FAIL, [0.5])
-        failed.user_attrs = {OWN_FAULT: "oom"}
+        failed.user_attrs = {FAILURE: "oom"}
         study.add_trial(failed)
     study.add_trial(frozen(TrialState.PRUNED, [0.3], 0.3))
     assert [t.value for t in view.get_trials()] == pytest.approx([0.6, 0.3, 0.3, 0.4])
@@ -71,8 +70,8 @@ def test_only_a_gaussian_process_is_spared_points(
     sampler: str, bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()
-    monkeypatch.setattr("search.study.study_as_seen.fewer", lambda trials, _: calls.append(len(trials)) or trials)
-    World(make_space({"sampler": sampler, "trials": 3}), tmp_path).life()
+    monkeypatch.setattr("search.study.sampler_view.fewer", lambda trials, _: calls.append(len(trials)) or trials)
+    World(make_space({"sampler": sampler, "trials": 3}), tmp_path).session()
     assert bool(calls) == bounded
 
 
@@ -90,13 +89,13 @@ def test_a_gaussian_process_learns_from_pruned_points(tmp_path: Path, monkeypatc
             def value(trial: Trial, k: int) -> float:
                 return curve(trial, k)
 
-            ledger = World(space, tmp_path / f"{name}{seed}", value=value).life(concurrency=1).ledger
+            ledger = World(space, tmp_path / f"{name}{seed}", value=value).session(concurrency=1).ledger
             found.append(max(r.best for r in ledger.trials.values() if r.best is not None))
         return statistics.mean(found)
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     shown = regret("shown")
-    monkeypatch.setattr("search.study.study_as_seen.GUESSED", ())
+    monkeypatch.setattr("search.study.sampler_view.GUESSED", ())
     assert shown >= regret("hidden") - 0.002
 
 
@@ -115,7 +114,7 @@ def test_a_gaussian_process_knows_parameters_under_conditions(tmp_path: Path) ->
             return 0.2
         return 0.8 - float(np.log(trial.point["temperature"] / 0.03) ** 2) / 4
 
-    ledger = World(space, tmp_path, value=value).life(concurrency=1).ledger
+    ledger = World(space, tmp_path, value=value).session(concurrency=1).ledger
     late = [r.trial.point for r in ledger.trials.values() if r.trial.number >= 20]
     near = [point for point in late if abs(np.log(point.get("temperature", 1) / 0.03)) < 0.35]
     assert len(near) >= 7  # three of ten by chance
@@ -133,14 +132,14 @@ def test_a_point_is_whole_to_a_gaussian_process() -> None:
     active = create_trial(
         value=0.5, params={"batch_size": 16}, distributions={"batch_size": distribution(params["batch_size"])}
     )
-    shown = whole(active, params)
+    shown = with_inactive(active, params)
     assert shown.params == {
         "batch_size": 16, "dropout": 0.2, "temperature": pytest.approx(0.2 * 0.1**0.5), "pooling": "cls",
     }  # fmt: skip
     assert shown.distributions == {name: distribution(param) for name, param in params.items()}
     assert active.params == {"batch_size": 16}, "what the storage has stays"
-    assert whole(shown, params) is shown
-    assert whole(create_trial(state=TrialState.FAIL), params).params == {}
+    assert with_inactive(shown, params) is shown
+    assert with_inactive(create_trial(state=TrialState.FAIL), params).params == {}
 
 
 @pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.1), ("minimize", 0.9)])
@@ -149,9 +148,9 @@ def test_what_a_sampler_sees_of_each_kind_of_trial(direction: str, worst: float)
     its seeds; new. Gone on, a trial was taken for unknown by a Gaussian process and for bad by TPE."""
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction=direction)
-    view = StudyAsSeen(study.study_name, storage)
+    view = SamplerView(study.study_name, storage)
     view.space, view.mean = make_space({"sampler": "tpe"}, pruner={"kind": "asha"}), {5: 0.55}.get
-    own = create_trial(state=TrialState.FAIL, user_attrs={OWN_FAULT: "oom"})
+    own = create_trial(state=TrialState.FAIL, user_attrs={FAILURE: "oom"})
     study.add_trial(own)
     assert [(t.state, t.value) for t in view.get_trials()] == [(TrialState.FAIL, None)]  # nothing to compare with yet
     for trial in [
@@ -190,7 +189,7 @@ def test_what_runs_out_of_memory_is_avoided_where_trials_pause(tmp_path: Path) -
     shares = []
     for seed in range(2):
         space = make_space({**search, "seed": seed}, params=params, pruner={"kind": "asha"})
-        ledger = World(space, tmp_path / str(seed), fault=fault).life(concurrency=4).ledger
+        ledger = World(space, tmp_path / str(seed), fault=fault).session(concurrency=4).ledger
         late = [r.failed for r in ledger.trials.values() if r.trial.number >= 15]
         shares.append(sum(late) / len(late))
     assert sum(shares) / 2 < 0.4

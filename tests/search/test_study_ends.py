@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import EVALUATIONS, RUNG, Death, World, make_space, optuna_study
+from harness import EVALUATIONS, RUNG, Death, World, make_space
 
 from search.store.journal import fold
 from search.store.ledger import Ledger, Trial
@@ -18,7 +18,7 @@ from trainables.on_ray.host import marked
 
 def test_too_many_failures_end_the_study(tmp_path: Path) -> None:
     world = World(make_space({"trials": 30, "max_failed_share": 0.5}), tmp_path, fault=lambda trial, k: "data")  # noqa: ARG005
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     assert driver.status == "failed"
     assert driver.ledger.ended() == 5
     assert driver.frequent_reasons() == [("data: data happened", 5)]
@@ -27,9 +27,9 @@ def test_too_many_failures_end_the_study(tmp_path: Path) -> None:
 
 def test_patience_ends_the_study(tmp_path: Path) -> None:
     world = World(make_space({"trials": 50, "patience": 5}), tmp_path, value=lambda t, k: k / 10 - t.number / 1000)
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     assert len(driver.ledger.points) == 6  # the first is the best, five do not improve on it
-    assert (driver.status, driver.reason) == ("finished", "no improvement over the training of 5 whole trials")
+    assert (driver.status, driver.reason) == ("finished", "no improvement over the training of 5 full-length trials")
 
 
 def test_patience_counts_training_not_points(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_patience_counts_training_not_points(tmp_path: Path) -> None:
     def value(trial: Trial, k: int) -> float:
         return 0.4 if trial.number else 0.6 + k / 100
 
-    driver = World(space, tmp_path, value=value).life(concurrency=1)
+    driver = World(space, tmp_path, value=value).session(concurrency=1)
     assert driver.ledger.stops["completed"] == 1
     assert driver.ledger.stops["pruned"] == 5 * EVALUATIONS  # each stopped at the first of its six evaluations
 
@@ -49,7 +49,7 @@ def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_li
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = make_space({"trials": 100, "patience": 5})
-    undisturbed = World(space, tmp_path / "undisturbed").life(concurrency=4).ledger
+    undisturbed = World(space, tmp_path / "undisturbed").session(concurrency=4).ledger
     end, cut = Driver._end, []
 
     def cut_short(self: Driver, status: Any, reason: str, pause: bool) -> None:
@@ -63,10 +63,10 @@ def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_li
     monkeypatch.setattr(Driver, "_end", cut_short)
     world = World(space, tmp_path / how)
     with pytest.raises(Death) if how == "killed" else contextlib.nullcontext():
-        world.life(concurrency=4)
+        world.session(concurrency=4)
     ledger = fold(world.folder.journal, Ledger())
     assert open_work(space, ledger) == f"{len(ledger.open_trials)} trials of the search"  # and no new point
-    driver = world.life(concurrency=4)
+    driver = world.session(concurrency=4)
     assert cut
     assert not open_work(space, driver.ledger)
     assert driver.status == "finished"
@@ -87,7 +87,7 @@ def test_patience_begins_with_the_first_completed_point(
 
     monkeypatch.setattr(Driver, "_end", watched)
     world = World(make_space({"trials": 100, "patience": 2}, pruner={"kind": pruner}), tmp_path)
-    assert world.life(concurrency=8).reason == "no improvement over the training of 2 whole trials"
+    assert world.session(concurrency=8).reason == "no improvement over the training of 2 full-length trials"
     assert best
     assert None not in best
 
@@ -98,27 +98,27 @@ def test_a_budget_of_training_ends_the_study_and_can_be_raised(
     search: dict[str, Any], workers: int, tmp_path: Path
 ) -> None:
     world = World(make_space(search | {"trials": None}, pruner={"kind": "successive_halving"}), tmp_path)
-    driver = world.life(concurrency=workers)
+    driver = world.session(concurrency=workers)
     assert driver.status == "out_of_budget"
     over = (workers - 1) * RUNG  # what runs beside it stops at its next evaluation
     assert 7.5 * EVALUATIONS * RUNG <= driver.ledger.examples <= 7.5 * EVALUATIONS * RUNG + over
     assert len(driver.ledger.points) > 8  # what pruning saves buys further points
     world.space = make_space({"budget": 9, "trials": None}, pruner={"kind": "successive_halving"})
-    more = int(world.life(concurrency=workers).ledger.examples)
+    more = int(world.session(concurrency=workers).ledger.examples)
     assert 9 * EVALUATIONS * RUNG <= more <= 9 * EVALUATIONS * RUNG + over
 
 
 def test_a_budget_is_the_same_after_any_death(tmp_path: Path) -> None:
     """What a trial repeats after a death is counted once."""
     world = World(make_space({"budget": 5, "trials": None}), tmp_path)
-    for die_at in (20, 40, 7):
+    for die_at in (12, 25, 5):
         with pytest.raises(Death):
-            world.life(concurrency=1, die_at=die_at)
-    assert world.life(concurrency=1).ledger.examples == 5 * EVALUATIONS * RUNG
+            world.session(concurrency=1, die_at=die_at)
+    assert world.session(concurrency=1).ledger.examples == 5 * EVALUATIONS * RUNG
 
 
 def test_a_trial_that_spends_the_budget_with_its_last_evaluation_is_complete(tmp_path: Path) -> None:
-    driver = World(make_space({"budget": 2, "trials": None}), tmp_path).life(concurrency=1)
+    driver = World(make_space({"budget": 2, "trials": None}), tmp_path).session(concurrency=1)
     assert driver.status == "out_of_budget"
     assert [record.state for record in driver.ledger.trials.values()] == ["completed"] * 2
 
@@ -126,7 +126,7 @@ def test_a_trial_that_spends_the_budget_with_its_last_evaluation_is_complete(tmp
 @pytest.mark.parametrize("pruner", ["none", "asha"])
 def test_a_budget_that_is_just_enough_for_all_points_finishes_the_search(pruner: str, tmp_path: Path) -> None:
     world = World(make_space({"budget": 2, "trials": 2}, pruner={"kind": pruner}), tmp_path)
-    driver = world.life(concurrency=2)
+    driver = world.session(concurrency=2)
     assert (driver.status, driver.reason) == ("finished", "")
     assert driver.ledger.examples == 2 * EVALUATIONS * RUNG
     assert not driver.ledger.open_trials
@@ -135,16 +135,16 @@ def test_a_budget_that_is_just_enough_for_all_points_finishes_the_search(pruner:
 def test_downtime_does_not_count_against_the_time_budget(tmp_path: Path) -> None:
     world = World(make_space({"trials": 500, "time": 4}), tmp_path)
     with pytest.raises(Death):
-        world.life(die_at=60)
+        world.session(die_at=60)
     world.now += 3600  # an hour between the lives
-    driver = world.life()
+    driver = world.session()
     assert driver.status == "out_of_budget"
     assert driver.ledger.elapsed() == pytest.approx(4, abs=0.2)
     assert driver.ledger.ended() > 5
 
 
 def test_device_hours_end_the_study(tmp_path: Path) -> None:
-    driver = World(make_space({"trials": 500, "device_hours": 5 / 3600}), tmp_path).life()
+    driver = World(make_space({"trials": 500, "device_hours": 5 / 3600}), tmp_path).session()
     assert driver.status == "out_of_budget"
     assert 5 <= driver.ledger.trial_seconds() < 6
 
@@ -154,11 +154,11 @@ def test_confirming_takes_nothing_from_the_budget_of_the_search(
     budget: str, before: float, after: float, tmp_path: Path
 ) -> None:
     world = World(make_space({"trials": 500, budget: before}), tmp_path)
-    searched = world.life().ledger.ended()
-    confirmed = world.life(confirm=20).ledger.ended() - searched
+    searched = world.session().ledger.ended()
+    confirmed = world.session(confirm=20).ledger.ended() - searched
     assert confirmed > 4
     world.space = make_space({"trials": 500, budget: after})
-    driver = world.life()
+    driver = world.session()
     assert driver.status == "out_of_budget"
     assert driver.ledger.ended() - confirmed >= 1.3 * searched
 
@@ -166,23 +166,10 @@ def test_confirming_takes_nothing_from_the_budget_of_the_search(
 def test_a_trial_that_starts_again_is_not_to_pause(tmp_path: Path) -> None:
     """It ran out of memory on its way to a pause at its rung: what told it to pause is still there."""
     world = World(make_space(), tmp_path)
-    (trial,) = world.life(concurrency=1, interrupt_at=3).ledger.open_trials
+    (trial,) = world.session(concurrency=1, interrupt_at=3).ledger.open_trials
     world.folder.mark_trial(trial, True)
-    world.life(concurrency=1)
+    world.session(concurrency=1)
     assert not marked(world.folder.trial(trial))
-
-
-def test_a_study_whose_sampler_s_memory_is_lost_knows_every_evaluation_again(tmp_path: Path) -> None:
-    """The journal has them: what is made again is what an undisturbed search has."""
-    seen = []
-    for lost in (False, True):
-        world = World(make_space({"trials": 8}, pruner={"kind": "median"}), tmp_path / str(lost))
-        world.life(interrupt_at=20, concurrency=1)
-        if lost:
-            world.folder.optuna.write_bytes(b"nothing that can be read\n")
-        world.life(concurrency=1)
-        seen.append([(t.state, t.value, t.intermediate_values) for t in optuna_study(world).trials])
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,7 +180,7 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
         return "nan" if k == 1 and trial.number % 7 == 3 else None
 
     space = make_space({"trials": 60, "seed": seed}, pruner={"kind": "asha"})
-    driver = World(space, tmp_path, fault=fault).life(concurrency=4)
+    driver = World(space, tmp_path, fault=fault).session(concurrency=4)
     assert (driver.status, driver.reason) == ("finished", "")
     assert driver.ledger.failed() == 9
 
@@ -201,7 +188,7 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
 def test_a_budget_in_whole_trials_where_a_script_does_not_say_how_long_they_are(tmp_path: Path) -> None:
     """A completed trial says it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     assert driver.status == "out_of_budget"
     assert driver.ledger.stops == {"completed": 3}
 
@@ -215,14 +202,14 @@ def test_a_script_s_trial_that_ends_early_by_itself_is_no_whole_one(concurrency:
 
     budget = make_space({"trials": 50, "budget": 5, "baseline": "none"})
     world = World(budget, tmp_path / "budget", planned=0, ends=ends)
-    driver = world.life(concurrency=concurrency)
+    driver = world.session(concurrency=concurrency)
     assert driver.status == "out_of_budget"
     assert 5 * EVALUATIONS * RUNG <= driver.ledger.examples <= (5 * EVALUATIONS + concurrency) * RUNG
-    assert fold(world.folder.journal, Ledger()).whole_trial == EVALUATIONS * RUNG
+    assert fold(world.folder.journal, Ledger()).full_length == EVALUATIONS * RUNG
 
     patience = make_space({"trials": 50, "patience": 2, "baseline": "none"})
     world = World(patience, tmp_path / "patience", planned=0, ends=ends, value=lambda t, k: -t.number + k / 100)
-    assert world.life(concurrency=1).ledger.stops == {"completed": 3}
+    assert world.session(concurrency=1).ledger.stops == {"completed": 3}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +218,7 @@ def test_a_script_s_trial_that_ends_early_by_itself_is_no_whole_one(concurrency:
 def test_other_budgets_hold_once_patience_is_over(budget: dict[str, Any], most: int, tmp_path: Path) -> None:
     """Patience lets what runs train on, and that is paid for, too."""
     world = World(make_space({"trials": None, "baseline": "none", "patience": 0.5, **budget}), tmp_path)
-    driver = world.life(concurrency=6, seed=1)
+    driver = world.session(concurrency=6, seed=1)
     assert driver.status == "out_of_budget"
     assert driver.ledger.examples <= most
     assert driver.ledger.open_trials
@@ -245,6 +232,6 @@ def test_patience_begins_anew_when_a_trial_that_still_ran_is_the_best(tmp_path: 
     def value(trial: Trial, k: int) -> float:
         return (0.5 if trial.number != 5 else 0.9) + k / 1000
 
-    driver = World(make_space({"trials": 40, "patience": 2}), tmp_path, value=value).life(concurrency=6)
-    assert driver.reason == "no improvement over the training of 2 whole trials"
+    driver = World(make_space({"trials": 40, "patience": 2}), tmp_path, value=value).session(concurrency=6)
+    assert driver.reason == "no improvement over the training of 2 full-length trials"
     assert driver.ledger.since_best() >= 2

@@ -19,15 +19,15 @@ from search.study.seeds import Seeds, about_means, beyond_seeds, pooled_sd
 
 def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
     world = World(make_space({"trials": 3, "repeats": 3}), tmp_path, value=lambda t, k: 0.1 * k + 0.001 * t.seed)
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     assert len(ledger.trials) == 9
     assert sorted(s.trial.id for s in ledger.trials.values() if s.trial.number == 1) == ["t0001", "t0001.1", "t0001.2"]
     assert [t.value for t in optuna_study(world).trials] == [pytest.approx(0.6 + 0.001 * (3 + 4 + 5) / 3)] * 3
 
 
-def test_repeats_of_a_hopeless_point_are_not_started(tmp_path: Path) -> None:
+def test_repeats_of_a_dominated_point_are_not_started(tmp_path: Path) -> None:
     """A point 0.2 below the best (the seeds' standard deviation is about 0.003) gets one seed, a close one all."""
-    ledger = World(make_space({"trials": 10, "repeats": 3}), tmp_path).life(concurrency=1).ledger
+    ledger = World(make_space({"trials": 10, "repeats": 3}), tmp_path).session(concurrency=1).ledger
     best = max(p["value"] for p in ledger.points.values())
     for number, point in ledger.points.items():
         runs = ledger.by_point[("search", number)]
@@ -47,7 +47,7 @@ def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_pat
         pruner={"kind": kind},
     )
     world = World(space, tmp_path, value=lambda trial, _: 0.5 + 0.02 * rates.index(trial.params["learning_rate"]))
-    ledger = world.life(concurrency=1).ledger
+    ledger = world.session(concurrency=1).ledger
     started = [record.trial for record in ledger.trials.values()]
     assert [trial.repeat for trial in started] == [0, 0, 0, 0, 1, 2]
     assert {trial.params["learning_rate"] for trial in started[4:]} == {4e-5}
@@ -63,7 +63,7 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
     third for 1 in 9, and the baseline's when another point has all of its own."""
     space = make_space({"sampler": sampler, "trials": 18, "repeats": 3} | search)
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
-    ledger = world.life(concurrency=1).ledger
+    ledger = world.session(concurrency=1).ledger
     ended: dict[int, list[float]] = {}
     for record in ledger.trials.values():  # in the order of their start
         number, repeat = record.trial.number, record.trial.repeat
@@ -84,9 +84,9 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
 def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
     space = make_space({"sampler": sampler, "trials": None, "budget": 12, "repeats": 3})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
-    driver = world.life(concurrency=1)
+    driver = world.session(concurrency=1)
     plan: Any = driver.plan
-    view = plan.study.sampler._learnt_from
+    view = plan.study.sampler._view
     shown = {trial.number: trial for trial in view.get_trials()}
     means = {
         number: [r.best for r in records if r.state == "completed"]
@@ -109,7 +109,7 @@ def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path
         pruner={"kind": "none"},
     )
     world = World(space, tmp_path, fault=lambda trial, k: "nan" if trial.repeat == failing and k == 1 else None)
-    ledger = world.life(concurrency=4).ledger
+    ledger = world.session(concurrency=4).ledger
     kinds = [event["e"] for event in read(world.folder.journal)]
     assert kinds[1:5] == ["start"] * 4  # after the life's own line
     assert kinds.count("point") == 1
@@ -119,14 +119,14 @@ def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path
     if failing is None:
         assert (point["state"], point["seeds"]) == ("complete", 5)
     else:
-        assert (point["state"], optuna_study(world).trials[0].user_attrs["stop"]) == ("fail", "failed:nan")
+        assert (point["state"], optuna_study(world).trials[0].user_attrs["failure"]) == ("fail", "nan")
         assert ledger.stops["failed:nan"] == 1
     agree(world)
 
 
 def test_a_pruned_first_seed_has_no_second_one(tmp_path: Path) -> None:
     space = make_space({"trials": 30, "repeats": 3}, pruner={"kind": "median"})
-    ledger = World(space, tmp_path).life(concurrency=6).ledger
+    ledger = World(space, tmp_path).session(concurrency=6).ledger
     pruned = [number for number, point in ledger.points.items() if point["state"] == "pruned"]
     assert pruned
     assert all(ledger.points[number]["seeds"] == 1 for number in pruned)
@@ -135,7 +135,7 @@ def test_a_pruned_first_seed_has_no_second_one(tmp_path: Path) -> None:
 def test_wilcoxon_prunes_over_repeats(tmp_path: Path) -> None:
     space = make_space({"trials": 12, "repeats": 8}, pruner={"kind": "wilcoxon"})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) / 20 + 0.5)  # close: seeds alone do not tell
-    ledger = world.life(concurrency=1).ledger
+    ledger = world.session(concurrency=1).ledger
     pruned = [n for n, p in ledger.points.items() if p["state"] == "pruned"]
     trials = optuna_study(world).trials
     assert pruned
@@ -164,7 +164,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
     space = make_space({"sampler": "tpe", "repeats": 3, "baseline": "none"}, metric={"name": "stsb_dev", "mode": mode})
     values = {0: [0.2, 0.2], 1: [0.6, 0.8], 2: [0.4, 0.4], 3: [0.1], 4: [0.3], 5: [0.9], 6: [0.69], 7: [0.5], 8: [0.0]}
     ledger = Ledger(maximise=mode == "max")
-    ledger.apply({"e": "life", "t": 0})
+    ledger.apply({"e": "session", "t": 0})
     for number, ours in values.items():
         for repeat, value in enumerate(ours):
             trial = make_trial(space, {}, number=number, repeat=repeat, seed=repeat, stage="search", baseline="")
@@ -195,7 +195,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
 def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, states: list[str], further: bool) -> None:
     space = make_space({"repeats": 3, "baseline": "none"}, pruner={"kind": pruner})
     ledger = Ledger()
-    ledger.apply({"e": "life", "t": 0})
+    ledger.apply({"e": "session", "t": 0})
     for repeat, state in enumerate(states):
         trial = make_trial(space, {}, number=0, repeat=repeat, seed=repeat, stage="search", baseline="")
         ledger.apply({"e": "start", "t": 0, **vars(trial)})
@@ -222,9 +222,9 @@ def seeds_of(points: dict[int, dict[str, Any]], values: dict[int, list[float]]) 
     return Seeds(make_space({"repeats": 3, "baseline": "none"}), ledger, 100, lambda *_: None)
 
 
-def test_hopeless_is_held_against_the_best_of_the_other_completed_points() -> None:
+def test_dominated_is_held_against_the_best_of_the_other_completed_points() -> None:
     def hopeless(points: dict[int, dict[str, Any]]) -> bool:
-        return seeds_of(points, {0: [0.5]})._hopeless(0)
+        return seeds_of(points, {0: [0.5]})._dominated(0)
 
     complete, pruned = {"state": "complete", "value": 0.9}, {"state": "pruned", "value": 0.9}
     assert hopeless({1: complete})

@@ -114,7 +114,7 @@ def test_a_copied_database_is_like_one_that_mlflow_made(tmp_path: Path, monkeypa
 
 
 def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
-    ledger = world.life().ledger
+    ledger = world.session().ledger
     best = Path(world.folder.trial("t0000")) / "best"
     best.mkdir(parents=True)
     np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
@@ -150,7 +150,7 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
 
 def test_a_trial_says_where_its_point_comes_from(world: World) -> None:
     world.memory = [{"point": {"learning_rate": 1e-4, "batch_size": 16}, "origin": "older-1 t0007"}]
-    world.life()
+    world.session()
     assert replay(tracker(world)) == ""
     found = runs(world)
     assert found["t0001"].data.tags[schema.ORIGIN] == "older-1 t0007"
@@ -159,14 +159,14 @@ def test_a_trial_says_where_its_point_comes_from(world: World) -> None:
 
 def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
     with pytest.raises(Death):
-        world.life(die_at=60)
+        world.session(die_at=60)
     tracker(world).catch_up()
     assert {run.info.status for run in runs(world).values()} >= {"RUNNING"}
     assert replay(tracker(world)) == ""
     left = {trial_id: run.info.status for trial_id, run in runs(world).items()}
     assert "RUNNING" not in left.values()
     assert left["study"] == "KILLED"
-    world.life()
+    world.session()
     tracker(world).catch_up(final=True)
     done = runs(world)
     assert {run.info.status for trial_id, run in done.items() if trial_id != "t0002"} == {"FINISHED"}
@@ -181,7 +181,7 @@ def test_a_tracker_that_is_behind_tells_all_of_a_trial_in_one_call(
 
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     world = World(make_space({"trials": 50}), tmp_path)
-    world.life(concurrency=50)
+    world.session(concurrency=50)
     calls: list[int] = []
     plain = MlflowClient.log_batch
 
@@ -196,7 +196,7 @@ def test_a_tracker_that_is_behind_tells_all_of_a_trial_in_one_call(
 
 
 def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
-    world.life()
+    world.session()
     tracker(world).catch_up(final=True)
     text = "2026-03-01T12:00:00+00:00: t0000 on builtin: for the paper"
     (world.folder.local / schema.OPENINGS).mkdir()
@@ -213,11 +213,11 @@ def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, stu
     """Of a trial that goes on, or the study's own; while the tracker is at work or before a later life."""
     from mlflow import MlflowClient
 
-    (paused, *_) = world.life(interrupt_at=8).ledger.open_trials
+    (paused, *_) = world.session(interrupt_at=8).ledger.open_trials
     at_work = tracker(world)
     at_work.catch_up()
     MlflowClient(at_work.uri).delete_run(runs(world)["study" if study else paused].info.run_id)
-    world.life()
+    world.session()
     assert replay(at_work if live else tracker(world)) == ""
     there = runs(world)
     assert len(there) == 7
@@ -244,7 +244,7 @@ def test_a_trial_that_is_completed_after_all_has_no_reason_of_a_failure() -> Non
 
 
 def test_what_mlflow_takes_in_no_way_is_not_told_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.life()
+    world.session()
     tried = []
 
     def refused(self: Tracker, final: bool) -> bool:  # noqa: ARG001
@@ -264,7 +264,7 @@ def test_a_locked_store_is_waited_for(world: World) -> None:
     blocker.execute("BEGIN EXCLUSIVE")
     replayer = Replayer(tracker(world))
     replayer.start()
-    world.life()  # not held up
+    world.session()  # not held up
     blocker.rollback()
     assert replayer.finish(patience_s=60)
     assert len(runs(world)) == 7
@@ -275,7 +275,7 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
     down = Tracker("http://127.0.0.1:9", world.folder, world.space)
     replayer = Replayer(down)
     replayer.start()
-    world.life()
+    world.session()
     began = time.monotonic()
     assert not replayer.finish(patience_s=2)
     assert time.monotonic() - began < 15
@@ -287,7 +287,7 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
 
 def test_a_look_at_a_study_is_not_taken_for_its_driver(world: World) -> None:
     """`search status` brings MLflow up to date, which may take long; meanwhile others see, and take up, the study."""
-    world.life(interrupt_at=8)
+    world.session(interrupt_at=8)
     with tracking_lock(world.folder):  # as another `search status` holds it
         status, space, _ = study_status(world.folder)
         assert status.state == "interrupted"
@@ -308,7 +308,7 @@ def test_a_look_at_a_study_is_not_taken_for_its_driver(world: World) -> None:
 def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     from mlflow import MlflowClient
 
-    world.life()
+    world.session()
     tracker(world).catch_up(final=True)
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
     tags = client.get_experiment_by_name("fake").tags

@@ -84,28 +84,28 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_every_state_of_a_study_reads_as_without_the_file(served: Served, listed: list[int]) -> None:
     with pytest.raises(Death):
-        served.world.life(die_at=110)
+        served.world.session(die_at=110)
     served.tell(final=False)
     assert {run.status for run in served.check()} >= {"RUNNING", "FINISHED"}
     assert 0 < sum(listed) < len(served.check())  # the file was there already and spared most
     replay(served.tell())
     assert "KILLED" in {run.status for run in served.check()}
-    served.world.life(interrupt_at=served.world.evaluations + 8)
+    served.world.session(interrupt_at=served.world.evaluations + 8)
     served.tell()
     served.check()
     (served.world.folder.local / schema.TRIALS_FILE).unlink()  # as on another machine
-    served.world.life()
+    served.world.session()
     served.tell()
     listed.clear()
     assert len(served.check()) == 12
     assert sum(listed) == 0
-    served.world.life(confirm=(2, 3))
+    served.world.session(confirm=(2, 3))
     served.tell()
     assert len(served.check()) > 15
 
 
 def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int]) -> None:
-    served.world.life()
+    served.world.session()
     tracker = served.tell()
     trials = served.check()
     assert sum(listed) == 0
@@ -133,7 +133,7 @@ def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int])
 
 
 def test_a_damaged_file_is_not_needed(served: Served) -> None:
-    served.world.life()
+    served.world.session()
     served.tell()
     file = next((served.world.root / "artifacts").rglob(schema.TRIALS_FILE))
     file.write_bytes(file.read_bytes()[:-40])
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_not_needed(served: Served) -> None:
 
 
 def test_a_store_that_was_emptied_gets_a_new_file(served: Served) -> None:
-    served.world.life()
+    served.world.session()
     served.tell()
     study = find_study(open_store(served.address))
     for run in (*served.check(), study):
@@ -157,9 +157,9 @@ def test_a_store_that_was_emptied_gets_a_new_file(served: Served) -> None:
 def test_all_dev_metrics_of_the_best_evaluation_stand_in_the_run(served: Served) -> None:
     """Whether batches, or the lives of two trackers, come between an evaluation and the end."""
     with pytest.raises(Death):
-        served.world.life(die_at=60)
+        served.world.session(die_at=60)
     served.tell(final=False)
-    served.world.life()
+    served.world.session()
     served.tell()
     store = open_store(served.address)
     trials = served.check()

@@ -207,7 +207,7 @@ def test_optuna_dashboard_shows_a_study(tmp_path: Path) -> None:
     pytest.importorskip("optuna_dashboard")
     world = World(make_space({"sampler": "tpe", "trials": 12, "repeats": 3, "examples": 6000}), tmp_path, study=STUDY)
     assert ui.serve_optuna(world.folder, free_port()) is None  # no journal yet
-    ended = world.life()
+    ended = world.session()
     server = ui.serve_optuna(world.folder, free_port())
     assert server is not None
     try:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import make_space
 
-from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
-from search.study.search_plan import PRUNER_RESOURCES, SearchPlan
+from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Evaluation
 
 
 class Study:
     """A plan, its ledger and what it wrote down."""
 
-    def __init__(self, root: Path, pruner: dict[str, Any], **changes: Any) -> None:
-        folder = StudyFolder(str(root), "fake-1")
-        folder.local.mkdir(parents=True)
+    def __init__(self, pruner: dict[str, Any], **changes: Any) -> None:
         self.ledger, self.notes = Ledger(), list[tuple[str, Any]]()
-        self.plan = SearchPlan(make_space({"repeats": 2}, pruner=pruner, **changes), folder, self.ledger, self.note)
+        self.plan = SearchPlan(
+            make_space({"repeats": 2}, pruner=pruner, **changes), "fake-1", self.ledger, [], self.note
+        )
 
     def note(self, kind: str, **fields: Any) -> None:
         self.notes.append((kind, fields))
@@ -43,11 +41,11 @@ class Study:
         )  # fmt: skip
 
 
-def test_a_trial_is_judged_from_the_first_rung_on_and_not_at_its_end(tmp_path: Path) -> None:
-    study = Study(tmp_path, {"kind": "threshold", "lower": 0.5, "min_rung": 200, "warmup": 0})
+def test_a_trial_is_judged_from_the_first_rung_on_and_not_at_its_end() -> None:
+    study = Study({"kind": "threshold", "lower": 0.5, "min_rung": 200, "warmup": 0})
     baseline, trial, other = study.started(), study.started(), study.started()
     assert [study.says(trial, examples, 0.4) for examples in (100, 199, 200, 300)] == ["go", "go", "prune", "prune"]
-    assert study.says(trial, 300, 0.4) == "go"  # it was judged there in an earlier life
+    assert study.says(trial, 300, 0.4) == "go"  # it was judged there in an earlier session
     assert [study.says(other, examples, value) for examples, value in ((200, 0.6), (599, 0.4), (600, 0.4))] == [
         "go", "prune", "go",
     ]  # fmt: skip
@@ -56,29 +54,29 @@ def test_a_trial_is_judged_from_the_first_rung_on_and_not_at_its_end(tmp_path: P
 
 @pytest.mark.parametrize(
     ("train", "planned", "resources"),
-    [({"eval_examples": 100}, 600, [200, 600]), ({"eval_steps": 5}, 600, [320, 600]),
-     ({"eval_examples": 100}, 0, [200, 200])],
+    [({"eval_examples": 100}, 600, (200, 600)), ({"eval_steps": 5}, 600, (320, 600)),
+     ({"eval_examples": 100}, 0, (200, 200))],
 )  # fmt: skip
 def test_the_pruner_is_made_once_at_the_first_evaluation(
-    train: dict[str, Any], planned: int, resources: list[int], tmp_path: Path
+    train: dict[str, Any], planned: int, resources: tuple[int, int]
 ) -> None:
     params = {"learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": 32}
-    study = Study(tmp_path, {"kind": "hyperband", "min_rung": 200, "warmup": 0}, train=train, params=params)
+    study = Study({"kind": "hyperband", "min_rung": 200, "warmup": 0}, train=train, params=params)
     trial = study.started()
-    assert PRUNER_RESOURCES not in study.plan.study.user_attrs
+    assert study.plan.rungs is None
     study.says(trial, 50, 0.4, planned)
     made: Any = study.plan.study.pruner
-    assert study.plan.study.user_attrs[PRUNER_RESOURCES] == resources == [made._min_resource, made._max_resource]
+    assert study.plan.rungs == resources == (made._min_resource, made._max_resource)
     study.says(trial, 100, 0.4, planned)
     assert study.plan.study.pruner is made
 
 
-def test_a_rung_is_written_down_once_and_only_the_best_go_on(tmp_path: Path) -> None:
-    study = Study(tmp_path, {"kind": "asha", "min_rung": 100, "reduction": 2, "warmup": 0})
+def test_a_rung_is_written_down_once_and_only_the_best_go_on() -> None:
+    study = Study({"kind": "asha", "min_rung": 100, "reduction": 2, "warmup": 0})
     baseline, first, second = study.started(), study.started(), study.started()
     assert [study.says(baseline, examples, 0.4) for examples in (99, 100, 150)] == ["go", "go", "go"]
     assert study.says(first, 100, 0.3) == "pause"
-    assert study.says(first, 100, 0.3) == "pause"  # said again after a death, noted once
+    assert study.says(first, 100, 0.3) == "pause"  # after a crash again, noted once
     assert study.says(second, 100, 0.6) == "go"
     assert study.says(second, 200, 0.7) == "pause"  # alone on its rung
     assert study.says(second, 600, 0.7) == "go"  # to its end

@@ -1,4 +1,4 @@
-"""One life of a study: from taking its lock to the tracker's last line, over the stages that have work."""
+"""One session of a study: from taking its lock to MLflow's last run, over the stages that have work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
 from rich.console import Console
@@ -26,16 +27,14 @@ from search.schema import tracking_uri
 from search.space import Space
 from search.space.encoder_fit import encoder_notes
 from search.space.outside import changed
+from search.store.bucket import Hold, held
 from search.store.environment import moved_on
 from search.store.errors import UserError
-from search.store.journal import Journal, JournalWriteError, writable
+from search.store.journal import Journal, JournalWriteError, read, writable
 from search.store.layout import StudyFolder, storage_option
-from search.store.lease import lease
-from search.store.ledger import Event, Ledger
+from search.store.ledger import FORMAT, Event, Ledger
 from search.store.lock import exclusive, running_beside
-from search.store.mirror import Mirror
 from search.store.retention import CheckpointRetention
-from search.study.adaptive_confirm import AdaptiveConfirm
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
@@ -56,12 +55,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a life is run; none of it changes what is searched.
+    """How a session is run; none of it changes what is searched.
 
     Attributes:
         address: of a running Ray cluster ("auto" = found by RAY_ADDRESS or on this machine); None = RAY_ADDRESS where
             set, else a private Ray that ends with the search.
-        phases: what is shown of the time before the first evaluation; None = begins with the life.
+        phases: what is shown of the time before the first evaluation; None = begins with the session.
         verbose: a line for every evaluation is printed, too.
         trainable: what runs a trial; None = `trainables.on_ray.trainable.TrialJob`.
         handle_signals: Ctrl-C, SIGTERM and SIGHUP pause the study instead of raising (only from the main thread).
@@ -75,10 +74,10 @@ class Options:
     handle_signals: bool = True
 
 
-class Life:
+class Session:
     """A driver's work on a study, stage by stage; Ray starts when the first of them has something to do.
 
-    Args: stages: what this life may do, in order.
+    Args: stages: what this session may do, in order.
     """
 
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
@@ -96,68 +95,67 @@ class Life:
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.
         """
         with exclusive(self.folder):
-            self.folder.asked_to_stop()  # left for an earlier driver: from the lock on this one is taken for running
-            with lease(self.folder, self._say) as held, self.phases:
+            self.folder.asked_to_stop()  # a request to an earlier driver: from the lock on this one counts as running
+            with held(self.folder, self._say, self._lose) as hold, self.phases:
                 journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
-                mirror = Mirror(self.folder, held, self._taken_over)
-                mirror.start()
+                hold.start()
                 try:
                     check_files(self.space, journal)
                     before(journal)
-                    return self._run(journal, mirror)
+                    return self._run(journal, hold)
                 except KeyboardInterrupt:
-                    self._settle(journal)  # how to go on is said without it
+                    self._keep_space(journal)  # the command to go on is printed without `--set`
                     raise
                 finally:
-                    mirror.stop()
                     journal.close()
 
-    def _settle(self, journal: Journal) -> None:
-        """What is searched from here on, where `--set` has changed it: not before Ray has what a trial needs, since a
-        study that asks for more could not be resumed."""
-        if journal.ledger.space != (now := as_kept(self._asked)):
+    def _keep_space(self, journal: Journal) -> None:
+        """Store what `--set` has changed: not before Ray has what a trial needs, since a study that asks for more could
+        not be resumed."""
+        if journal.ledger.space != as_kept(self._asked):
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
-            journal.append("space", journal.now(), space=now)
+            write_space(journal, self._asked)
 
     def _say(self, line: str) -> None:
         self.options.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _taken_over(self, reason: str) -> None:
-        """Called by the mirror's thread: what is written from here on would be another driver's to write."""
+    def _lose(self, reason: str) -> None:
+        """Called by the bucket's thread."""
         self._lost = reason
         for driver in self.drivers[-1:]:
-            driver.fail(reason)
+            driver.lose(reason)
 
-    def _run(self, journal: Journal, mirror: Mirror) -> StudyResult:
-        self.folder.mark_pause(False)
+    def _run(self, journal: Journal, hold: Hold) -> StudyResult:
+        if hold.owned():
+            self.folder.mark_pause(False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
         tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
-        replayer = Replayer(tracker)
+        replayer = Replayer(tracker, hold.owned)
         if trouble := unreachable(tracker.uri):
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
         keep, states_gb = self.space.search.keep_best, self.space.pruner.states_gb
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
-        observe = _Observer(display, retention, replayer, self.phases)
+        observe = _Observer(display, retention, replayer, self.phases, hold.owned)
         self._introduce(tracker)
         for line in [
             *changed([*self.space.plugins, *([self.space.script] if self.space.script else [])]),
-            *(moved_on(self.folder.environment) if ledger.lives else ()),
+            *(moved_on(self.folder.environment) if ledger.sessions else ()),
         ]:
             display.note(line)
         with ExitStack() as stack:
             for stage in self.stages:
-                plan = self._plan(stage, journal, display)
+                plan = self._plan(stage, journal)
                 if plan is None:
                     continue
                 budgets = stage["stage"] == "search"
                 driver = Driver(
                     self.space, self.folder, journal, plan,
-                    stage=stage["stage"], capacity=self._fits, observe=observe, budgets=budgets,
+                    stage=stage["stage"], capacity=self._fits, observe=observe, budgets=budgets, owned=hold.owned,
                 )  # fmt: skip
                 if driver.spent():
                     if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
-                        self._settle(journal)
+                        self._keep_space(journal)
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
@@ -165,26 +163,27 @@ class Life:
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
                     self.space = replace(self.space, resources=known)
-                    self._settle(journal)
+                    self._keep_space(journal)
                     replayer.start()
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
                 driver.space = self.space
-                journal.append("life", journal.now(), **stage)
+                journal.append("session", **stage)
                 self.drivers.append(driver)
                 if self._lost:  # while Ray started
-                    driver.fail(self._lost)
+                    driver.lose(self._lost)
                 self._drive(driver, display)
                 if driver.status in ("interrupted", "failed"):
                     break
-        self._settle(journal)  # where nothing was to do
-        if undeleted := retention.apply(final=True):
+        if not self._lost:
+            self._keep_space(journal)  # where nothing was to do
+        if hold.owned() and (undeleted := retention.apply(final=True)):
             display.note(f"not all that is no longer needed could be deleted ({undeleted}); a later resume tries again")
         status = self._status(ledger)
         if self._capacity is None:
             replayer.start()
         tracked = replayer.finish(TRACKER_PATIENCE_S if status != "interrupted" else TRACKER_PATIENCE_S / 6)
-        mirror.finish(TRACKER_PATIENCE_S)
+        hold.finish(TRACKER_PATIENCE_S)
         reasons = [driver.reason for driver in self.drivers if driver.status == status and driver.reason]
         if not self.drivers and ledger.closed:  # nothing was to do, for the reason of then
             reasons = [str(ledger.closed["reason"])]
@@ -198,7 +197,7 @@ class Life:
             kept=retention.saved(),
             frequent_reasons=self.drivers[-1].frequent_reasons() if self.drivers else (),
             tracking_uri=tracker.uri,
-            trouble=mirror.trouble or ("" if tracked else replayer.trouble),
+            trouble=hold.trouble or ("" if tracked else replayer.trouble),
             link=None if out_of_reach(tracker.uri) else tracker.link(),
         )
 
@@ -225,12 +224,12 @@ class Life:
 
     def _close(self, driver: Driver, stage: Stage, journal: Journal) -> None:
         """Write the end of a stage that had come to it when its last driver died."""
-        journal.append("life", journal.now(), **stage)
+        journal.append("session", **stage)
         driver.tick()
-        driver.close_life()
+        driver.close_session()
 
     def _drive(self, driver: Driver, display: Display) -> None:
-        from search.running.tuner import run_tune
+        from search.running.tuner import StudyLost, run_tune
 
         def pause(number: signal.Signals) -> None:
             if driver.pausing:
@@ -245,6 +244,8 @@ class Life:
             with handled(pause) if self.options.handle_signals else nullcontext():
                 trainable = self.options.trainable or _trial_job()
                 run_tune(driver, trainable, resources)
+        except StudyLost:
+            pass  # the driver's state says so
         except Interrupted as stop:
             driver.interrupt(str(stop))
         except KeyboardInterrupt:
@@ -252,35 +253,28 @@ class Life:
         except Exception as error:  # Ray itself: whatever it was, the study can be resumed
             if not driver.pausing:  # Tune trips over trials that are dropped while they start; the pause goes on
                 driver.fail(last_line(error))
-        except BaseException as error:  # whoever ends us: a life that did not come to its end never says "finished"
+        except BaseException as error:  # whatever ends the process: an unfinished session never counts as finished
             driver.interrupt(type(error).__name__)
             raise
         finally:
             self.phases.close()
             display.stop()
             try:
-                driver.close_life()
-            except JournalWriteError as error:  # what it says is what a later life goes on from
+                driver.close_session()
+            except JournalWriteError as error:  # what it holds is what a later session goes on from
                 driver.status, driver.reason = "failed", str(error)
 
-    def _plan(self, stage: Stage, journal: Journal, display: Display) -> Plan | None:
+    def _plan(self, stage: Stage, journal: Journal) -> Plan | None:
         """The stage's plan as the journal stands now; None for a later stage that has lost its ground."""
         space, ledger = self.space, journal.ledger
         if stage["stage"] == "confirm":
             try:
-                if "trials" in stage:
-                    return AdaptiveConfirm(space, ledger, trials=stage["trials"])
-                return ConfirmPlan(space, ledger, top=stage["top"], seeds=stage["seeds"])
+                return ConfirmPlan(space, ledger, **{name: n for name, n in stage.items() if name != "stage"})
             except ValueError as error:
                 if stage is not self.stages[0]:
                     return None
                 raise UserError(f"study {self.folder.study}: {error}") from error
-        plan = SearchPlan(
-            space, self.folder, ledger, lambda kind, **fields: journal.append(kind, journal.now(), **fields)
-        )
-        if plan.repaired:
-            display.note(plan.repaired)
-        return plan
+        return SearchPlan(space, self.folder.study, ledger, read(self.folder.journal), journal.append)
 
     def _status(self, ledger: Ledger) -> Status:
         """Of the study: the worst that a stage has come to; one that could not even say so has failed."""
@@ -307,8 +301,16 @@ class _Observer:
     It is called from inside Tune, which would take an error for the trial's: none leaves it.
     """
 
-    def __init__(self, display: Display, retention: CheckpointRetention, replayer: Replayer, phases: Phases) -> None:
+    def __init__(
+        self,
+        display: Display,
+        retention: CheckpointRetention,
+        replayer: Replayer,
+        phases: Phases,
+        owned: Callable[[], bool],
+    ) -> None:
         self._display, self._retention, self._replayer, self._phases = display, retention, replayer, phases
+        self._owned = owned
         self._applied, self._trouble, self._broken = time.monotonic(), "", False
 
     def __call__(self, event: Event) -> None:
@@ -322,7 +324,8 @@ class _Observer:
     def _follow(self, event: Event) -> None:
         if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
             self._applied = time.monotonic()
-            self._retention.apply()
+            if self._owned():
+                self._retention.apply()
         if self._phases.open and not self._phases.observe(event):
             self._display.start()
         self._display.observe(event)
@@ -330,6 +333,11 @@ class _Observer:
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble
+
+
+def write_space(journal: Journal, space: Space) -> None:
+    """Journal what is searched, with the format and the version that the journal is written in from here on."""
+    journal.append("space", space=space.resolved(), format=FORMAT, version=version("contrastive-search"))
 
 
 def as_kept(space: Space) -> Any:

@@ -14,6 +14,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from search.space import PAPER, Param, Space, paper_point
+from search.store.bucket import pull
 from search.store.errors import UserError
 from search.store.journal import fold
 from search.store.layout import StorageError, find_study
@@ -27,14 +28,14 @@ APART = 0.1  # of a range, by which some hyperparameter of two different points 
 
 
 @dataclass(frozen=True)
-class Remembered:
+class RelatedPoint:
     """A point of this space, and where it comes from: "simcse-1 t0007", or "paper bert-large"."""
 
     point: Point
     origin: str
 
 
-def remembered(space: Space, storage: str) -> list[Remembered]:
+def related_points(space: Space, storage: str) -> list[RelatedPoint]:
     """The points that `search.start` names, one of each of its studies in turn, best first; at most `MOST`.
 
     Args: storage: absolute, where the studies lie.
@@ -43,7 +44,7 @@ def remembered(space: Space, storage: str) -> list[Remembered]:
     """
     sources = [_presets(space) if name == PAPER else _study(space, storage, name) for name in space.search.start]
     published = paper_point(space) if space.search.baseline == PAPER else {}
-    chosen: list[Remembered] = []
+    chosen: list[RelatedPoint] = []
     for found in chain.from_iterable(zip_longest(*sources)):
         if found is None or len(chosen) == MOST:
             continue
@@ -71,20 +72,20 @@ def _distance(param: Param, first: Any, second: Any) -> float:
     return float(abs(first - second) / (param.high - param.low))
 
 
-def _presets(space: Space) -> Iterator[Remembered]:
+def _presets(space: Space) -> Iterator[RelatedPoint]:
     method = declared(space.method)
     others = [name for name in method.presets if name != space.preset]
     if not others:
         raise UserError(f"search.start: {PAPER}: method {space.method} has no setting for another encoder")
-    return (Remembered(moved(space, method.values(name)), f"{PAPER} {name}") for name in others)
+    return (RelatedPoint(moved(space, method.values(name)), f"{PAPER} {name}") for name in others)
 
 
-def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
+def _study(space: Space, storage: str, name: str) -> Sequence[RelatedPoint]:
     try:
         folder = find_study(storage, name)
     except StorageError as error:
         raise UserError(f"search.start: {error}") from error
-    folder.pull()
+    pull(folder)
     ledger = fold(folder.journal, Ledger())
     maximise = ((ledger.space or {}).get("metric") or {}).get("mode", "max") == "max"
     means = point_means(ledger)
@@ -99,7 +100,7 @@ def _study(space: Space, storage: str, name: str) -> Sequence[Remembered]:
     found, missing = [], dict[str, None]()
     for n in sorted(means, key=lambda number: means[number], reverse=maximise):
         try:
-            found.append(Remembered(moved(space, trials[n].params), f"{name} {trials[n].id}"))
+            found.append(RelatedPoint(moved(space, trials[n].params), f"{name} {trials[n].id}"))
         except KeyError as error:  # it did not exist under that point's conditions
             missing[error.args[0]] = None
     if not found:
