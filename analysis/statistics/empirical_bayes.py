@@ -41,13 +41,6 @@ class Posterior:
     def mean(self) -> Floats:
         return np.asarray(self.weights @ self.grid)
 
-    def improvement(self, leader: int) -> Floats:
-        """(n,) by how much each point is expected to be better than the leader where it is better: E max(0, a - b)."""
-        over = np.maximum(self.grid[:, None] - self.grid, 0.0) @ self.weights[leader]
-        found: Floats = self.weights @ over
-        found[leader] = 0.0
-        return found
-
     def probability_best(self, among: NDArray[np.bool_]) -> Floats:
         """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; sums to 1.
 
@@ -110,19 +103,6 @@ def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
     better = (bins.grid >= everyone @ bins.grid).astype(np.float64)
     prior = everyone + (better / better.sum() - everyone) / len(values)
     return _normalised(bins.grid, _likelihoods(values, sds, pruned, bins.grid) * prior)
-
-
-def posterior_of_means(means: Floats, sds: Floats) -> Posterior:
-    """TEMPORARY"""
-    top, widest = float(means.max()), float(sds.max())
-    means = np.maximum(means, top - REACH * widest)
-    grid = np.linspace(float(means.min()), top + ABOVE * widest, GRID)
-    likelihood = np.exp(-0.5 * ((means[:, None] - grid) / sds[:, None]) ** 2)
-    prior = np.ones(GRID)
-    for _ in range(60):
-        prior = prior * (np.reciprocal(likelihood @ prior) @ likelihood)
-    weights = likelihood * prior
-    return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
 
 
 def _normalised(grid: Floats, weights: Floats) -> Posterior:
