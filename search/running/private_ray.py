@@ -8,12 +8,12 @@ the kernel kills them when it is gone, however it went (Ray asks for that, PR_SE
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -128,17 +128,15 @@ def _look_again_for_the_token() -> None:
 
 @contextlib.contextmanager
 def own_session() -> Iterator[None]:
-    """Processes started inside belong to a session (and process group) of their own."""
-    plain = subprocess.Popen.__init__
+    """Ray processes started inside belong to a session (and process group) of their own."""
+    from ray._private import services  # no public way; guarded by a test
 
-    def detached(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **{**kwargs, "start_new_session": True})
-
-    subprocess.Popen.__init__ = detached  # type: ignore[method-assign]
+    plain = services.ConsolePopen
+    services.ConsolePopen = functools.partial(plain, start_new_session=True)
     try:
         yield
     finally:
-        subprocess.Popen.__init__ = plain  # type: ignore[method-assign]
+        services.ConsolePopen = plain
 
 
 def clear(parent: Path) -> None:

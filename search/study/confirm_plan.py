@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.statistics.empirical_bayes import posterior_of_means
+from analysis.statistics.empirical_bayes import PRIOR_DF, about_means, moderate, posterior_of_means
 from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means, seed_values
-from search.study.seeds import about_means
 from trainables.contract.spec import Evaluation, Verdict
 
-PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
 LEAST = 3  # common seeds of leader and baseline before a gain can settle
-TAIL = 0.025  # one-sided level, shared out over the interim analyses of the gain and over the rivals that had a chance
 WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
 SMALLEST = 1e-6  # of a value: seeds that do not move it at all are frozen
 WORTH_SDS = WORTH / SEED_SD  # the same of a metric of which nothing is known
@@ -105,7 +102,7 @@ class ConfirmPlan:
 
     def _settled(self, leader: int, rivals: int, worth: float) -> bool:
         """Whether the leader's gain over the baseline is known well enough; without a baseline its value is, after as
-        many seeds. An interim analysis follows every common seed: number j has the level TAIL / (j (j + 1))."""
+        many seeds. An interim analysis follows every common seed: number j has the level .025 / (j (j + 1))."""
         mine = confirming_values(self._ledger, leader)
         if self._baseline is None or self._failed(self._baseline):
             return len(mine) >= LEAST
@@ -173,12 +170,9 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: floa
     """
     if len(gaps) < LEAST:
         return False
-    from scipy.stats import t as student  # 40 MiB that a search has no use for
+    from analysis.statistics.selection import TAIL, Error, spent  # scipy: 40 MiB that a search has no use for
 
-    analysis = len(gaps) - LEAST + 1
-    freedom = PRIOR_DF + len(gaps) - 1
-    squares = 2 * PRIOR_DF * seed_sd**2 + float(np.var(gaps)) * len(gaps)
-    error = math.sqrt(squares / freedom / len(gaps))
-    gain = float(np.mean(gaps))
-    low = gain - error * float(student.isf(TAIL / rivals / (analysis * (analysis + 1)), freedom))
-    return low > 0 or gain + error * float(student.isf(TAIL, freedom)) < worth
+    variance, df = moderate(gaps, 2 * seed_sd**2, 0.0)
+    gain, n = float(np.mean(gaps)), len(gaps)
+    low = gain - Error(variance / n, df, candidates=rivals).bound(spent(n - LEAST + 1))
+    return low > 0 or gain + Error(variance / n, df).bound(TAIL) < worth

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from analysis.statistics.empirical_bayes import about_means
 from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
@@ -146,10 +147,3 @@ def pooled_sd(points: Iterable[Sequence[float]], prior: float | None = SEED_SD) 
     """The standard deviation over seeds, pooled over points; `prior` below 4 degrees of freedom."""
     squares, freedom = about_means(points)
     return math.sqrt(squares / freedom) if freedom >= 4 and squares > 0 else prior
-
-
-def about_means(points: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """The sum of squares about the points' means, and its degrees of freedom."""
-    repeated = [values for values in points if len(values) > 1]
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
-    return squares, sum(len(values) - 1 for values in repeated)

@@ -10,11 +10,12 @@ import pytest
 from harness import World, agree, curve, make_space, optuna_study
 from optuna.trial import TrialState
 
+from analysis.statistics.empirical_bayes import about_means
 from search.schema import SEED_SD
 from search.store.journal import read
 from search.store.ledger import Ledger
 from search.study.plan import make_trial
-from search.study.seeds import Seeds, about_means, beyond_seeds, pooled_sd
+from search.study.seeds import Seeds, beyond_seeds, pooled_sd
 
 
 def test_the_study_sees_the_mean_of_the_repeats(tmp_path: Path) -> None:
