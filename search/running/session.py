@@ -182,7 +182,8 @@ class Session:
         status = self._status(ledger)
         if self._capacity is None:
             replayer.start()
-        tracked = replayer.finish(TRACKER_PATIENCE_S if status != "interrupted" else TRACKER_PATIENCE_S / 6)
+        patience = 0.0 if self._lost else TRACKER_PATIENCE_S / 6 if status == "interrupted" else TRACKER_PATIENCE_S
+        tracked = replayer.finish(patience)
         hold.finish(TRACKER_PATIENCE_S)
         reasons = [driver.reason for driver in self.drivers if driver.status == status and driver.reason]
         if not self.drivers and ledger.closed:  # nothing was to do, for the reason of then
