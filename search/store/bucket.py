@@ -92,7 +92,7 @@ class Hold:
         self._number = max((last for _, last, _ in segments), default=0) + 1
         self._confirmed = passed()
         first = b"" if segments else _old_journal(self._filesystem, self._root) or b""
-        if not self._create(self._number, first):
+        if self._create(self._number, first) is None:
             raise StudyHeldError(f"study {self._folder.study} has just been taken by another process")
         if self._overwrites(self._number, first):
             tell(
@@ -129,13 +129,14 @@ class Hold:
                 return
             # A segment of ours may have been merged away by another driver, so that its number is free again.
             late = now - self._confirmed > TRUST_S and self._overtaken()
-            if late or not self._create(self._number + 1, new, closed):
+            sent = None if late else self._create(self._number + 1, new, closed)
+            if sent is None:
                 self.is_lost = True
                 self._on_loss(f"another driver has taken study {self._folder.study}")
                 return
-            self._number, self._confirmed, self._closed = self._number + 1, now, closed
+            self._number, self._confirmed, self._closed = self._number + 1, now, closed and sent == len(new)
             self._unmerged.append((self._number, self._sent))
-            self._sent += len(new)
+            self._sent += sent
             self._send_small_files()
             if len(self._unmerged) >= MERGED:
                 first, begin = self._unmerged[0]
@@ -196,13 +197,15 @@ class Hold:
     def _header(self, closed: bool = False) -> bytes:
         return json.dumps({"session": self._session, "holder": self._holder, "closed": closed}).encode() + b"\n"
 
-    def _create(self, number: int, events: bytes, closed: bool = False) -> bool:
-        """Whether the segment is ours: one whose creation succeeded though it seemed to fail is, too."""
+    def _create(self, number: int, events: bytes, closed: bool = False) -> int | None:
+        """Returns: how many bytes of events the segment has; None when it is another session's. An earlier attempt may
+        have succeeded though it seemed to fail, with the events of then."""
         try:
             _create(self._filesystem, self._path(number), self._header(closed) + events)
         except FileExistsError:
-            return bool(_header_of(self._filesystem.cat_file(self._path(number)))["session"] == self._session)
-        return True
+            header, _, there = self._filesystem.cat_file(self._path(number)).partition(b"\n")
+            return len(there) if json.loads(header)["session"] == self._session else None
+        return len(events)
 
     def _overwrites(self, number: int, events: bytes) -> bool:
         """Whether the store replaces a file that it was to create: the same content, to see."""
@@ -335,11 +338,6 @@ def _create(filesystem: Any, path: str, data: bytes) -> None:
         filesystem.pipe_file(path, data)
 
 
-def _header_of(segment: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(segment.partition(b"\n")[0])
-    return header
-
-
 def _last(folder: StudyFolder) -> Sign | None:
     """None where no session has ever begun."""
     filesystem, root = fsspec.core.url_to_fs(folder.uri)
@@ -348,7 +346,7 @@ def _last(folder: StudyFolder) -> Sign | None:
             return None
         _, number, name = max(segments, key=lambda s: (s[1], -s[0]))
         with contextlib.suppress(FileNotFoundError):  # merged between the listing and now
-            header = _header_of(filesystem.cat_file(name))
+            header = json.loads(filesystem.cat_file(name).partition(b"\n")[0])
             return Sign(number, header["session"], header["holder"], header["closed"],
                         filesystem.modified(name).timestamp())  # fmt: skip
     return None

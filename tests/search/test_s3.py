@@ -177,16 +177,21 @@ def test_a_lost_driver_s_free_number_is_no_way_back(tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("bucket")
 def test_a_creation_that_seemed_to_fail_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store had made the segment when its answer got lost; the retry finds it there."""
+    """The store had made the segment when its answer got lost; the next attempt has more events and finds it there."""
     folder = study()
     with held(folder, str) as hold:
         pipe = hold._filesystem.pipe_file
 
-        def twice(*given: Any, **how: Any) -> Any:
+        def unanswered(*given: Any, **how: Any) -> Any:
             pipe(*given, **how)
-            return pipe(*given, **how)
+            raise TimeoutError
 
-        monkeypatch.setattr(hold._filesystem, "pipe_file", twice)
+        monkeypatch.setattr(hold._filesystem, "pipe_file", unanswered)
+        with pytest.raises(TimeoutError):
+            hold.push()
+        monkeypatch.setattr(hold._filesystem, "pipe_file", pipe)
+        grow(folder)
+        hold.push()
         grow(folder)
         hold.push()
         assert not hold.is_lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ from harness import make_space
 from search.store.bucket import fetch
 
 STORAGE = "s3://bucket/search"
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_process_outlives_its_test() -> Iterator[None]:
+    yield
+    while STARTED:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(STARTED.pop().pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -45,7 +56,7 @@ def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(
     first.wait()
 
     again = command(tmp_path, "second", "resume", "study", "--storage", STORAGE)
-    assert again.wait(timeout=300) == 0
+    assert again.wait(timeout=600) == 0
     events = journal()
     assert max(e["resumed_from"] for e in events if e["e"] == "eval") >= 1000
     assert [e["stop"] for e in events if e["e"] == "end"] == ["completed"] * 2
@@ -79,7 +90,7 @@ def test_a_driver_that_wakes_after_a_takeover_writes_nothing(bucket: Any, tmp_pa
     os.kill(first.pid, signal.SIGSTOP)
     stopped = time.monotonic()
     second = command(tmp_path, "second", "resume", "study", "--storage", STORAGE)
-    assert second.wait(timeout=400) == 0
+    assert second.wait(timeout=600) == 0
     time.sleep(max(0.0, stopped + 60 - time.monotonic()))
 
     def written() -> tuple[dict[str, Any], list[Any]]:
@@ -106,7 +117,9 @@ def environment(root: Path, home: str) -> dict[str, str]:
 
 def command(root: Path, home: str, *words: str) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "search", *words]
-    return subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
+    started = subprocess.Popen(line, cwd=root, env=environment(root, home), start_new_session=True)
+    STARTED.append(started)
+    return started
 
 
 def journal() -> list[dict[str, Any]]:
