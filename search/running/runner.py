@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from search.running.life import SEARCH, Life, Options, Stage, as_kept
 from search.running.result import StudyResult
 from search.space import Space, load_space
-from search.space.encoder_fit import encoder_notes
+from search.space.local_checks import encoder_notes
 from search.store.environment import environment
 from search.store.errors import UserError
 from search.store.journal import Journal, fold, salvage

@@ -1,4 +1,4 @@
-"""How a space shrinks to a smoke test: builtin encoder and corpus, few and small trials."""
+"""A smoke test of a space: builtin encoder and corpus, few and small trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from search.space.build import build
 from search.space.conditions import distinct
+from search.space.local_checks import check_taken_names
+from search.space.nodes import Node, Problems, Where, from_plain, merge
 from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.declaration import Declaration
@@ -22,6 +25,26 @@ CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest
     "warmup_epochs": (1, 2), "dimensions": (8, 64),  # of these the builtin encoder has no more
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
+
+
+def smoke(space: Space) -> Space:
+    """The space scaled to a minute or two on two CPU cores, on the builtin encoder and corpus.
+
+    Same method, parameters and sampler; the file's `smoke` section has the last word. Its numbers show that things run,
+    and nothing about the papers.
+    """
+    problems, changes = Problems(), from_plain(space.smoke, Where(space.source))
+    built = build_smoke(space, changes, problems)
+    problems.raise_if_any()
+    assert built is not None
+    check_taken_names(built, changes, problems)  # it has other dev sets
+    problems.raise_if_any()
+    return built
+
+
+def build_smoke(space: Space, changes: Node, problems: Problems) -> Space | None:
+    """The smoke test of a space under the changes that its file makes; None only when problems were added."""
+    return build(merge(from_plain(scaled_down(space), changes.where), changes), space.source, problems)
 
 
 def scaled_down(space: Space) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import yaml
 
 from search.space.outside import written
 from search.space.params import Param
-from search.space.scripted import written_script
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.knobs import knobs
 from trainables.contract.metric_names import metric_parts
@@ -120,41 +119,37 @@ class Space:
 
     def resolved(self) -> dict[str, Any]:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
-        base = self.base
-        searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
+        base, plain = self.base, asdict(self)
         known = knobs(declared(self.method).config)
         fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
-        fixed = {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default}
-        train = {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script}
         out: dict[str, Any] = {
             "name": self.name,
             "method": self.method,
-            "script": written_script(self.script) if self.script else None,
+            "script": written(self.script) if self.script else None,
             "encoder": self.encoder,
             "preset": dict(self.preset) if isinstance(self.preset, Mapping) else self.preset or NO_PRESET,
-            "data": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.data).items()},
-            "metric": asdict(self.metric),
-            "params": searched | fixed,
+            "data": {**plain["data"], "dev": list(self.data.dev)},
+            "metric": plain["metric"],
+            "params": {name: p.written() for name, p in self.params.items() if not p.listed}
+            | {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default},
             "points": [dict(row) for row in self.rows],
-            "search": asdict(self.search),
-            "pruner": asdict(self.pruner),
-            "resources": asdict(self.resources),
-            "train": train,
+            "search": {**plain["search"], "start": list(self.search.start)},
+            "pruner": plain["pruner"],
+            "resources": plain["resources"],
+            "train": {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script},
             "smoke": dict(self.smoke),
-            "plugins": written(self.plugins),
+            "plugins": [written(plugin) for plugin in self.plugins],
         }
-        for later in ("evaluations", "prompts"):  # keys that studies of earlier versions lack
-            if out["data"][later] is None:
-                del out["data"][later]
-        if not self.metric.holdout:
-            del out["metric"]["holdout"]
-        if train.get("micro_batch", 0) is None:
-            del train["micro_batch"]
-        out["search"]["start"] = list(self.search.start)
-        if not self.search.start:
-            del out["search"]["start"]
         if self.script:
             out["data"] = {name: value for name, value in out["data"].items() if value}
+        later = {
+            "data": ("evaluations", "prompts"),
+            "metric": ("holdout",),
+            "search": ("start",),
+            "train": ("micro_batch",),
+        }
+        for section, keys in later.items():  # studies of earlier versions lack them
+            out[section] = {k: v for k, v in out[section].items() if k not in keys or v}
         optional = ("script", "encoder", "train", "data", "points", "smoke", "plugins")
         return {key: value for key, value in out.items() if value or key not in optional}
 

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 
 from search.cli.main import main
 from search.space.json_schema import json_schema
-from search.space.nodes import read_file
-from search.space.problems import Problems
+from search.space.nodes import Problems, read_file
 
 ROOT = Path(__file__).parents[2]
 SPACES = sorted([*(ROOT / "spaces").rglob("*.yaml"), *(ROOT / "docs" / "examples").glob("*.yaml")])

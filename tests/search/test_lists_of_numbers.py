@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from harness import World, make_space, optuna_study
-from optuna.distributions import CategoricalDistribution, IntDistribution
+from harness import make_space
+from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from search.space import Space
 from search.space.params import Param
-from search.store.ledger import Trial
 from search.study.distributions import by_place, distribution, distribution_seen, value_seen
 from search.study.samplers import PointSampler
 
@@ -85,19 +82,3 @@ def test_sizes_beyond_the_best_are_tried_before_those_beyond_the_worst(sampler: 
         above, below = above + (place > 8), below + (place < 3)
     assert above >= 6
     assert above > 2 * below
-
-
-def test_cma_es_follows_a_list(tmp_path: Path) -> None:
-    """It leaves categories to chance."""
-    late = []
-    for seed in range(4):
-
-        def value(trial: Trial, k: int) -> float:  # noqa: ARG001
-            return SIZES.index(trial.point["batch_size"]) / 20
-
-        world = World(list_space("cmaes", seed), tmp_path / str(seed), value=value)
-        ledger = world.life(concurrency=1).ledger
-        late += [SIZES.index(r.trial.point["batch_size"]) for r in ledger.trials.values() if r.trial.number >= 20]
-        trials = optuna_study(world).trials
-        assert all(isinstance(t.distributions["batch_size"], CategoricalDistribution) for t in trials), "as in the file"
-    assert statistics.mean(late) > 7.5  # 5.5 by chance

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from search.space.nodes import Node
+from search.space.nodes import Problems, Where, from_plain
 from search.space.params import Param, read_param, stored
-from search.space.problems import Problems, Where
 from trainables.contract.knobs import Knob
 
 RATE = Knob("rate", "float", 0.1)
@@ -19,16 +18,10 @@ TEXT = Knob("text", "str", "", optional=True)
 SIZES = Knob("sizes", "ints", (1,))
 
 
-def node(value: Any) -> Node:
-    if isinstance(value, dict):
-        value = {key: node(v) for key, v in value.items()}
-    return Node([node(v) for v in value] if isinstance(value, list) else value, Where("x.yaml", 3))
-
-
 def read(knob: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
     problems = Problems()
-    param = read_param(knob, node(written), knob.name, problems)
-    return param, [f"{problem.key}: {problem.message}" for problem in problems.found]
+    param = read_param(knob, from_plain(written, Where("x.yaml", 3, key=knob.name)), problems)
+    return param, [f"{problem.where.key}: {problem.message}" for problem in problems.found]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import search
 from search.cli.main import main
-from search.space.ready import ready_folder, ready_spaces
+from search.space.load import ready_folder, ready_spaces
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,7 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
-from search.space.nodes import Where, from_plain
-from search.space.params import Param, _read_step
-from search.space.problems import Problems
+from search.space.params import Param, step_problem
 from trainables.data.retrieval import dev_metrics
 
 GOOD = """\
@@ -371,7 +369,4 @@ def test_a_step_is_written_unless_every_whole_number_is_one() -> None:
     ],
 )
 def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
-    problems = Problems()
-    read = _read_step("float", from_plain(step, Where("space")), bounds, False, "params.x.step", problems)
-    assert [found.message for found in problems.found] == ([problem] if problem else [])
-    assert read == (step if problem is None and 0 < bounds[1] - bounds[0] < float("inf") else None)
+    assert step_problem("float", step, *bounds, log=False) == problem

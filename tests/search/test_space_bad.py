@@ -108,7 +108,7 @@ resources: {cpus: 2}
         (["metric.name=atec_dev"], None),
         (
             ["metric.holdout=1"],
-            ["--set metric.holdout: expected a share of the dev pairs in [0, 1), got 1"],
+            ["--set metric.holdout: expected a number >= 0 and < 1, got 1"],
         ),
         (
             ["metric.holdout=0.5", "data.dev=[stsb, stsb_held]"],

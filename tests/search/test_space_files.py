@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, nodes, paper_point, smoke, space_from
-from search.space.problems import Where
+from search.space.nodes import Where
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared, method_names
 
