@@ -34,13 +34,9 @@ def written_at(root: Node, name: str) -> Where | None:
 
 
 def check_conditions(
-    params: Mapping[str, Param],
-    base: Mapping[str, Any],
-    known: Mapping[str, Knob],
-    unsure: Collection[str],
-    root: Node,
-    problems: Problems,
-) -> dict[str, Param]:
+    params: Mapping[str, Param], base: Mapping[str, Any], known: Mapping[str, Knob], unsure: Collection[str],
+    root: Node, problems: Problems,
+) -> dict[str, Param]:  # fmt: skip
     """The parameters with checked conditions, each after those it depends on (otherwise in the order given).
 
     A condition is dead when the parameter it names never takes one of its values, and is reported; those on parameters

@@ -59,13 +59,15 @@ def check_names(root: Node, problems: Problems) -> None:
 
 def _named_sets(root: Node) -> Iterator[tuple[str, str, Where]]:
     """(split, name, where it is written) of every text in data.train (joined by `+`) and data.dev."""
-    for split in ("train", "dev"):
-        node = root.get("data", split)
-        for item in () if node is None else node.value if isinstance(node.value, list) and split == "dev" else (node,):
-            if isinstance(item.value, str) and not (split == "train" and os.path.isfile(item.value)):
-                for name in item.value.split("+") if split == "train" else [item.value]:
-                    if name.strip() and "\0" not in name:
-                        yield split, name.strip() if split == "train" else name, item.where.named(f"data.{split}")
+    train, dev = root.get("data", "train"), root.get("data", "dev")
+    found: list[tuple[str, str, Node]] = []
+    if train is not None and isinstance(train.value, str) and not os.path.isfile(train.value):
+        found += [("train", part.strip(), train) for part in train.value.split("+")]
+    for item in [] if dev is None else dev.value if isinstance(dev.value, list) else [dev]:
+        found += [("dev", item.value, item)] if isinstance(item.value, str) else []
+    for split, name, node in found:
+        if name.strip() and "\0" not in name:
+            yield split, name, node.where.named(f"data.{split}")
 
 
 def _lost_set(name: str, split: str, language: str) -> str | None:

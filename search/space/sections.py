@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from search.space.nodes import Node, Problems
@@ -33,9 +34,14 @@ PRUNERS = (
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
+NULLABLE = {"parser", "columns", "evaluations", "prompts"}  # keys of data that may be null
 TEXT: Schema = {"type": "string", "minLength": 1}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+optional_int = partial(knob, None, kind="int", optional=True)
+optional_float = partial(knob, None, kind="float", optional=True)
 
 
 def shaped(default: Any, doc: str, **schema: Any) -> Any:
@@ -89,27 +95,20 @@ class Search:
         "what proposes points; auto = gp (a Gaussian process); grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )
-    trials: int | None = knob(
-        None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
-    )
+    trials: int | None = optional_int("points at most; a grid has as many as its product", low=1)
     seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
     repeats: int = knob(
         1, "seeds per point at most, the study sees their mean; further ones go to the best points", low=1, high=1000
     )
-    time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
-    device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
-    budget: float | None = knob(
-        None,
-        "in full-length trials: the training examples of all trials over those of the first one planned",
-        kind="float",
-        above=0,
-        optional=True,
+    time: float | None = optional_float("wall-clock seconds (8h, 90m, 30s)", above=0)
+    device_hours: float | None = optional_float("hours summed over trials and GPUs", above=0)
+    budget: float | None = optional_float(
+        "in full-length trials: the training examples of all trials over those of the first one planned", above=0
     )
-    examples: int | None = knob(None, "training examples of all trials together", kind="int", low=1, optional=True)
-    patience: float | None = knob(
-        None, "stop after training as long as this many full-length trials without improvement", kind="float", above=0,
-        optional=True,
-    )  # fmt: skip
+    examples: int | None = optional_int("training examples of all trials together", low=1)
+    patience: float | None = optional_float(
+        "stop after training as long as this many full-length trials without improvement", above=0
+    )
     baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
     start: tuple[str, ...] = knob(
         (), "studies whose best points are tried first; paper = its settings for other encoders", kind="words"
@@ -117,9 +116,7 @@ class Search:
     max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
     max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
     keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)
-    concurrent: int | None = knob(
-        None, "trials at the same time, null = as the resources allow", kind="int", low=1, optional=True
-    )
+    concurrent: int | None = optional_int("trials at the same time, null = as the resources allow", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,28 +126,22 @@ class Pruner:
     kind: str = knob("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
     states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
     reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
-    warmup: int | None = knob(
-        None, "no pruning before this many examples; null = auto, the schedule's, none for asha", kind="int", low=0,
-        optional=True,
-    )  # fmt: skip
-    min_rung: int | None = knob(
-        None, "examples of the first rung; null = after a fifteenth of a trial", kind="int", low=1, optional=True
+    warmup: int | None = optional_int(
+        "no pruning before this many examples; null = auto, the schedule's, none for asha", low=0
     )
+    min_rung: int | None = optional_int("examples of the first rung; null = after a fifteenth of a trial", low=1)
     percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
     patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
-    lower: float | None = knob(
-        None, "of the threshold pruner: a value below ends the trial", kind="float", optional=True
-    )
+    lower: float | None = optional_float("of the threshold pruner: a value below ends the trial")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one trial gets."""
 
-    gpus: float | None = knob(
-        None, "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any", kind="float",
-        low=0, optional=True,
-    )  # fmt: skip
+    gpus: float | None = optional_float(
+        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any", low=0
+    )
     cpus: float = knob(1.0, "CPU cores of each worker", above=0)
     workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
 
@@ -224,37 +215,34 @@ def read_data(root: Node, method: Declaration | None, problems: Problems) -> Dat
     if node is None and not scripted:
         problems.add(root.place("data"), "missing; expected a mapping with train and dev")
     given = entries(node, tuple(f.name for f in dataclasses.fields(Data)), problems)
-    values: dict[str, Any] = {}
-    for name in given.keys() - OF_SCRIPTS if scripted else ():
-        problems.add(given.pop(name).where, "has no meaning for a script, which reads its data itself")
-    for name in ("train", "dev"):
-        if name not in given and node is not None and isinstance(node.value, dict) and not scripted:
+    if scripted:
+        for name in given.keys() - OF_SCRIPTS:
+            problems.add(given.pop(name).where, "has no meaning for a script, which reads its data itself")
+    elif node is not None and isinstance(node.value, dict):
+        for name in {"train", "dev"} - given.keys():
             problems.add(root.place("data", name), "missing")
-    for name in ("train", "parser", "language"):
-        if name in given and not (name == "parser" and given[name].value is None):
-            values[name] = text(given[name], problems)
+    given = {name: item for name, item in given.items() if item.value is not None or name not in NULLABLE}
+    values: dict[str, Any] = {n: text(given[n], problems) for n in ("train", "parser", "language") if n in given}
     if (language := values.get("language")) is not None:
-        where = given["language"].where
+        known = method.languages if method is not None else None
         if not LANGUAGE.fullmatch(language):
-            problems.add(where, f"expected a code such as en, zh or de, got {language!r}")
-        elif method is not None and method.languages is not None and language not in method.languages:
-            known = ", ".join(method.languages)
-            problems.add(where, f"method {method.name} has rules for {known} only, got {language!r}")
+            problems.add(given["language"].where, f"expected a code such as en, zh or de, got {language!r}")
+        elif method is not None and known is not None and language not in known:
+            message = f"method {method.name} has rules for {', '.join(known)} only, got {language!r}"
+            problems.add(given["language"].where, message)
     if "dev" in given:
         values["dev"] = _dev_sets(given["dev"], problems)
     if values.get("parser") and method is not None and not method.parser:
         problems.add(given["parser"].where, f"method {method.name} does not parse")
-    given = {name: item for name, item in given.items() if item.value is not None}
     if "columns" in given:
         values["columns"] = columns = given["columns"].plain()
         if not isinstance(columns, dict) or not all(isinstance(name, str) for name in columns.values()):
             problems.add(given["columns"].where, "expected a mapping of our column name to the file's")
-        else:
-            for role in (role for role in columns if not is_role(role)):
-                message = "unknown role" + did_you_mean(role, [*ROLES, "negative_1"])
-                problems.add(given["columns"].place(role), message)
+            columns = {}
+        for role in (role for role in columns if not is_role(role)):
+            problems.add(given["columns"].place(role), "unknown role" + did_you_mean(role, [*ROLES, "negative_1"]))
     if "evaluations" in given:
-        values["evaluations"] = read_evaluations(given["evaluations"], problems)
+        values["evaluations"] = _evaluations(given["evaluations"], problems)
     if "prompts" in given:
         prompts = entries(given["prompts"], PROMPTS, problems)
         for item in (item for item in prompts.values() if not isinstance(item.value, str)):
@@ -266,9 +254,8 @@ def read_data(root: Node, method: Declaration | None, problems: Problems) -> Dat
 
 
 def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
-    items = (
-        [Node(i.value, i.where.named(node.where.key)) for i in node.value] if isinstance(node.value, list) else [node]
-    )
+    items = node.value if isinstance(node.value, list) else [node]
+    items = [Node(item.value, item.where.named(node.where.key)) for item in items]
     if not items:
         problems.add(node.where, "expected at least one set, got an empty list")
     names = [text(item, problems) for item in items]
@@ -281,7 +268,7 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def read_evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None:
+def _evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None:
     """`data.evaluations`: a list of names, or a mapping of name to the folder of its data (null = none)."""
     given = node.plain()
     if isinstance(given, list):
