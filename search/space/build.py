@@ -79,12 +79,8 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False) -> S
         check_scripted(root, search, resources, preset if isinstance(preset, Mapping) else {}, params, problems)
         search = search if preset else replace(search, baseline="none")
     check_search(search, params, root, problems)
-    if len(problems.found) > before:
+    if len(problems.found) > before or name is None or encoder is None or data is None or metric is None:
         return None
-    assert name is not None
-    assert encoder is not None
-    assert data is not None
-    assert metric is not None
     if search.sampler == "auto":  # on recorded curves it ends nearer the best for the same training
         search = replace(search, sampler="gp")
     space = Space(

@@ -74,7 +74,12 @@ def load_space(
     root = _grouped(override(root, overrides, problems, _joined), problems)
     if find_data:
         check_names(root, problems)
-    space = _checked(root, source, problems, draws=find_data)
+    space = build(root, source, problems, draws=find_data)
+    problems.raise_if_any()
+    assert space is not None
+    if space.smoke:
+        build_smoke(space, root.value["smoke"], problems)
+        problems.raise_if_any()
     if find_data:
         for check in (check_taken_names, check_unused, check_encoder, check_prompts, check_sample_sizes):
             check(space, root, problems)
@@ -82,23 +87,9 @@ def load_space(
     return space
 
 
-def space_from(plain: Mapping[str, Any], source: str = "space") -> Space:
-    """A space from plain data, such as `Space.resolved()` read back.
-
-    Raises: SpaceError; problems are at `source` without line.
-    """
-    problems = Problems()
-    return _checked(_grouped(from_plain(plain, Where(source)), problems), source, problems)
-
-
-def _checked(root: Node, source: str, problems: Problems, draws: bool = False) -> Space:
-    space = build(root, source, problems, draws)
-    problems.raise_if_any()
-    assert space is not None
-    if space.smoke:
-        build_smoke(space, root.value["smoke"], problems)
-        problems.raise_if_any()
-    return space
+def space_from(plain: Mapping[str, Any]) -> Space:
+    """A space from plain data, such as `Space.resolved()` read back. Raises: SpaceError without lines."""
+    return load_space(plain)
 
 
 def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> Node | None:
@@ -144,9 +135,8 @@ def _apart(section: Node, problems: Problems) -> Node:
     found: dict[str, Node] = {}
     for name, node in section.value.items():
         group = node.value if name in GROUPS and isinstance(node.value, dict) else None
-        for own, value in (
-            {name: node} if group is None else {f"{name}.{part}": v for part, v in group.items()}
-        ).items():
+        parts = {name: node} if group is None else {f"{name}.{part}": v for part, v in group.items()}
+        for own, value in parts.items():
             if own in found and not (value.where.override or found[own].where.override):
                 problems.add(value.where, f"given twice (first in line {found[own].where.line})")
             elif own not in found or value.where.override:
@@ -220,12 +210,8 @@ def data_notes(space: Space) -> list[str]:
     """What of a space's data will be left out. Raises: DataError with all that is wrong with them."""
     from trainables.data.checks import check_data
 
-    spec = {
-        "method": space.method,
-        "data": asdict(space.data),
-        "metric": space.metric.name,
-        "holdout": space.metric.holdout,
-    }
+    spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
+    spec |= {"holdout": space.metric.holdout}
     return [f"data: {note}" for note in check_data(spec, at_hand=True)]
 
 

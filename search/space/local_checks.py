@@ -96,17 +96,16 @@ def check_taken_names(space: Space, root: Node, problems: Problems) -> None:
     """
     where = root.place("data", "evaluations")
     taken = {metric: "data.dev" for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
-    for name in space.data.evaluations or ():
-        for metric in dict.fromkeys(evaluation_metrics([name])):
-            if (other := taken.setdefault(metric, name)) != name:
-                problems.add(where, f"{name}: {metric} is already measured by {other}")
-    outside = {metric: name for metric, name in taken.items() if name != "data.dev"}
-    for metric, name in outside.items():
-        for prefix in (BEST_PREFIX, UNTRAINED_PREFIX):
-            if (of := metric.removeprefix(prefix)) != metric and of in taken:
-                problems.add(where, f"{name}: {metric} is what is tracked of {of}; rename it")
+    outside = [(m, name) for name in space.data.evaluations or () for m in dict.fromkeys(evaluation_metrics([name]))]
+    for metric, name in outside:
+        if (other := taken.setdefault(metric, name)) != name:
+            problems.add(where, f"{name}: {metric} is already measured by {other}")
+    for metric, name in outside:
+        of = metric.removeprefix(BEST_PREFIX).removeprefix(UNTRAINED_PREFIX)
+        if of != metric and of in taken:
+            problems.add(where, f"{name}: {metric} is what is tracked of {of}; rename it")
     for dev_set in space.data.dev if space.metric.holdout else ():
-        if (metric := set_name(dev_set) + HELD + DEV_SUFFIX) in outside:
+        if (metric := set_name(dev_set) + HELD + DEV_SUFFIX) in dict(outside):
             message = f"{metric} of the held-out part is already measured by data.evaluations"
             problems.add(root.place("metric", "holdout"), message)
 
@@ -186,10 +185,8 @@ def check_sample_sizes(space: Space, root: Node, problems: Problems) -> None:
 def sample_notes(space: Space) -> list[str]:
     """That a sample is the whole corpus, where the file asks for more than that."""
     wanted = space.base.get(SAMPLE)
-    if SAMPLE in space.params or wanted is None:
-        return []
-    size = _corpus_size(space, NOTED)
-    if size is None or wanted <= size:
+    size = None if SAMPLE in space.params or wanted is None else _corpus_size(space, NOTED)
+    if wanted is None or size is None or wanted <= size:
         return []
     return [f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on"]
 
