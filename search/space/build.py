@@ -105,7 +105,7 @@ def _read_name(node: Node | None, source: str, problems: Problems) -> str | None
 
 
 def _read_method(root: Node, problems: Problems) -> Declaration | None:
-    """What the `method` says of itself."""
+    """The declaration of the `method`."""
     node, known = root.get("method"), trial_kinds()
     if node is None:
         problems.add(root.place("method"), f"missing; one of {', '.join(known)}")

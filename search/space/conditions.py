@@ -159,7 +159,7 @@ def _draws(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Values without repetition, first ones kept (lists do not hash)."""
+    """The first of all equal values (lists do not hash)."""
     found: list[Any] = []
     for value in values:
         if value not in found:

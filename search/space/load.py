@@ -8,18 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from search.space import local_checks as local
 from search.space.build import build
 from search.space.conditions import check_unused
-from search.space.local_checks import (
-    check_encoder,
-    check_names,
-    check_prompts,
-    check_sample_sizes,
-    check_taken_names,
-    encoder_notes,
-    prompt_notes,
-    sample_notes,
-)  # fmt: skip
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param
 from search.space.scale import build_smoke
@@ -52,7 +43,7 @@ def load_space(
             file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
         find_data: also report named data sets that this machine would not find, what an encoder whose files are on
-            this machine does not honour, evaluations of a name that is taken, and points drawn of the space that the
+            this machine would ignore, evaluations of a name that is taken, and points drawn of the space that the
             method would refuse; a space that is only read, or will run elsewhere, does without.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
@@ -61,19 +52,19 @@ def load_space(
         source = "space"
         root: Node | None = _grouped(from_plain(given, Where(source)), problems)
     else:
-        source, names = os.fspath(given), ready_spaces()
-        if not os.path.isfile(source) and source.removesuffix(".yaml") in names:
-            source = str(ready_folder() / f"{source.removesuffix('.yaml')}.yaml")
+        source = os.fspath(given)
+        name = source.removesuffix(".yaml")
+        if not os.path.isfile(source) and name in ready_spaces():
+            source = str(ready_folder() / f"{name}.yaml")
         elif not os.path.exists(source):
-            name = source.removeprefix("spaces/").removesuffix(".yaml")
-            problems.lost(Where(source), "no such file" + close_to(name, names))
-            raise SpaceError(problems.found)
+            problems.lost(Where(source), "no such file" + close_to(name.removeprefix("spaces/"), ready_spaces()))
+            problems.raise_if_any()
         root = _read_with_bases(source, (), problems)
     if root is None or problems.unreadable:
         raise SpaceError(problems.found)
-    root = _grouped(override(root, overrides, problems, _joined), problems)
+    root = _grouped(override(root, overrides, problems), problems)
     if find_data:
-        check_names(root, problems)
+        local.check_names(root, problems)
     space = build(root, source, problems, draws=find_data)
     problems.raise_if_any()
     assert space is not None
@@ -81,8 +72,8 @@ def load_space(
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
-        for check in (check_taken_names, check_unused, check_encoder, check_prompts, check_sample_sizes):
-            check(space, root, problems)
+        check_unused(space, root, problems)
+        local.check_all(space, root, problems)
     problems.raise_if_any()
     return space
 
@@ -144,20 +135,9 @@ def _apart(section: Node, problems: Problems) -> Node:
     return Node(found, section.where)
 
 
-def _joined(keys: list[str]) -> list[str]:
-    """The keys of an override's path, a group and what is in it as one."""
-    found: list[str] = []
-    for key in keys:
-        if found and found[-1] in GROUPS and len(found) > 1:
-            found[-1] += f".{key}"
-        else:
-            found.append(key)
-    return found
-
-
 @dataclass(frozen=True)
 class Checked:
-    """One checked file: its space, or the lines that say what is wrong."""
+    """One checked file: its space, or its problems, one a line."""
 
     path: str
     space: Space | None
@@ -196,8 +176,7 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
     for path in files:
         try:
             space = load_space(path, overrides, find_data=True)
-            notes = (*encoder_notes(space), *prompt_notes(space), *sample_notes(space), *data_notes(space))
-            checked.append(Checked(path, space, notes=notes))
+            checked.append(Checked(path, space, notes=(*local.notes(space), *data_notes(space))))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:
@@ -210,8 +189,8 @@ def data_notes(space: Space) -> list[str]:
     """What of a space's data will be left out. Raises: DataError with all that is wrong with them."""
     from trainables.data.checks import check_data
 
-    spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
-    spec |= {"holdout": space.metric.holdout}
+    spec: dict[str, Any] = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
+    spec["holdout"] = space.metric.holdout
     return [f"data: {note}" for note in check_data(spec, at_hand=True)]
 
 

@@ -32,6 +32,22 @@ SAMPLE = "sample_size"
 COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted; for a note alone
 
 
+def check_all(space: Space, root: Node, problems: Problems) -> None:
+    """Every check of this module that needs a space."""
+    for check in (check_taken_names, check_encoder, check_prompts, check_sample_sizes):
+        check(space, root, problems)
+
+
+def notes(space: Space) -> list[str]:
+    """Notes on encoder, prompts and sample size before training, a line each."""
+    sizes, wanted = _prompt_sizes(space), space.base.get(SAMPLE)
+    found = encoder_notes(space) + (sizes.notes(_shortest(space)) if sizes else [])
+    size = None if SAMPLE in space.params or wanted is None else _corpus_size(space, NOTED)
+    if wanted is not None and size is not None and wanted > size:
+        found.append(f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on")
+    return found
+
+
 def check_names(root: Node, problems: Problems) -> None:
     """Report every name in data.train and data.dev that is neither a named set of the language nor a local one, every
     file in them that does not exist, and an encoder's folder that does not exist.
@@ -134,7 +150,7 @@ def encoder_facts(space: Space) -> EncoderFacts | None:
 
 
 def encoder_notes(space: Space) -> list[str]:
-    """What a user should know of the encoder before training, a line each; nothing of one that is not available."""
+    """Notes on the encoder before training, a line each; none where its files are not on this machine."""
     try:
         facts = encoder_facts(space)
     except EncoderError:
@@ -147,12 +163,6 @@ def check_prompts(space: Space, root: Node, problems: Problems) -> None:
     sizes = _prompt_sizes(space)
     for key, message in sizes.problems(_shortest(space)) if sizes else ():
         problems.add(root.place(*key.split(".")), message)
-
-
-def prompt_notes(space: Space) -> list[str]:
-    """Prompts that take most of a text's tokens, a line each."""
-    sizes = _prompt_sizes(space)
-    return sizes.notes(_shortest(space)) if sizes else []
 
 
 def _prompt_sizes(space: Space) -> PromptSizes | None:
@@ -180,15 +190,6 @@ def check_sample_sizes(space: Space, root: Node, problems: Problems) -> None:
     if whole := _whole(space, param, size):
         message = f"expected at most {size}, the corpus has {size} examples: {whole} are the same run"
         problems.add(written_at(root, SAMPLE) or root.where, message)
-
-
-def sample_notes(space: Space) -> list[str]:
-    """That a sample is the whole corpus, where the file asks for more than that."""
-    wanted = space.base.get(SAMPLE)
-    size = None if SAMPLE in space.params or wanted is None else _corpus_size(space, NOTED)
-    if wanted is None or size is None or wanted <= size:
-        return []
-    return [f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on"]
 
 
 def _whole(space: Space, param: Param, size: int) -> str:

@@ -8,16 +8,21 @@ aliases and merge keys (`<<`) work.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainables.contract.config import GROUPS
+
 MOST_VALUES = 20_000  # values in a file once its aliases are expanded; guards against alias bombs
 LONGEST = 300  # characters of a key or a message; a mistaken value may be a whole document
 _TAG = "tag:yaml.org,2002:"
+_DOT = re.compile(
+    "".join(rf"(?<!\.{group})" for group in GROUPS) + r"\."
+)  # in an override's path: lora.rank is one key
 _KNOWN_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "merge")
 
 
@@ -294,20 +299,15 @@ def merge(base: Node, changes: Node) -> Node:
     return Node(merged, changes.where)
 
 
-def override(
-    root: Node, assignments: Sequence[str], problems: Problems, joined: Callable[[list[str]], list[str]] = list
-) -> Node:
-    """`root` with every `key.path=value` applied in turn; list items are addressed by number.
-
-    joined: the parts of a path as the tree has them.
-    """
+def override(root: Node, assignments: Sequence[str], problems: Problems) -> Node:
+    """`root` with every `key.path=value` applied in turn; list items are addressed by number."""
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         where = Where("--set", override=True, key=path.strip())
         if not equals or not all(where.key.split(".")):
             problems.add(where, f"expected key.path=value, got {assignment!r}")
         elif (value := read_text(text, where, problems)) is not None:
-            root = _replaced(root, root.where.named(""), joined(where.key.split(".")), value, problems)
+            root = _replaced(root, root.where.named(""), _DOT.split(where.key), value, problems)
     return root
 
 

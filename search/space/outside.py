@@ -157,7 +157,7 @@ def _points(root: Node) -> Iterator[dict[str, Node]]:
 
 
 def _field(name: str, given: list[Node]) -> Knob:
-    """The kind of hyperparameter that these constants, ranges and lists are of: what stands first says it."""
+    """The kind of hyperparameter that these constants, ranges and lists are of; the first one decides."""
     values: list[Any] = []
     for item in given:
         plain = item.plain()

@@ -19,7 +19,7 @@ from trainables.data.catalogue import BUILTIN_LANGUAGES
 from trainables.data.retrieval import dev_metrics
 
 TRIALS = 8
-CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value worth a smoke trial
+CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value of a smoke trial
     "batch_size": (16, 64), "sample_size": (100, 2000), "max_length": (16, 64), "filters": (8, 16), "epochs": (1, 4),
     "warmup_epochs": (1, 2), "dimensions": (8, 64),  # of these the builtin encoder has no more
 }  # fmt: skip
@@ -61,7 +61,7 @@ def scaled_down(space: Space) -> dict[str, Any]:
     out["search"] |= {"trials": trials, "repeats": repeats, **ends}
     out["pruner"] |= {"warmup": None, "min_rung": None}
     out["resources"] = {"gpus": 0, "cpus": 1, "workers": 1}
-    if method.scripted:  # how its trials become short only the file's `smoke` section can say
+    if method.scripted:  # only the file's `smoke` section can shorten its trials
         out["search"]["baseline"] = out["preset"] = "none"  # it may not lie in fewer points
         return out
     out["encoder"] = method.encoders.builtin
@@ -119,8 +119,8 @@ def _few_rows(space: Space) -> Space:
     def shortened(lengths: dict[str, int]) -> Space:
         params = dict(space.params)
         for name, length in lengths.items():
-            kept = [v for i, v in enumerate(params[name]) if i < length or (name, repr(v)) in named]
-            params[name] = Param(name=name, kind="grid", values=tuple(kept), when=params[name].when)
+            few = [v for i, v in enumerate(params[name]) if i < length or (name, repr(v)) in named]
+            params[name] = Param(name=name, kind="grid", values=tuple(few), when=params[name].when)
         return replace(space, params=params, rows=space.rows[:TRIALS])
 
     lengths = {name: 1 for name, param in space.params.items() if not param.listed}

@@ -130,7 +130,7 @@ class Pruner:
         "no pruning before this many examples; null = auto, the schedule's, none for asha", low=0
     )
     min_rung: int | None = optional_int("examples of the first rung; null = after a fifteenth of a trial", low=1)
-    percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
+    percentile: float = knob(25.0, "of the percentile pruner: this share of the best goes on", above=0, below=100)
     patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
     lower: float | None = optional_float("of the threshold pruner: a value below ends the trial")
 

@@ -79,7 +79,7 @@ class Space:
     def active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a parameter exists at this point, given what its conditions name.
 
-        A condition on a parameter that is itself inactive does not hold; one on a constant looks at the constant.
+        A condition on a parameter that is itself inactive does not hold; one on a constant is checked against it.
         """
         return all(
             (point.get(other, _OTHER) if other in self.params else self.base[other]) in allowed
@@ -117,7 +117,7 @@ class Space:
     def cardinality(self) -> int | None:
         """How many different points there are; None when a parameter is continuous.
 
-        Counts without listing: of a parameter's values only those that conditions name are told apart.
+        Counts without listing: of a parameter's values only those that conditions name are distinguished.
         """
         if any(p.count() is None for p in self.params.values()):
             return None

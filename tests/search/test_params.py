@@ -122,7 +122,8 @@ def test_a_mistaken_parameter_is_refused(field: Knob, written: dict[str, Any], p
     ],
 )
 def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
-    assert step_problem("float", step, *bounds, log=False) == problem
+    low, high = bounds
+    assert step_problem("float", step, low, high, log=False) == problem
 
 
 TENTHS = Param(name="x", kind="float", low=0.1, high=0.4, step=0.1)

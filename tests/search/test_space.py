@@ -32,13 +32,6 @@ def space_of(tmp_path: Path, text: str, *overrides: str) -> Space:
     return load_space(path, overrides)
 
 
-def points_of(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    space = space_of(tmp_path, text)
-    points = list(space.points())
-    assert space.cardinality() == len(points)
-    return points
-
-
 def test_a_space_is_typed(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD)
     rate, batch = space.params.values()
@@ -103,47 +96,46 @@ def test_overrides_reach_any_leaf_and_the_last_one_wins(tmp_path: Path) -> None:
     assert space.name == "other"
 
 
-def test_the_grid_is_the_exact_product_first_parameter_slowest(tmp_path: Path) -> None:
-    text = GRID + "params:\n  batch_size: {grid: [32, 64]}\n  dropout: {float: [0.1, 0.5], step: 0.2}\n"
-    assert points_of(tmp_path, text) == [
-        {"batch_size": b, "dropout": d}
-        for b in (32, 64)
-        for d in (0.1, 0.3, 0.5)  # 0.3, not 0.30000000000000004
-    ]
+PRODUCT = "params:\n  batch_size: {grid: [32, 64]}\n  dropout: {float: [0.1, 0.5], step: 0.2}\n"
+CONDITIONS = """
+params:
+  head: {grid: [none, mlp_bn], when: {pooling: cls}}
+  pooling: {grid: [cls, avg, avg_top2]}
+  dropout: {grid: [0.1, 0.2], when: {head: mlp_bn}}
+"""
+CONSTANT = "params: {pooling: avg, dropout: {grid: [0.1, 0.2], when: {pooling: [avg, cls], lr_decay: linear}}}\n"
+LISTED = """
+params: {batch_size: {grid: [32, 64]}}
+points:
+  - {learning_rate: 1e-5, dropout: 0.1}
+  - {learning_rate: 3e-5}
+"""
 
 
-def test_a_grid_leaves_out_what_its_condition_forbids(tmp_path: Path) -> None:
-    text = GRID + (
-        "params:\n"
-        "  head: {grid: [none, mlp_bn], when: {pooling: cls}}\n"  # before what it depends on
-        "  pooling: {grid: [cls, avg, avg_top2]}\n"
-        "  dropout: {grid: [0.1, 0.2], when: {head: mlp_bn}}\n"
-    )
-    assert points_of(tmp_path, text) == [
-        {"pooling": "cls", "head": "none"},
-        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.1},
-        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.2},
-        {"pooling": "avg"},  # head inactive, and so what waits for it
-        {"pooling": "avg_top2"},
-    ]
-
-
-def test_a_condition_on_a_constant_uses_its_value(tmp_path: Path) -> None:
-    text = GRID + "params: {pooling: avg, dropout: {grid: [0.1, 0.2], when: {pooling: [avg, cls], lr_decay: linear}}}\n"
-    assert points_of(tmp_path, text) == [{"dropout": 0.1}, {"dropout": 0.2}]
-
-
-def test_listed_points_are_crossed_with_the_other_parameters(tmp_path: Path) -> None:
-    text = GRID + (
-        "params: {batch_size: {grid: [32, 64]}}\n"
-        "points:\n  - {learning_rate: 1e-5, dropout: 0.1}\n  - {learning_rate: 3e-5}\n"
-    )
-    assert points_of(tmp_path, text) == [
-        {"batch_size": 32, "learning_rate": 1e-5, "dropout": 0.1},
-        {"batch_size": 64, "learning_rate": 1e-5, "dropout": 0.1},
-        {"batch_size": 32, "learning_rate": 3e-5},
-        {"batch_size": 64, "learning_rate": 3e-5},
-    ]
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (PRODUCT, [{"batch_size": b, "dropout": d} for b in (32, 64) for d in (0.1, 0.3, 0.5)]),  # the first slowest
+        (CONDITIONS, [
+            {"pooling": "cls", "head": "none"},
+            {"pooling": "cls", "head": "mlp_bn", "dropout": 0.1},
+            {"pooling": "cls", "head": "mlp_bn", "dropout": 0.2},
+            {"pooling": "avg"},  # head is inactive, and so what depends on it
+            {"pooling": "avg_top2"},
+        ]),
+        (CONSTANT, [{"dropout": 0.1}, {"dropout": 0.2}]),
+        (LISTED, [
+            {"batch_size": 32, "learning_rate": 1e-5, "dropout": 0.1},
+            {"batch_size": 64, "learning_rate": 1e-5, "dropout": 0.1},
+            {"batch_size": 32, "learning_rate": 3e-5},
+            {"batch_size": 64, "learning_rate": 3e-5},
+        ]),
+    ],
+)  # fmt: skip
+def test_a_grid_is_its_exact_product(tmp_path: Path, text: str, points: list[dict[str, Any]]) -> None:
+    space = space_of(tmp_path, GRID + text)
+    assert list(space.points()) == points
+    assert space.cardinality() == len(points)
 
 
 def test_a_huge_countable_space_is_counted_without_listing(tmp_path: Path) -> None:
