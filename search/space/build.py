@@ -155,12 +155,9 @@ def _read_preset(node: Node | None, method: Declaration, encoder: str | None, pr
 
 
 def _read_params(
-    root: Node,
-    method: Declaration,
-    known: Mapping[str, Knob],
-    preset: str | Mapping[str, Any] | None,
+    root: Node, method: Declaration, known: Mapping[str, Knob], preset: str | Mapping[str, Any] | None,
     problems: Problems,
-) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...]]:
+) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...]]:  # fmt: skip
     """Searched parameters, constants, listed rows."""
     params: dict[str, Param] = {}
     constants: dict[str, Any] = {}

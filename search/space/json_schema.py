@@ -37,30 +37,25 @@ def json_schema() -> Schema:
     properties: Schema = {
         "name": {**TEXT, "description": "of the space; studies are numbered after it [the file's name]"},
         "method": {
-            "description": "what is trained; a plugin's name too", "type": "string", "examples": sorted(trial_kinds()),
+            "type": "string", "examples": sorted(trial_kinds()), "description": "what is trained; a plugin's name too",
         },
         "script": {
-            "description": "of method script: a Python file beside this one with train(config, report), or "
-            "module:function",
             "anyOf": [TEXT, _object({"file": TEXT, "text": TEXT})],
+            "description": "of method script: a Python file with train(config, report), or module:function",
         },
         "encoder": {**TEXT, "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors"},
         "preset": {
+            "type": ["string", "object", "null"], "examples": presets,
             "description": "a paper's setting as the base; of a script its author's, as a mapping",
-            "type": ["string", "object", "null"],
-            "examples": presets,
         },
         "extends": {**TEXT, "description": "another space file, relative to this one, that this one changes"},
         "data": _section(Data),
         "metric": _section(Metric),
         "params": {
-            "type": "object",
+            "type": "object", "properties": params,
             "description": "a bare value is a constant; {float: [low, high]}, {int: ...}, {choice: [...]} are searched",
-            "properties": params,
         },
-        "points": {
-            "type": "array", "items": {"type": "object"}, "description": "listed points, instead of their product",
-        },
+        "points": {"type": "array", "items": {"type": "object"}, "description": "listed points, not their product"},
         "search": _section(Search),
         "pruner": _section(Pruner),
         "resources": _section(Resources),
