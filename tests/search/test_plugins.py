@@ -265,16 +265,10 @@ def test_the_guide_is_what_runs_here(outside):
     assert yaml.safe_load(space).items() <= written.items()
     for line in commands.strip().split(" && "):
         words = shlex.split(line)
-        assert words[0] == "search"
-        if words[1] == "check":
-            assert CliRunner().invoke(main, ["check", str(outside / words[2])]).exit_code == 0
-        else:  # test_the_whole_way runs it
-            main.commands[words[1]].make_context(words[1], words[2:], resilient_parsing=True)
+        assert words[0] == "search"  # test_the_whole_way runs them
+        main.commands[words[1]].make_context(words[1], words[2:], resilient_parsing=True)
     assert tomllib.loads(entry)["project"]["entry-points"]["contrastive_search.methods"] == {"dcl": "dcl_method:METHOD"}
-    assert evaluation.strip() in ('EVALUATION = DevEvaluation(name="topics", metrics=("topics",), evaluate=evaluate)',)
     imported = re.findall(r"`(from trainables[^`]*)`", section)
-    assert len(imported) == 1
     names: dict[str, Any] = {"evaluate": lambda embed, folder: {"topics": 0.0 if folder else len(embed(["a"]))}}
     exec(f"{imported[0]}\n{evaluation}", names)
     assert names["EVALUATION"].name == "topics"
-    assert len(METHOD.splitlines()) <= 45  # "some 35 lines" without its imports
