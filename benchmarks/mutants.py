@@ -76,7 +76,7 @@ TESTS = {
         "tests/search/test_study.py",
         "tests/search/test_study_seeds.py",
     ],
-    "search/space/params.py": [f"tests/search/test_{name}.py" for name in ("param_steps", "space", "space_bad")],
+    "search/space/params.py": [f"tests/search/test_{name}.py" for name in ("params", "space", "space_bad")],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt,

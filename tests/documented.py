@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from search.space.ready import ready_spaces
+from search.space.load import ready_spaces
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -27,8 +27,7 @@ from analysis.plots.gallery import NAMES
 from search.cli.main import main as search
 from search.space import load_space
 from search.space.json_schema import json_schema
-from search.space.nodes import read_file
-from search.space.problems import Problems
+from search.space.nodes import Problems, read_file
 
 OURS = ("analysis", "benchmarks", "search", "trainables")
 NO_OPTIONS = ("-h", "--help", "--version")

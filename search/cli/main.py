@@ -287,7 +287,7 @@ def delete(study: str, storage: str, yes: bool) -> None:
 def list_studies(storage: str, form: str, spaces: bool) -> None:
     """All studies of a storage."""
     if spaces:
-        from search.space.ready import ready_spaces
+        from search.space.load import ready_spaces
 
         click.echo("\n".join(ready_spaces()))
         return

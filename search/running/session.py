@@ -25,7 +25,7 @@ from search.running.result import StudyResult
 from search.running.signals import Interrupted, handled
 from search.schema import tracking_uri
 from search.space import Space
-from search.space.encoder_fit import encoder_notes
+from search.space.local_checks import encoder_notes
 from search.space.outside import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on

@@ -1,77 +1,69 @@
 """The format of a space file as a JSON schema: editors complete and explain keys and mark mistakes while one types.
 
-It says less than `search check`, which knows which keys fit together: a file that the schema accepts may still be
+It checks less than `search check`, which knows which keys fit together: a file that the schema accepts may still be
 wrong, one that is right is accepted (every shipped space is, by test).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from search.space.build import TOP_KEYS
 from search.space.params import KINDS
-from search.space.sections import LANGUAGE, Pruner, Resources, Search
-from search.space.space import TRAIN_KEYS
+from search.space.sections import TEXT, TEXTS, Data, Metric, Pruner, Resources, Schema, Search
+from search.space.space import NO_PRESET, TRAIN_KEYS
 from trainables.contract.config import GROUPS
-from trainables.contract.declaration import Declaration
 from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names, trial_kinds
-from trainables.data.tokens import PROMPTS
 
-Schema = dict[str, Any]
 TYPES = {"float": "number", "int": "integer", "bool": "boolean", "str": "string"}
-TEXT: Schema = {"type": "string", "minLength": 1}
-TEXTS: Schema = {"type": "array", "items": TEXT}
-ANYTHING: Schema = {"type": "object"}
-HOLDOUT = "share of the dev pairs that do not select, reported beside as <set>_held_dev"
+LIMITS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
 
 
 def json_schema() -> Schema:
     """JSON schema (draft 2020-12) of space files for the methods that are known here."""
-    declarations: list[Declaration] = [declared(name) for name in method_names()]
+    declarations = [declared(name) for name in method_names()]
     known: dict[str, list[Knob]] = {}  # methods may take different values under one name
     for declaration in declarations:
-        for name, knob in knobs(declaration.config).items():
-            if knob not in known.setdefault(name, []):
-                known[name].append(knob)
-    presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {"none"})
+        for name, field in knobs(declaration.config).items():
+            if field not in known.setdefault(name, []):
+                known[name].append(field)
+    presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {NO_PRESET})
+    params = {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS}
+    for group in GROUPS:  # `lora: {rank: 8}` beside `lora.rank: 8`
+        own = {name.partition(".")[2]: param for name, param in params.items() if name.startswith(f"{group}.")}
+        params[group] = {**_object(own), "description": f"of {group}"}
     properties: Schema = {
         "name": {**TEXT, "description": "of the space; studies are numbered after it [the file's name]"},
-        "method": {"description": "what is trained; a plugin's name too", **_hinted(trial_kinds())},
+        "method": {
+            "type": "string", "examples": sorted(trial_kinds()), "description": "what is trained; a plugin's name too",
+        },
         "script": {
-            "description": "of method script: a Python file beside this one with train(config, report), or "
-            "module:function",
             "anyOf": [TEXT, _object({"file": TEXT, "text": TEXT})],
+            "description": "of method script: a Python file with train(config, report), or module:function",
         },
         "encoder": {**TEXT, "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors"},
         "preset": {
+            "type": ["string", "object", "null"], "examples": presets,
             "description": "a paper's setting as the base; of a script its author's, as a mapping",
-            "type": ["string", "object", "null"],
-            "examples": presets,
         },
         "extends": {**TEXT, "description": "another space file, relative to this one, that this one changes"},
-        "data": _data(),
-        "metric": _object(
-            {
-                "name": {**TEXT, "description": "<set>_dev or mean(a_dev,b_dev)"},
-                "mode": {"enum": ["max", "min"]},
-                "holdout": {"type": "number", "minimum": 0, "exclusiveMaximum": 1, "description": HOLDOUT},
-            }
-        ),
+        "data": _section(Data),
+        "metric": _section(Metric),
         "params": {
-            "type": "object",
+            "type": "object", "properties": params,
             "description": "a bare value is a constant; {float: [low, high]}, {int: ...}, {choice: [...]} are searched",
-            "properties": {**(params := _params(known)), **_groups(params)},
         },
-        "points": {"type": "array", "items": ANYTHING, "description": "listed points, instead of their product"},
+        "points": {"type": "array", "items": {"type": "object"}, "description": "listed points, not their product"},
         "search": _section(Search),
         "pruner": _section(Pruner),
         "resources": _section(Resources),
         "train": _object({name: _value(known[name][0]) for name in TRAIN_KEYS if name in known}),
-        "smoke": {**ANYTHING, "description": "changes that --smoke makes on top of its own"},
+        "smoke": {"type": "object", "description": "changes that --smoke makes on top of its own"},
         "plugins": {**TEXTS, "description": "Python files, relative to this one, with methods or evaluations"},
-    }
-    names = sorted({*known, *GROUPS} - set(TRAIN_KEYS))
-    strict = {"properties": {"params": {"propertyNames": {"enum": names}}}}
+    }  # fmt: skip
+    assert properties.keys() == set(TOP_KEYS)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Search space",
@@ -80,33 +72,8 @@ def json_schema() -> Schema:
         "additionalProperties": False,
         # A plugin's method has parameters of its own, and so has a script.
         "if": {"not": {"anyOf": [{"required": ["plugins"]}, {"required": ["script"]}]}},
-        "then": strict,
+        "then": {"properties": {"params": {"propertyNames": {"enum": sorted(params)}}}},
     }
-
-
-def _hinted(words: Any) -> Schema:
-    return {"type": "string", "examples": sorted(words)}
-
-
-def _data() -> Schema:
-    texts_or_one = {"anyOf": [TEXT, TEXTS]}
-    return _object(
-        {
-            "train": {**TEXT, "description": "a named corpus or a file"},
-            "dev": {**texts_or_one, "description": "named pair sets or files; they select"},
-            "language": {"type": "string", "pattern": f"^{LANGUAGE.pattern}$", "description": "its code: en, zh, de"},
-            "parser": {"type": ["string", "null"], "description": "spaCy pipeline of a method that parses"},
-            "columns": {"type": ["object", "null"], "description": "our column name: the file's"},
-            "evaluations": {
-                "anyOf": [TEXTS, {"type": ["object", "null"]}],
-                "description": "from outside: names, or name: folder of its data",
-            },
-            "prompts": {
-                "anyOf": [_object({name: {"type": "string"} for name in PROMPTS}), {"type": "null"}],
-                "description": "text before every query (sentences, anchors, dev pairs) and every document",
-            },
-        }
-    )
 
 
 def _object(properties: Schema) -> Schema:
@@ -114,59 +81,40 @@ def _object(properties: Schema) -> Schema:
 
 
 def _section(settings: type[Any]) -> Schema:
-    doc = (settings.__doc__ or "").strip().splitlines()[0]
-    return {**_object({name: _value(knob) for name, knob in knobs(settings).items()}), "description": doc}
+    own = {f.name: f.metadata["schema"] for f in dataclasses.fields(settings) if "schema" in f.metadata}
+    own = own or {name: _value(field) for name, field in knobs(settings).items()}
+    return {**_object(own), "description": (settings.__doc__ or "").strip().splitlines()[0]}
 
 
-def _value(knob: Knob) -> Schema:
+def _value(field: Knob) -> Schema:
     """A bare value."""
-    if knob.kind == "ints":
-        out: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-    elif knob.kind == "words":
-        out = {"type": "array", "items": {"type": "string"}}
-    elif knob.choices is not None:
-        out = {"enum": list(knob.choices)}
+    out: Schema
+    if field.kind in ("ints", "words"):
+        ints = {"items": {"type": "integer"}, "minItems": 1}
+        out = {"type": "array", **(ints if field.kind == "ints" else {"items": {"type": "string"}})}
+    elif field.choices is not None:
+        out = {"enum": list(field.choices)}
     else:
-        limits = {
-            "minimum": knob.low,
-            "maximum": knob.high,
-            "exclusiveMinimum": knob.above,
-            "exclusiveMaximum": knob.below,
-        }
-        out = {"type": TYPES[knob.kind], **{key: limit for key, limit in limits.items() if limit is not None}}
-    words: list[Schema] = [{"type": "null"}, {"const": "auto"}] if knob.optional else []
-    if knob.name == "time":
-        words.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s
-    return {"description": knob.doc, "default": knob.default, **({"anyOf": [out, *words]} if words else out)}
-
-
-def _params(known: dict[str, list[Knob]]) -> Schema:
-    return {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS}
-
-
-def _groups(params: Schema) -> Schema:
-    """`lora: {rank: 8}` beside `lora.rank: 8`."""
-    parts = {
-        group: {n.partition(".")[2]: s for n, s in params.items() if n.startswith(f"{group}.")} for group in GROUPS
-    }
-    return {group: {**_object(own), "description": f"of {group}"} for group, own in parts.items()}
+        limits = {key: limit for name, key in LIMITS.items() if (limit := getattr(field, name)) is not None}
+        out = {"type": TYPES[field.kind], **limits}
+    others: list[Schema] = [{"type": "null"}, {"const": "auto"}] if field.optional else []
+    if field.name == "time":
+        others.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s
+    return {"description": field.doc, "default": field.default, **({"anyOf": [out, *others]} if others else out)}
 
 
 def _param(found: list[Knob]) -> Schema:
     """A constant, or what is searched, for the methods that have a parameter of this name."""
-    forms = [form for knob in found for form in _forms(knob)]
+    forms = [form for field in found for form in _forms(field)]
     return {"description": found[0].doc, "default": found[0].default, "anyOf": forms}
 
 
-def _forms(knob: Knob) -> list[Schema]:
-    value = _value(knob)
-    plain = {key: v for key, v in value.items() if key not in ("description", "default")}
+def _forms(field: Knob) -> list[Schema]:
+    plain = {key: value for key, value in _value(field).items() if key not in ("description", "default")}
     bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     listed = {"type": "array", "items": plain, "minItems": 1}
-    kinds: Schema = {kind: listed if kind in ("choice", "grid") else bounds for kind in KINDS}
-    if knob.kind not in ("float", "int") or knob.choices is not None:
-        kinds = {kind: shape for kind, shape in kinds.items() if shape is listed}
-    else:
-        kinds = {kind: shape for kind, shape in kinds.items() if shape is listed or kind == knob.kind}
-    searched = _object({**kinds, "log": {"type": "boolean"}, "step": {"type": "number"}, "when": ANYTHING})
+    kinds: Schema = {kind: listed for kind in KINDS if kind in ("choice", "grid")}
+    if field.kind in ("float", "int") and field.choices is None:
+        kinds[field.kind] = bounds
+    searched = _object({**kinds, "log": {"type": "boolean"}, "step": {"type": "number"}, "when": {"type": "object"}})
     return [plain, {**searched, "minProperties": 1}]

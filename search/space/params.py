@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 from typing import Any
 
-from search.space.nodes import Node
-from search.space.problems import Problems
+from search.space.nodes import Node, Problems
 from search.space.sections import mistake
 from trainables.contract.errors import did_you_mean
 from trainables.contract.knobs import Knob
@@ -24,7 +24,7 @@ class Param:
     """One searched hyperparameter.
 
     Attributes:
-        name: the knob's YAML name.
+        name: the hyperparameter's YAML name.
         kind: "float" or "int" (a range), "choice" or "grid" (a list; the two differ in what the writer meant only).
         low, high: closed bounds of a range; step: distance of its values (an int range without log has step 1).
         log: a range searched on the logarithm.
@@ -40,18 +40,29 @@ class Param:
     step: float | None = None
     log: bool = False
     values: tuple[Any, ...] | None = None
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     listed: bool = False
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """low and high of a range."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
+
+    @property
+    def typical(self) -> tuple[Any, ...]:
+        """Its values, or the ends of its range."""
+        return self.values if self.values is not None else self.bounds
 
     def count(self) -> int | None:
         """How many different values there are; None = not countable."""
         if self.values is not None:
             return len(self.values)
-        assert self.low is not None
-        assert self.high is not None
+        low, high = self.bounds
         if self.step is not None:
-            return round((self.high - self.low) / self.step) + 1
-        return int(self.high - self.low) + 1 if self.kind == "int" else None
+            return round((high - low) / self.step) + 1
+        return int(high - low) + 1 if self.kind == "int" else None
 
     def __iter__(self) -> Iterator[Any]:
         """All values of a countable parameter, in the order of the file or rising."""
@@ -82,25 +93,23 @@ class Param:
             # On the logarithm where all are positive (rates, batch sizes), else plain: never one beside the other.
             log = min(value, *numbers) > 0
             return min(numbers, key=lambda v: abs(math.log(v / value)) if log else abs(v - value))
-        assert self.low is not None
-        assert self.high is not None
+        low, high = self.bounds
         if not _is_number(value):
-            return self.low
-        inside = min(max(value, self.low), self.high)
+            return low
+        inside = min(max(value, low), high)
         if self.step is not None:
-            return self.at(round((inside - self.low) / self.step))
+            return self.at(round((inside - low) / self.step))
         return round(inside) if self.kind == "int" else float(inside)
 
     def drawn(self, draw: Random) -> Any:
         """A value drawn evenly, on the logarithm where the range is."""
         if self.values is not None:
             return draw.choice(self.values)
-        assert self.low is not None
-        assert self.high is not None
+        low, high = self.bounds
         if self.log:
-            return self.nearest(math.exp(draw.uniform(math.log(self.low), math.log(self.high))))
+            return self.nearest(math.exp(draw.uniform(math.log(low), math.log(high))))
         count = self.count()
-        return draw.uniform(self.low, self.high) if count is None else self.at(draw.randrange(count))
+        return draw.uniform(low, high) if count is None else self.at(draw.randrange(count))
 
     def rising(self) -> list[Any] | None:
         """The values of a list of at least three numbers, in order; None of other parameters."""
@@ -111,11 +120,8 @@ class Param:
         """Where a number lies between the ends of the range, on its scale, or among the values of `rising`: 0 to 1."""
         if (values := self.rising()) is not None:
             return values.index(value) / (len(values) - 1)
-        assert self.low is not None
-        assert self.high is not None
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return float((value - self.low) / (self.high - self.low))
+        low, high = self.bounds
+        return math.log(value / low) / math.log(high / low) if self.log else float((value - low) / (high - low))
 
     def written(self) -> dict[str, Any]:
         """The parameter as a space file writes it."""
@@ -129,8 +135,8 @@ class Param:
         return out
 
 
-def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param:
-    """A `{float: [low, high], ...}` mapping as a parameter of this knob.
+def read_param(field: Knob, node: Node, problems: Problems) -> Param:
+    """A `{float: [low, high], ...}` mapping as a parameter of this hyperparameter field.
 
     `when` is read as lists of values; `conditions.py` checks it against the other parameters. A mistaken parameter is
     reported and has no values, so that its conditions can still be checked.
@@ -138,106 +144,100 @@ def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param:
     given = node.value
     before = len(problems.found)
     for name in given.keys() - _KEYS:
-        problems.add(given[name].where, f"{key}.{name}", "unknown" + did_you_mean(name, _KEYS))
-    when = _read_when(given["when"], f"{key}.when", problems) if "when" in given else {}
-    mistaken = Param(name=knob.name, kind="choice", values=(), when=when)
+        problems.add(node.place(name), "unknown" + did_you_mean(name, _KEYS))
+    when: dict[str, tuple[Any, ...]] = {}
+    if (condition := node.get("when")) is not None:
+        if not isinstance(condition.value, dict) or not condition.value:
+            got = condition.kind()
+            problems.add(condition.where, f"expected a mapping of parameter to value or values, got {got}")
+        for name, item in condition.entries().items():
+            when[name] = tuple(v if isinstance(v := item.plain(), list) else [v])
     kinds = [kind for kind in KINDS if kind in given]
-    if len(kinds) != 1:
+    settings: dict[str, Any] = {}
+    if len(kinds) == 1:
+        read = _read_list if kinds[0] in ("choice", "grid") else _read_range
+        settings = read(field, kinds[0], node, problems)
+    elif kinds or len(problems.found) == before:
         got = f"got {' and '.join(kinds)}" if kinds else "got none"
-        if kinds or len(problems.found) == before:
-            problems.add(node.where, key, f"expected exactly one of {', '.join(KINDS)}, {got}")
-        return mistaken
-    kind = kinds[0]
-    if kind in ("choice", "grid"):
-        for name in ("log", "step"):
-            if name in given:
-                problems.add(given[name].where, f"{key}.{name}", f"has no meaning for {kind}; list the values")
-        param = _read_list(knob, kind, given[kind], f"{key}.{kind}", problems)
-    else:
-        param = _read_range(knob, kind, given, key, problems)
-    if param is None or len(problems.found) > before:
-        return mistaken
-    return Param(**{**vars(param), "when": when})
+        problems.add(node.where, f"expected exactly one of {', '.join(KINDS)}, {got}")
+    if len(problems.found) > before:
+        return Param(name=field.name, kind="choice", values=(), when=when)
+    return Param(name=field.name, kind=kinds[0], when=when, **settings)
 
 
-def _read_list(knob: Knob, kind: str, node: Node, key: str, problems: Problems) -> Param | None:
+def _read_list(field: Knob, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
+    node = param.value[kind]
+    for name in ("log", "step"):
+        if name in param.value:
+            problems.add(param.place(name), f"has no meaning for {kind}; list the values")
     if not isinstance(node.value, list) or not node.value:
         got = "an empty list" if node.value == [] else node.kind()
-        problems.add(node.where, key, f"expected a list of values, got {got}")
-        return None
+        problems.add(node.where, f"expected a list of values, got {got}")
+        return {}
     values: list[Any] = []
     for item in node.value:
         value = item.plain()
-        if message := mistake(knob, value):
-            problems.add(item.where, key, message)
-        elif any(_same(value, v) for v in values):
-            problems.add(item.where, key, f"{value!r} is given twice")
+        message = mistake(field, value)
+        if message or any(_same(value, v) for v in values):
+            problems.add(item.where.named(node.where.key), message or f"{value!r} is given twice")
         else:
-            values.append(stored(knob, value))
-    return Param(name=knob.name, kind=kind, values=tuple(values)) if values else None
+            values.append(stored(field, value))
+    return {"values": tuple(values)}
 
 
-def _read_range(knob: Knob, kind: str, given: Mapping[str, Node], key: str, problems: Problems) -> Param | None:
-    node = given[kind]
-    place = f"{key}.{kind}"
-    if knob.kind != kind or knob.choices is not None:
-        fits = f"write {knob.kind}" if knob.kind in ("float", "int") and not knob.choices else "write choice or grid"
-        problems.add(node.where, place, f"{knob.name} takes {knob.expected()}; {fits}")
-        return None
+def _read_range(field: Knob, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
+    node, before = param.value[kind], len(problems.found)
+    if field.kind != kind or field.choices is not None:
+        fits = f"write {field.kind}" if field.kind in ("float", "int") and not field.choices else "write choice or grid"
+        problems.add(node.where, f"{field.name} takes {field.expected()}; {fits}")
+        return {}
     bounds = node.plain()
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(_is_number, bounds)):
         got = "a list of " + str(len(bounds)) if isinstance(bounds, list) and len(bounds) != 2 else repr(bounds)
-        problems.add(node.where, place, f"expected [low, high], got {got}")
-        return None
-    messages = [message for bound in bounds if (message := knob.problem(bound))]
-    for message in dict.fromkeys(messages):
-        problems.add(node.where, place, message)
+        problems.add(node.where, f"expected [low, high], got {got}")
+        return {}
+    for bound in bounds:
+        if message := field.problem(bound):
+            problems.add(node.where, message)
     low, high = bounds
     if low >= high:
-        problems.add(node.where, place, f"low must be below high, got {low!r} and {high!r}")
-    log = given["log"].value if "log" in given else False
+        problems.add(node.where, f"low must be below high, got {low!r} and {high!r}")
+    log = param.value["log"].value if "log" in param.value else False
     if not isinstance(log, bool):
-        problems.add(given["log"].where, f"{key}.log", f"expected true or false, got {log!r}")
+        problems.add(param.place("log"), f"expected true or false, got {log!r}")
     elif log and low <= 0:
-        problems.add(node.where, key, f"log scale needs low > 0, got {low!r}")
-    step = _read_step(kind, given["step"], bounds, log is True, f"{key}.step", problems) if "step" in given else None
-    if kind == "int" and step is None and not log:
-        step = 1
-    if messages:
-        return None
-    bound = float if kind == "float" else int
-    return Param(name=knob.name, kind=kind, low=bound(low), high=bound(high), step=step, log=log is True)
-
-
-def _read_step(kind: str, node: Node, bounds: list[Any], log: bool, key: str, problems: Problems) -> float | None:
-    step, (low, high) = node.value, bounds
-    if not _is_number(step) or not step > 0 or not math.isfinite(step):
-        problems.add(node.where, key, f"expected a number > 0, got {node.plain()!r}")
-    elif kind == "int" and not isinstance(step, int):
-        problems.add(node.where, key, f"expected a whole number > 0, got {step!r}")
-    elif log:
-        problems.add(node.where, key, "cannot be joined with log")
-    elif low < high and math.isfinite(high - low):
-        steps = (high - low) / step
-        if steps > 1e9:
-            problems.add(node.where, key, f"too small: {steps:.0f} steps from {low:g} to {high:g}")
-        elif round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
-            problems.add(node.where, key, f"must divide the range {low:g} to {high:g}, got {step:g}")
-        else:
-            return int(step) if kind == "int" else float(step)
-    return None
-
-
-def _read_when(node: Node, key: str, problems: Problems) -> dict[str, tuple[Any, ...]]:
-    if not isinstance(node.value, dict) or not node.value:
-        problems.add(node.where, key, f"expected a mapping of parameter to value or values, got {node.kind()}")
+        problems.add(node.where.named(param.where.key), f"log scale needs low > 0, got {low!r}")
+    step = 1 if kind == "int" and not log else None
+    if (given := param.get("step")) is not None:
+        step = given.plain()
+        if message := step_problem(kind, step, low, high, log is True):
+            problems.add(given.where, message)
+    if len(problems.found) > before:
         return {}
-    return {name: tuple(v if isinstance(v := item.plain(), list) else [v]) for name, item in node.value.items()}
+    typed = float if kind == "float" else int
+    return {"low": typed(low), "high": typed(high), "step": None if step is None else typed(step), "log": log}
 
 
-def stored(knob: Knob, value: Any) -> Any:
+def step_problem(kind: str, step: Any, low: float, high: float, log: bool) -> str | None:
+    """What is wrong with the step of a range, None if nothing is (or the bounds themselves are wrong)."""
+    if not _is_number(step) or not step > 0 or not math.isfinite(step):
+        return f"expected a number > 0, got {step!r}"
+    if kind == "int" and not isinstance(step, int):
+        return f"expected a whole number > 0, got {step!r}"
+    if log:
+        return "cannot be joined with log"
+    if not low < high or not math.isfinite(high - low):
+        return None
+    steps = (high - low) / step
+    if steps > 1e9:
+        return f"too small: {steps:.0f} steps from {low:g} to {high:g}"
+    divides = round(steps) >= 1 and abs(steps - round(steps)) <= 1e-6
+    return None if divides else f"must divide the range {low:g} to {high:g}, got {step:g}"
+
+
+def stored(field: Knob, value: Any) -> Any:
     """A legal value as spaces keep it: floats as float, lists as lists."""
-    return list(value) if knob.kind in ("ints", "words") and value is not None else knob.coerce(value)
+    return list(value) if field.kind in ("ints", "words") and value is not None else field.coerce(value)
 
 
 def _is_number(value: Any) -> bool:

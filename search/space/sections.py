@@ -1,68 +1,84 @@
-"""The sections of a space file as typed settings: data, metric, search, pruner, resources."""
+"""The sections of a space file as typed settings: data, metric, search, pruner, resources.
+
+What a key takes and means is written once, at its field: reading and the JSON schema follow from it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from search.space.nodes import Node
-from search.space.outside import read_evaluations
-from search.space.problems import Problems
+from search.space.nodes import Node, Problems
 from trainables.contract.declaration import Declaration
-from trainables.contract.errors import close_to, did_you_mean
+from trainables.contract.errors import PluginError, close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
+from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
+from trainables.contract.registry import evaluation_named
 from trainables.data.catalogue import set_name
-from trainables.data.retrieval import dev_metrics
+from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.roles import ROLES, is_role
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
+Schema = dict[str, Any]
 
-SAMPLERS = ("auto", "grid", "random", "tpe", "gp", "cmaes", "nsga2", "qmc")
+SAMPLERS = ("auto", "grid", "random", "tpe", "gp", "qmc")
 PRUNERS = (
     "none", "median", "percentile", "successive_halving", "asha", "hyperband", "patient", "threshold", "wilcoxon",
 )  # fmt: skip
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
+NULLABLE = {"parser", "columns", "evaluations", "prompts"}  # keys of data that may be null
+TEXT: Schema = {"type": "string", "minLength": 1}
+TEXTS: Schema = {"type": "array", "items": TEXT}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+optional_int = partial(knob, None, kind="int", optional=True)
+optional_float = partial(knob, None, kind="float", optional=True)
+
+
+def shaped(default: Any, doc: str, **schema: Any) -> Any:
+    """A field of a section that is no hyperparameter field, with its JSON schema."""
+    return dataclasses.field(default=default, metadata={"schema": {**schema, "description": doc}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is trained on and what selects.
+    """What is trained on and what selects."""
 
-    Attributes:
-        train: named corpus or file; dev: named pair sets or files, folders of retrieval sets; language: its code.
-        parser: pipeline of a method that parses, "builtin", or None = the language's default.
-        columns: our column name -> the file's, for files with other headings.
-        evaluations: those from outside, and the folder (or file) of data of each.
-        prompts: text put before every query (all sentences, anchors, dev pairs) and document (positives, negatives).
-    """
-
-    train: str
-    dev: tuple[str, ...]
-    language: str = "en"
-    parser: str | None = None
-    columns: Mapping[str, str] | None = None
-    evaluations: Mapping[str, str | None] | None = None
-    prompts: Mapping[str, str] | None = None
+    train: str = shaped("", "a named corpus or a file", **TEXT)
+    dev: tuple[str, ...] = shaped((), "named pair sets, files, or folders of retrieval sets", anyOf=[TEXT, TEXTS])
+    language: str = shaped("en", "its code: en, zh, de", type="string", pattern=f"^{LANGUAGE.pattern}$")
+    parser: str | None = shaped(None, "spaCy pipeline of a method that parses", type=["string", "null"])
+    columns: Mapping[str, str] | None = shaped(None, "our column name: the file's", type=["object", "null"])
+    evaluations: Mapping[str, str | None] | None = shaped(
+        None, "from outside: names, or name: folder of its data", anyOf=[TEXTS, {"type": ["object", "null"]}]
+    )
+    prompts: Mapping[str, str] | None = shaped(
+        None,
+        "text before every query (sentences, anchors, dev pairs) and every document (positives, negatives)",
+        type=["object", "null"],
+        properties={name: {"type": "string"} for name in PROMPTS},
+        additionalProperties=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What selects: `<set>_dev` (Spearman in [-1, 1]), `<set>_ndcg10_dev` (in [0, 1]), or `mean(a_dev,b_dev)`.
+    """What selects."""
 
-    holdout: share of every dev set's pairs that do not select, reported as `<set>_held_dev`, in [0, 1).
-    """
-
-    name: str
-    mode: str = "max"
-    holdout: float = 0.0
+    name: str = knob("", "<set>_dev (Spearman), <set>_ndcg10_dev (retrieval) or mean(a_dev,b_dev)")
+    mode: str = knob("max", "whether larger or smaller values are better", choices=("max", "min"))
+    holdout: float = knob(
+        0.0, "share of every dev set's pairs that does not select, reported as <set>_held_dev", low=0, below=1
+    )
 
     @property
     def sign(self) -> float:
@@ -79,28 +95,19 @@ class Search:
         "what proposes points; auto = gp (a Gaussian process); grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )
-    trials: int | None = knob(
-        None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
-    )
+    trials: int | None = optional_int("points at most; a grid has as many as its product", low=1)
     seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
     repeats: int = knob(
-        1,
-        "seeds per point at most, the study sees their mean; further ones go to the best points",
-        low=1,
-        high=1000,
+        1, "seeds per point at most, the study sees their mean; further ones go to the best points", low=1, high=1000
     )
-    time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
-    device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
-    budget: float | None = knob(
-        None,
-        "training in whole trials: examples of all trials over those of the first one planned",
-        kind="float",
-        above=0,
-        optional=True,
+    time: float | None = optional_float("wall-clock seconds (8h, 90m, 30s)", above=0)
+    device_hours: float | None = optional_float("hours summed over trials and GPUs", above=0)
+    budget: float | None = optional_float(
+        "in full-length trials: the training examples of all trials over those of the first one planned", above=0
     )
-    examples: int | None = knob(None, "training examples of all trials together", kind="int", low=1, optional=True)
-    patience: float | None = knob(
-        None, "stop after this many whole trials' training without improvement", kind="float", above=0, optional=True
+    examples: int | None = optional_int("training examples of all trials together", low=1)
+    patience: float | None = optional_float(
+        "stop after training as long as this many full-length trials without improvement", above=0
     )
     baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
     start: tuple[str, ...] = knob(
@@ -109,9 +116,7 @@ class Search:
     max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
     max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
     keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)
-    concurrent: int | None = knob(
-        None, "trials at the same time, null = as the resources allow", kind="int", low=1, optional=True
-    )
+    concurrent: int | None = optional_int("trials at the same time, null = as the resources allow", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,73 +126,55 @@ class Pruner:
     kind: str = knob("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
     states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
     reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
-    warmup: int | None = knob(
-        None,
-        "no pruning before this many examples; null = auto, the schedule's, none for asha",
-        kind="int",
-        low=0,
-        optional=True,
+    warmup: int | None = optional_int(
+        "no pruning before this many examples; null = auto, the schedule's, none for asha", low=0
     )
-    min_rung: int | None = knob(
-        None, "examples of the first rung; null = after a fifteenth of a trial", kind="int", low=1, optional=True
-    )
-    percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
+    min_rung: int | None = optional_int("examples of the first rung; null = after a fifteenth of a trial", low=1)
+    percentile: float = knob(25.0, "of the percentile pruner: this share of the best goes on", above=0, below=100)
     patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
-    lower: float | None = knob(
-        None, "of the threshold pruner: a value below ends the trial", kind="float", optional=True
-    )
+    lower: float | None = optional_float("of the threshold pruner: a value below ends the trial")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one trial gets."""
 
-    gpus: float | None = knob(
-        None,
-        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any",
-        kind="float",
-        low=0,
-        optional=True,
+    gpus: float | None = optional_float(
+        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any", low=0
     )
     cpus: float = knob(1.0, "CPU cores of each worker", above=0)
     workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
 
 
-def entries(node: Node | None, key: str, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
+def entries(node: Node | None, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
     """The entries of a section that have known names; everything else is reported."""
     if node is None:
         return {}
     if not isinstance(node.value, dict):
-        problems.add(node.where, key, f"expected a mapping with {', '.join(known)}, got {node.kind()}")
+        problems.add(node.where, f"expected a mapping with {', '.join(known)}, got {node.kind()}")
         return {}
     for name in node.value.keys() - known:
-        problems.add(node.value[name].where, f"{key}.{name}", "unknown" + did_you_mean(name, known))
+        problems.add(node.place(name), "unknown" + did_you_mean(name, known))
     return {name: item for name, item in node.value.items() if name in known}
 
 
 def settings(
-    cls: type[S],
-    node: Node | None,
-    key: str,
-    problems: Problems,
-    readers: Mapping[str, Callable[[Any], Any]] | None = None,
+    cls: type[S], node: Node | None, problems: Problems, readers: Mapping[str, Callable[[Any], Any]] | None = None
 ) -> S:
-    """A section whose fields are knobs. `readers` turn a written value (`8h`) into the knob's (seconds) first.
+    """A section of hyperparameter fields. `readers` turn a written value (`8h`) into the field's (seconds) first.
 
     Mistaken values are reported and replaced by their defaults, so that checking goes on.
     """
     known = knobs(cls)
     good = {}
-    for name, item in entries(node, key, tuple(known), problems).items():
-        value = item.plain()
-        if readers and name in readers:
-            try:
-                value = readers[name](value)
-            except ValueError as error:
-                problems.add(item.where, f"{key}.{name}", str(error))
-                continue
+    for name, item in entries(node, tuple(known), problems).items():
+        try:
+            value = (readers or {}).get(name, lambda plain: plain)(item.plain())
+        except ValueError as error:
+            problems.add(item.where, str(error))
+            continue
         if message := mistake(known[name], value):
-            problems.add(item.where, f"{key}.{name}", message)
+            problems.add(item.where, message)
         else:
             good[name] = known[name].coerce(value)
     return cls(**good)
@@ -212,121 +199,158 @@ def seconds(value: Any) -> Any:
     return sum(float(n) * unit for n, unit in zip(found.groups(), (86400, 3600, 60, 1), strict=True) if n)
 
 
-def auto(value: Any) -> Any:
-    """`auto` is null: worked out when the study runs."""
-    return None if value == "auto" else value
+def text(node: Node, problems: Problems, expected: str = "text") -> str | None:
+    """A printable text that is not empty, or None with the reason in `problems`."""
+    if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():
+        return node.value
+    got = repr(node.value) if isinstance(node.value, (str, int, float)) else node.kind()
+    problems.add(node.where, f"expected {expected}, got {got}")
+    return None
 
 
-def read_data(node: Node | None, method: Declaration | None, top: Node, problems: Problems) -> Data | None:
-    """The data section, or None when train or dev is unusable."""
+def read_data(root: Node, method: Declaration | None, problems: Problems) -> Data | None:
+    """The data section of a document, or None when something in it is wrong."""
+    node, before = root.get("data"), len(problems.found)
     scripted = method is not None and method.scripted
-    if node is None and scripted:
-        return Data(train="", dev=())
-    if node is None:
-        problems.add(top.where, "data", "missing; expected a mapping with train and dev")
-        return None
-    before = len(problems.found)
-    given = entries(node, "data", tuple(f.name for f in dataclasses.fields(Data)), problems)
-    values: dict[str, Any] = {"train": "", "dev": ()} if scripted else {}
-    for name in given.keys() - OF_SCRIPTS if scripted else ():
-        problems.add(given.pop(name).where, f"data.{name}", "has no meaning for a script, which reads its data itself")
-    for name in ("train", "dev"):
-        if name not in given and isinstance(node.value, dict) and not scripted:
-            problems.add(node.where, f"data.{name}", "missing")
-    for name in ("train", "parser", "language"):
-        if name in given:
-            values[name] = text(given[name], f"data.{name}", problems, optional=name == "parser")
+    if node is None and not scripted:
+        problems.add(root.place("data"), "missing; expected a mapping with train and dev")
+    given = entries(node, tuple(f.name for f in dataclasses.fields(Data)), problems)
+    if scripted:
+        for name in given.keys() - OF_SCRIPTS:
+            problems.add(given.pop(name).where, "has no meaning for a script, which reads its data itself")
+    elif node is not None and isinstance(node.value, dict):
+        for name in {"train", "dev"} - given.keys():
+            problems.add(root.place("data", name), "missing")
+    given = {name: item for name, item in given.items() if item.value is not None or name not in NULLABLE}
+    values: dict[str, Any] = {n: text(given[n], problems) for n in ("train", "parser", "language") if n in given}
     if (language := values.get("language")) is not None:
-        _check_language(language, given["language"], method, problems)
+        known = method.languages if method is not None else None
+        if not LANGUAGE.fullmatch(language):
+            problems.add(given["language"].where, f"expected a code such as en, zh or de, got {language!r}")
+        elif method is not None and known is not None and language not in known:
+            message = f"method {method.name} has rules for {', '.join(known)} only, got {language!r}"
+            problems.add(given["language"].where, message)
     if "dev" in given:
         values["dev"] = _dev_sets(given["dev"], problems)
     if values.get("parser") and method is not None and not method.parser:
-        problems.add(given["parser"].where, "data.parser", f"method {method.name} does not parse")
-    if "columns" in given and (columns := given["columns"].plain()) is not None:
-        if isinstance(columns, dict) and all(isinstance(v, str) for v in columns.values()):
-            values["columns"] = columns
-            for role in (role for role in columns if not is_role(role)):
-                place = given["columns"].value[role].where
-                problems.add(place, f"data.columns.{role}", f"unknown role{did_you_mean(role, [*ROLES, 'negative_1'])}")
-        else:
-            problems.add(given["columns"].where, "data.columns", "expected a mapping of our column name to the file's")
-    if "evaluations" in given and given["evaluations"].value is not None:
-        values["evaluations"] = read_evaluations(given["evaluations"], problems)
-    if "prompts" in given and given["prompts"].value is not None:
-        values["prompts"] = _prompts(given["prompts"], method, problems)
+        problems.add(given["parser"].where, f"method {method.name} does not parse")
+    if "columns" in given:
+        values["columns"] = columns = given["columns"].plain()
+        if not isinstance(columns, dict) or not all(isinstance(name, str) for name in columns.values()):
+            problems.add(given["columns"].where, "expected a mapping of our column name to the file's")
+            columns = {}
+        for role in (role for role in columns if not is_role(role)):
+            problems.add(given["columns"].place(role), "unknown role" + did_you_mean(role, [*ROLES, "negative_1"]))
+    if "evaluations" in given:
+        values["evaluations"] = _evaluations(given["evaluations"], problems)
+    if "prompts" in given:
+        prompts = entries(given["prompts"], PROMPTS, problems)
+        for item in (item for item in prompts.values() if not isinstance(item.value, str)):
+            problems.add(item.where, f"expected text, got {item.kind()}")
+        if method is not None and not method.prompts:
+            problems.add(given["prompts"].where, f"method {method.name} does not put prompts before its sentences")
+        values["prompts"] = {name: item.plain() for name, item in prompts.items()} or None
     return Data(**values) if len(problems.found) == before else None
-
-
-def _check_language(language: str, node: Node, method: Declaration | None, problems: Problems) -> None:
-    if not LANGUAGE.fullmatch(language):
-        problems.add(node.where, "data.language", f"expected a code such as en, zh or de, got {language!r}")
-    elif method is not None and method.languages is not None and language not in method.languages:
-        known = ", ".join(method.languages)
-        problems.add(node.where, "data.language", f"method {method.name} has rules for {known} only, got {language!r}")
-
-
-def _prompts(node: Node, method: Declaration | None, problems: Problems) -> dict[str, str] | None:
-    given = entries(node, "data.prompts", PROMPTS, problems)
-    for name, item in given.items():
-        if not isinstance(item.value, str):
-            problems.add(item.where, f"data.prompts.{name}", f"expected text, got {item.kind()}")
-    if method is not None and not method.prompts:
-        problems.add(node.where, "data.prompts", f"method {method.name} does not put prompts before its sentences")
-    return {name: str(item.value) for name, item in given.items()} or None
 
 
 def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     items = node.value if isinstance(node.value, list) else [node]
+    items = [Node(item.value, item.where.named(node.where.key)) for item in items]
     if not items:
-        problems.add(node.where, "data.dev", "expected at least one set, got an empty list")
-    names = [text(item, "data.dev", problems) for item in items]
+        problems.add(node.where, "expected at least one set, got an empty list")
+    names = [text(item, problems) for item in items]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
         if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:
-            problems.add(item.where, "data.dev", f"{name!r} is given twice")
+            problems.add(item.where, f"{name!r} is given twice")
         elif name and other != name:
-            problems.add(item.where, "data.dev", f"{name!r} and {other!r} would both be called {dev_metrics(name)[0]}")
+            problems.add(item.where, f"{name!r} and {other!r} would both be called {dev_metrics(name)[0]}")
     return tuple(name for name in names if name)
 
 
-def check_end(search: Search, root: Node, problems: Problems) -> None:
-    """That a search other than a grid ends some time. `root`: the whole document."""
-    section = root.value.get("search")
-    given = section.value if section is not None and isinstance(section.value, dict) else {}
+def _evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None:
+    """`data.evaluations`: a list of names, or a mapping of name to the folder of its data (null = none)."""
+    given = node.plain()
+    if isinstance(given, list):
+        given = dict.fromkeys(given) if all(isinstance(name, str) for name in given) else None
+    if not isinstance(given, dict) or not all(f is None or (isinstance(f, str) and f.strip()) for f in given.values()):
+        problems.add(node.where, "expected names, or a mapping of name to a folder or null")
+        return None
+    for name in given:
+        try:
+            evaluation_named(name)
+        except PluginError as error:
+            problems.add(node.where, str(error))
+    return given or None
+
+
+def evaluation_metrics(names: Iterable[str]) -> list[str]:
+    """The dev metrics that these evaluations give."""
+    return [metric + DEV_SUFFIX for name in names for metric in evaluation_named(name).metrics]
+
+
+def read_metric(root: Node, data: Data | None, method: Declaration | None, problems: Problems) -> Metric | None:
+    """The metric section; its name must be made of the listed dev sets, or of what a script is to report."""
+    node, before = root.get("metric"), len(problems.found)
+    if node is None:
+        problems.add(root.place("metric"), "missing; expected a mapping with name, such as stsb_dev")
+    metric = settings(Metric, node, problems, {"holdout": lambda share: 0.0 if share is None else share})
+    if node is not None and isinstance(node.value, dict) and "name" not in node.value:
+        problems.add(root.place("metric", "name"), "missing")
+    where, held = root.place("metric", "name"), root.place("metric", "holdout")
+    names = [set_name(dev_set) for dev_set in data.dev] if data else []
+    for name in names if metric.holdout else ():
+        if name + HELD in names:
+            problems.add(held, f"the held-out part of {name} would be called as another set is")
+    scripted = method is not None and method.scripted
+    if len(problems.found) > before or not (scripted or data):
+        return None
+    try:
+        parts = metric_parts(metric.name)
+    except ValueError as error:
+        problems.add(where, str(error).removeprefix("metric: "))
+        return None
+    if scripted and metric.holdout:
+        problems.add(held, "has no meaning for a script, which measures by itself")
+    for part in dict.fromkeys(parts):
+        twice = parts.count(part) > 1
+        if scripted or data is None:
+            if twice or not re.fullmatch(rf"[A-Za-z0-9_.-]+{DEV_SUFFIX}", part):
+                expected = f"names of letters, digits, '_', '-' that end with {DEV_SUFFIX}, each once"
+                problems.add(where, f"expected {expected}, got {part!r}")
+            continue
+        legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)] + evaluation_metrics(data.evaluations or ())
+        if part not in legal:
+            allowed = f"{', '.join(legal)} and mean(...) of them"
+            problems.add(where, f"{part!r} is of no set in data.dev; allowed: {allowed}")
+        elif twice:
+            problems.add(where, f"{part!r} is given twice")
+        elif metric.holdout and part not in [dev_metrics(d)[0] for d in data.dev if not is_retrieval(d)]:
+            problems.add(held, f"{part!r} has no pairs that could be held out")
+    name = normal_metric(metric.name)
+    return dataclasses.replace(metric, name=name) if len(problems.found) == before else None
+
+
+def check_settings(search: Search, pruner: Pruner, resources: Resources, root: Node, problems: Problems) -> None:
+    """What these settings need of each other. `root`: the whole document."""
+    given = root.entries("search")
     ends = [given[name] for name in ENDS if name in given]
     if search.sampler != "grid" and all(end.value is None for end in ends):
         taken = next((end.where for end in ends if end.where.override), root.place("search"))
-        problems.add(taken, "search", "no end: give trials, time, device_hours, budget or examples")
+        message = "no end: give trials, time, device_hours, budget or examples"
+        problems.add(taken.named(root.where.to("search").key), message)
     if search.budget is not None and search.examples is not None:
-        problems.add(given["examples"].where, "search.examples", "search.budget says it in whole trials: give one")
-
-
-def check_pruner(pruner: Pruner, search: Search, root: Node, problems: Problems) -> None:
-    """What the pruner's settings need of each other and of the search. `root`: the whole document."""
-    kind = root.place("pruner", "kind")
+        problems.add(root.place("search", "examples"), "search.budget is given too; give one of them")
     if pruner.kind == "threshold" and pruner.lower is None:
-        problems.add(kind, "pruner.lower", "missing; the threshold pruner needs it")
+        where = root.place("pruner", "kind").named(root.where.to("pruner", "lower").key)
+        problems.add(where, "missing; the threshold pruner needs it")
     if pruner.kind == "wilcoxon" and search.repeats < 2:
-        problems.add(kind, "pruner.kind", "wilcoxon compares repeats: search.repeats must be at least 2, got 1")
-
-
-def check_resources(resources: Resources, root: Node, problems: Problems) -> None:
-    """A worker trains on one GPU or a share of one; NCCL takes no two workers on the same. `root`: the document."""
+        message = "wilcoxon compares repeats: search.repeats must be at least 2, got 1"
+        problems.add(root.place("pruner", "kind"), message)
     gpus, workers = resources.gpus or 0.0, resources.workers
     where = root.place("resources", "gpus")
     if gpus > 1:
         several = f"; write gpus: 1, workers: {math.ceil(gpus)}" if workers == 1 else ""
-        problems.add(where, "resources.gpus", f"a worker trains on one GPU, got {gpus:g}{several}")
-    elif 0 < gpus < 1 and workers > 1:
-        problems.add(where, "resources.gpus", f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")
-
-
-def text(node: Node, key: str, problems: Problems, optional: bool = False) -> str | None:
-    """A printable text that is not empty, or None with the reason in `problems`."""
-    if node.value is None and optional:
-        return None
-    if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():
-        return node.value
-    got = repr(node.value) if isinstance(node.value, str) else node.kind()
-    problems.add(node.where, key, f"expected text, got {got}")
-    return None
+        problems.add(where, f"a worker trains on one GPU, got {gpus:g}{several}")
+    elif 0 < gpus < 1 and workers > 1:  # NCCL takes no two workers on the same GPU
+        problems.add(where, f"{workers} workers need a whole GPU each (NCCL), got {gpus:g}")

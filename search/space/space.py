@@ -12,7 +12,6 @@ import yaml
 
 from search.space.outside import written
 from search.space.params import Param
-from search.space.scripted import written_script
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.knobs import knobs
 from trainables.contract.metric_names import metric_parts
@@ -23,10 +22,17 @@ from trainables.data.retrieval import dev_metrics
 TRAIN_KEYS = (
     "max_examples", "epochs", "eval_examples", "eval_steps", "precision", "micro_batch", "checkpoint_seconds",
 )  # fmt: skip
-# Studies of earlier versions lack them.
+# Hyperparameters and keys that studies of earlier versions lack.
+LATER_KEYS = {
+    "data": ("evaluations", "prompts"),
+    "metric": ("holdout",),
+    "search": ("start",),
+    "train": ("micro_batch",),
+}
 LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
 NO_PRESET = "none"
 PAPER = "paper"
+_OTHER = object()  # stands for every value that no condition names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +79,12 @@ class Space:
     def active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a parameter exists at this point, given what its conditions name.
 
-        A condition on a parameter that is itself inactive does not hold; one on a constant looks at the constant.
+        A condition on a parameter that is itself inactive does not hold; one on a constant is checked against it.
         """
-        return _active(self.params, self.base, name, point)
+        return all(
+            (point.get(other, _OTHER) if other in self.params else self.base[other]) in allowed
+            for other, allowed in self.params[name].when.items()
+        )
 
     @property
     def what(self) -> str:
@@ -102,59 +111,69 @@ class Space:
         """
         if uncountable := [p.name for p in self.params.values() if p.count() is None]:
             raise ValueError(f"{', '.join(uncountable)}: continuous, so the points cannot be listed")
-        free = [p for p in self.params.values() if not p.listed]
-        base = self.base
         for row in self.rows or ({},):
-            yield from _product(free, self.params, base, dict(row))
+            yield from self._product([p for p in self.params.values() if not p.listed], dict(row))
 
     def cardinality(self) -> int | None:
         """How many different points there are; None when a parameter is continuous.
 
-        Counts without listing: of a parameter's values only those that conditions name are told apart.
+        Counts without listing: of a parameter's values only those that conditions name are distinguished.
         """
         if any(p.count() is None for p in self.params.values()):
             return None
         free = [p for p in self.params.values() if not p.listed]
-        base = self.base
-        return sum(_count(free, self.params, base, dict(row)) for row in self.rows or ({},))
+        return sum(self._count(free, dict(row)) for row in self.rows or ({},))
+
+    def _product(self, free: Sequence[Param], point: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if not free:
+            yield {name: point[name] for name in self.params if name in point}
+        elif not self.active(free[0].name, point):
+            yield from self._product(free[1:], point)
+        else:
+            for value in free[0]:
+                yield from self._product(free[1:], {**point, free[0].name: value})
+
+    def _count(self, free: Sequence[Param], point: dict[str, Any]) -> int:
+        if not free:
+            return 1
+        first, rest = free[0], free[1:]
+        if not self.active(first.name, point):
+            return self._count(rest, point)
+        named = {repr(v): v for p in rest for v in p.when.get(first.name, ()) if first.legal(v)}  # lists do not hash
+        total = sum(self._count(rest, {**point, first.name: value}) for value in named.values())
+        count = first.count()
+        assert count is not None
+        if others := count - len(named):
+            total += others * self._count(rest, {**point, first.name: _OTHER})
+        return total
 
     def resolved(self) -> dict[str, Any]:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
         base = self.base
-        searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
         known = knobs(declared(self.method).config)
         fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
-        fixed = {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default}
-        train = {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script}
         out: dict[str, Any] = {
             "name": self.name,
             "method": self.method,
-            "script": written_script(self.script) if self.script else None,
+            "script": written(self.script) if self.script else None,
             "encoder": self.encoder,
             "preset": dict(self.preset) if isinstance(self.preset, Mapping) else self.preset or NO_PRESET,
-            "data": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.data).items()},
+            "data": {**asdict(self.data), "dev": list(self.data.dev)},
             "metric": asdict(self.metric),
-            "params": searched | fixed,
+            "params": {name: p.written() for name, p in self.params.items() if not p.listed}
+            | {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default},
             "points": [dict(row) for row in self.rows],
-            "search": asdict(self.search),
+            "search": {**asdict(self.search), "start": list(self.search.start)},
             "pruner": asdict(self.pruner),
             "resources": asdict(self.resources),
-            "train": train,
+            "train": {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script},
             "smoke": dict(self.smoke),
-            "plugins": written(self.plugins),
+            "plugins": [written(plugin) for plugin in self.plugins],
         }
-        for later in ("evaluations", "prompts"):  # keys that studies of earlier versions lack
-            if out["data"][later] is None:
-                del out["data"][later]
-        if not self.metric.holdout:
-            del out["metric"]["holdout"]
-        if train.get("micro_batch", 0) is None:
-            del train["micro_batch"]
-        out["search"]["start"] = list(self.search.start)
-        if not self.search.start:
-            del out["search"]["start"]
         if self.script:
             out["data"] = {name: value for name, value in out["data"].items() if value}
+        for section, keys in LATER_KEYS.items():
+            out[section] = {k: v for k, v in out[section].items() if k not in keys or v}
         optional = ("script", "encoder", "train", "data", "points", "smoke", "plugins")
         return {key: value for key, value in out.items() if value or key not in optional}
 
@@ -208,45 +227,3 @@ def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
         if name not in TRAIN_KEYS and value != published.get(name, value)
     ]
     return point, notes
-
-
-def _active(params: Mapping[str, Param], base: Mapping[str, Any], name: str, point: Mapping[str, Any]) -> bool:
-    for other, allowed in params[name].when.items():
-        if other in params:
-            if other not in point or point[other] not in allowed:
-                return False
-        elif base[other] not in allowed:
-            return False
-    return True
-
-
-def _product(
-    free: Sequence[Param], params: Mapping[str, Param], base: Mapping[str, Any], point: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    if not free:
-        yield {name: point[name] for name in params if name in point}
-    elif not _active(params, base, free[0].name, point):
-        yield from _product(free[1:], params, base, point)
-    else:
-        for value in free[0]:
-            yield from _product(free[1:], params, base, {**point, free[0].name: value})
-
-
-def _count(free: Sequence[Param], params: Mapping[str, Param], base: Mapping[str, Any], point: dict[str, Any]) -> int:
-    if not free:
-        return 1
-    first, rest = free[0], free[1:]
-    if not _active(params, base, first.name, point):
-        return _count(rest, params, base, point)
-    named = {
-        repr(v): v for p in rest for v in p.when.get(first.name, ()) if first.legal(v)
-    }  # by repr: lists do not hash
-    total = sum(_count(rest, params, base, {**point, first.name: value}) for value in named.values())
-    count = first.count()
-    assert count is not None
-    if others := count - len(named):
-        total += others * _count(rest, params, base, {**point, first.name: _OTHER})
-    return total
-
-
-_OTHER = object()  # stands for every value that no condition names

@@ -17,7 +17,7 @@ from trainables.training.trial import run_trial
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 METHOD = (EXAMPLES / "dcl.py").read_text(encoding="utf-8")
 EVALUATION = '''
-"""How well length is told from the vectors, and a number of the folder."""
+"""The spread of the cosines between four texts, and a number read from the folder."""
 import numpy as np
 
 from trainables.contract.evaluation import DevEvaluation
@@ -34,6 +34,18 @@ def evaluate(embed, folder):
 
 EVALUATION = DevEvaluation(name="lengths", metrics=("spread", "given"), evaluate=evaluate)
 '''
+
+
+def changed_space(outside: Path, *changes: tuple[str, str], evaluation: str = EVALUATION) -> Path:
+    """The example's space, changed, with this evaluation beside its method."""
+    (outside / "lengths.py").write_text(evaluation)
+    path = outside / "dcl.yaml"
+    text = path.read_text()
+    for old, new in (("[dcl.py]", "[dcl.py, lengths.py]"), *changes):
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
 
 
 def errors(path: Path, **how: Any) -> list[str]:

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 
 from search.cli.main import main
 from search.space.json_schema import json_schema
-from search.space.nodes import read_file
-from search.space.problems import Problems
+from search.space.nodes import Problems, read_file
 
 ROOT = Path(__file__).parents[2]
 SPACES = sorted([*(ROOT / "spaces").rglob("*.yaml"), *(ROOT / "docs" / "examples").glob("*.yaml")])
@@ -31,14 +30,11 @@ def test_every_shipped_space_is_accepted(validator: Draft202012Validator, path: 
     node = read_file(str(path), Problems())
     assert node is not None
     assert [error.message for error in validator.iter_errors(node.plain())] == []
-
-
-def test_the_spaces_are_there() -> None:
     assert len(SPACES) > 50
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "place"),
     [
         ({"methd": "simcse"}, "methd"),
         ({"params": {"learning_rte": 1e-5}}, "learning_rte"),
@@ -50,14 +46,16 @@ def test_the_spaces_are_there() -> None:
         ({"metric": {"name": "stsb_dev", "mode": "maximum"}}, "maximum"),
     ],
 )
-def test_mistakes_are_marked(validator: Draft202012Validator, change: dict[str, object], said: str) -> None:
+def test_mistakes_are_marked_at_their_key(
+    validator: Draft202012Validator, change: dict[str, object], place: str
+) -> None:
     plain = yaml.safe_load((ROOT / "spaces" / "simcse_unsup.yaml").read_text())
     found = list(validator.iter_errors({**plain, **change}))
     assert found
-    assert any(said in f"{'/'.join(map(str, error.absolute_path))} {error.message}" for error in found)
+    assert any(place in f"{'/'.join(map(str, error.absolute_path))} {error.message}" for error in found)
 
 
-def test_the_command_prints_it() -> None:
+def test_search_schema_prints_it() -> None:
     done = CliRunner().invoke(main, ["schema"])
     assert done.exit_code == 0
     assert json.loads(done.output) == json.loads(json.dumps(json_schema()))

@@ -25,20 +25,20 @@ def choice(*values: Any) -> Param:
 @pytest.mark.parametrize(
     "values", [(16, 32), ("cls", "avg", "avg_first_last"), (0, 1, True), (0.1, 0.2, "none"), ([1], [2], [3])]
 )
-def test_other_lists_have_no_order(values: tuple[Any, ...]) -> None:
+def test_only_lists_of_numbers_have_an_order(values: tuple[Any, ...]) -> None:
     param = choice(*values)
     assert param.rising() is None
     assert sampler_distribution(param) == distribution(param)
 
 
-def test_a_list_of_numbers_is_learnt_by_place() -> None:
+def test_a_list_of_numbers_is_sampled_by_position() -> None:
     param = choice(64, 16, 0.5)  # in whatever order it is written
     assert sampler_distribution(param) == IntDistribution(0, 2)
     assert [sampled_value(param, place) for place in range(3)] == [0.5, 16, 64]
     assert Param(name="batch_size", kind="int", low=1, high=9).rising() is None
 
 
-def test_points_in_places_leave_the_study_as_it_is() -> None:
+def test_the_sampler_view_leaves_the_study_unchanged() -> None:
     params = {"batch_size": choice(64, 16, 32), "pooling": Param(name="pooling", kind="choice", values=("cls", "avg"))}
     stored = create_trial(
         value=0.5,
@@ -65,7 +65,7 @@ def list_space(sampler: str, seed: int) -> Space:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_sizes_beyond_the_best_are_tried_before_those_beyond_the_worst(sampler: str) -> None:
+def test_sizes_beyond_the_best_are_tried_first(sampler: str) -> None:
     """Only the middle half of the sizes has been tried, and the larger, the better."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     above = below = 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from from_outside import EVALUATION, EXAMPLES, errors, trained
+from from_outside import EVALUATION, EXAMPLES, changed_space, errors, trained
 
 from search.space import SpaceError, load_space, smoke
 from trainables.contract.errors import PluginError
@@ -23,13 +23,10 @@ pytestmark = pytest.mark.costly
 
 
 def test_an_evaluation_from_outside_selects(outside):
-    (outside / "lengths.py").write_text(EVALUATION)
     (outside / "number.txt").write_text("0.25")
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
-    text = text.replace("builtin_dev", "'mean(spread_dev,given_dev)'")
-    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], evaluations: {{lengths: {outside}}}}}"))
-    space = load_space(path)
+    metric = ("builtin_dev", "'mean(spread_dev,given_dev)'")
+    data = ("dev: [builtin]}", f"dev: [builtin], evaluations: {{lengths: {outside}}}}}")
+    space = load_space(changed_space(outside, metric, data))
     assert space.metric.name == "mean(spread_dev,given_dev)"
     assert smoke(space).metric.name == space.metric.name
     outcome, seen = trained(space, outside / "trial")
@@ -84,10 +81,7 @@ def test_evaluators_of_sentence_transformers_select(outside):
     ],
 )
 def test_mistakes_about_evaluations(outside, data, message):
-    (outside / "lengths.py").write_text(EVALUATION)
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]")
-    path.write_text(text.replace("dev: [builtin]}", f"dev: [builtin], {data}}}"))
+    path = changed_space(outside, ("dev: [builtin]}", f"dev: [builtin], {data}}}"))
     if message:
         assert any(message in line for line in errors(path))
     else:
@@ -108,13 +102,10 @@ def test_mistakes_about_evaluations(outside, data, message):
         ("loss", "", ""),
     ],
 )  # fmt: skip
-def test_no_evaluation_takes_the_name_of_what_is_measured(outside, metric, more, message):
-    """It would select in its place, and be called a Spearman correlation. Studies of before this was looked at are
-    read all the same."""
-    (outside / "lengths.py").write_text(EVALUATION.replace('"given"', f'"{metric}"'))
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]").replace("builtin_dev}", f"builtin_dev{more}}}")
-    path.write_text(text.replace("dev: [builtin]}", "dev: [builtin], evaluations: [lengths]}"))
+def test_an_evaluation_with_a_taken_name_is_refused(outside, metric, more, message):
+    """It would select in its place, and be called a Spearman correlation. Stored studies are read all the same."""
+    changes = ("builtin_dev}", f"builtin_dev{more}}}"), ("dev: [builtin]}", "dev: [builtin], evaluations: [lengths]}")
+    path = changed_space(outside, *changes, evaluation=EVALUATION.replace('"given"', f'"{metric}"'))
     assert load_space(path).data.evaluations == {"lengths": None}
     if message:
         assert errors(path, find_data=True) == [f"{path}:{message}"]
@@ -122,11 +113,9 @@ def test_no_evaluation_takes_the_name_of_what_is_measured(outside, metric, more,
         load_space(path, find_data=True)
 
 
-def test_no_evaluation_takes_the_name_of_a_smoke_run_s_set(outside):
-    (outside / "lengths.py").write_text(EVALUATION.replace('"given"', '"builtin"'))
-    path = outside / "dcl.yaml"
-    text = path.read_text().replace("[dcl.py]", "[dcl.py, lengths.py]").replace("builtin_dev", "stsb_dev")
-    path.write_text(text.replace("dev: [builtin]}", "dev: [stsb], evaluations: [lengths]}"))
+def test_a_name_taken_in_the_smoke_run_is_refused(outside):
+    changes = ("builtin_dev", "stsb_dev"), ("dev: [builtin]}", "dev: [stsb], evaluations: [lengths]}")
+    path = changed_space(outside, *changes, evaluation=EVALUATION.replace('"given"', '"builtin"'))
     with pytest.raises(SpaceError, match="lengths: builtin_dev is already measured"):
         smoke(load_space(path))
 
@@ -151,51 +140,43 @@ def test_an_evaluation_may_embed_no_text():
     assert widths == [(0, 2)]
 
 
-def test_what_an_evaluation_draws_moves_no_training():
+def test_an_evaluation_s_random_draws_change_no_training():
     def draws(*_):
         torch.manual_seed(0)
         np.random.seed(0)
         random.seed(0)
         return {"topics": 0.5}
 
-    def drawn() -> tuple[float, float, float]:
+    def drawn(before: Callable[[], object]) -> tuple[float, float, float]:
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+        before()
         return float(torch.rand(())), float(np.random.rand()), random.random()
 
-    torch.manual_seed(7)
-    np.random.seed(7)
-    random.seed(7)
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    expected = drawn()
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
-    assert scored(draws) == {"topics_dev": 0.5}
-    assert drawn() == expected
+    assert drawn(lambda: scored(draws)) == drawn(lambda: None)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
-        (None, "evaluation mine: expected values of topics, got NoneType"),
-        (0.5, "evaluation mine: expected values of topics, got float"),
-        ({}, "evaluation mine: expected values of topics, got none"),
-        ({"topics": 0.5, 3: 1}, "evaluation mine: expected values of topics, got topics, 3"),
-        ({"topics": None}, "evaluation mine: topics: expected a finite number, got None"),
-        ({"topics": math.nan}, "evaluation mine: topics: expected a finite number, got nan"),
-        ({"topics": math.inf}, "evaluation mine: topics: expected a finite number, got inf"),
+        (None, "expected values of topics, got NoneType"),
+        (0.5, "expected values of topics, got float"),
+        ({}, "expected values of topics, got none"),
+        ({"topics": 0.5, 3: 1}, "expected values of topics, got topics, 3"),
+        ({"topics": None}, "topics: expected a finite number, got None"),
+        ({"topics": math.nan}, "topics: expected a finite number, got nan"),
+        ({"topics": math.inf}, "topics: expected a finite number, got inf"),
     ],
 )
-def test_an_evaluation_that_gives_no_numbers_is_told_so(given, told):
-    """NaN was called a collapse of the vectors."""
+def test_an_evaluation_without_numbers_is_an_error(given, message):
     with pytest.raises(PluginError) as caught:
         scored(lambda *_: given)
-    assert str(caught.value) == told
+    assert str(caught.value) == f"evaluation mine: {message}"
 
 
 @pytest.mark.parametrize("vectors", [((1, 1), (2, 2)), ((math.nan, 1), (0, 1)), ((0, 0), (0, 0))])
-def test_of_collapsed_vectors_nothing_can_be_measured(vectors):
-    """The training says so, which knows how far it was."""
-
+def test_collapsed_vectors_give_nan(vectors):
     def measures(embed, _):
         embed(["a", "b"])
         return {"topics": math.nan}

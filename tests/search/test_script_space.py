@@ -1,4 +1,4 @@
-"""Spaces whose trials a script trains: what they hold, what they keep, and every mistake in one line."""
+"""Spaces whose trials a script trains: what they declare, what is stored, and every mistake in one line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def space_of(folder: Path, *changes: tuple[str, str]) -> Space:
     return load_space(folder / "space.yaml", find_data=True)
 
 
-def test_the_space_declares_all_and_the_script_is_not_run(folder: Path) -> None:
+def test_the_space_declares_everything_and_no_script_runs(folder: Path) -> None:
     space = space_of(folder)
     assert list(space.params) == ["rate", "layers", "loss"]
     assert space.values({"rate": 0.5, "layers": 2, "loss": "angle"}) == {
@@ -69,7 +69,7 @@ def test_the_space_declares_all_and_the_script_is_not_run(folder: Path) -> None:
     assert checked.lines()[1] == "  script train.py; selects on x_dev; pruner none"
 
 
-def test_a_resolved_space_needs_the_file_no_more(folder: Path) -> None:
+def test_a_resolved_space_does_without_the_file(folder: Path) -> None:
     space = space_of(folder, ("search:", "preset: {rate: 0.1, layers: 2, loss: cosent}\nsearch:"))
     assert [*Draft202012Validator(json_schema()).iter_errors(json.loads(json.dumps(space.resolved())))] == []
     stored = folder / "elsewhere" / "space.yaml"
@@ -87,14 +87,14 @@ def test_a_resolved_space_needs_the_file_no_more(folder: Path) -> None:
     assert load_space(folder / "space.yaml").resolved() != space.resolved()
 
 
-def test_a_condition_between_searched_parameters_and_the_points_that_have_it(folder: Path, tmp_path: Path) -> None:
+def test_conditional_parameters_of_a_script_are_remembered(folder: Path, tmp_path: Path) -> None:
     """Without a preset nothing has a value but what a point gives it."""
     changes = ("  loss: {choice: [cosent, angle]}\n", (
         "  loss: {choice: [cosent, angle]}\n  margin: {float: [0.1, 0.5], when: {loss: angle}}\n"
     ))  # fmt: skip
     space = space_of(folder, changes)
     world = World(space, tmp_path, study="mine", value=lambda trial, k: trial.params["rate"] + k / 100)
-    trials = world.session().ledger.trials.values()
+    trials = world.life().ledger.trials.values()
     assert {("margin" in r.trial.point) == (r.trial.point["loss"] == "angle") for r in trials} == {True}
     always = space_of(folder, (changes[0], changes[1].replace(", when: {loss: angle}", "")))
     always = replace(always, search=replace(always.search, start=("mine",)))
@@ -118,7 +118,7 @@ def test_the_preset_is_the_baseline(folder: Path) -> None:
     assert next(iter(listed.points())) == {"rate": 0.1, "layers": 1, "loss": "cosent"}
 
 
-def test_encoder_and_data_are_handed_on(folder: Path) -> None:
+def test_encoder_and_data_reach_the_script(folder: Path) -> None:
     (folder / "lines.txt").write_text("a\nb\n")
     data = f"data: {{train: {folder}/lines.txt, dev: builtin}}\nencoder: sentence-transformers/all-MiniLM-L6-v2\n"
     space = space_of(folder, ("metric:", data + "metric:"))
@@ -135,7 +135,7 @@ def test_encoder_and_data_are_handed_on(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "line"),
     [
         ("script: train.py\n", "", "1: script: missing; expected a Python file beside the space, or module:function"),
         ("train.py", "[a]", "2: script: expected a Python file beside the space, or module:function, got a list"),
@@ -186,7 +186,7 @@ def test_encoder_and_data_are_handed_on(folder: Path) -> None:
          "[0.5, 32]}}"),
     ],
 )  # fmt: skip
-def test_every_mistake_is_one_line_with_its_place(folder: Path, old: str, new: str, told: str) -> None:
+def test_every_mistake_is_one_line_with_its_place(folder: Path, old: str, new: str, line: str) -> None:
     (folder / "broken.py").write_text("def train(config, report):\n    return return\n")
     (folder / "empty.py").write_text("def fit(config, report):\n    pass\n")
     (folder / "one.py").write_text("# a comment\n\ndef train(config):\n    pass\n")
@@ -197,7 +197,7 @@ def test_every_mistake_is_one_line_with_its_place(folder: Path, old: str, new: s
     lines = found.stderr.splitlines()
     if old == "method: script":  # and then its hyperparameters are none of the method's
         lines = [line for line in lines if ": script: " in line]
-    assert lines == [f"{path}:" + told.format(folder=folder, json=json.__file__, cwd=os.getcwd())]
+    assert lines == [f"{path}:" + line.format(folder=folder, json=json.__file__, cwd=os.getcwd())]
     assert found.exit_code == 2
 
 
@@ -207,15 +207,11 @@ def test_a_script_has_no_forecast(folder: Path) -> None:
     assert "--forecast: script train.py: only a script knows how long it trains" in found.stderr
 
 
-def test_a_start_that_leaves_something_open_is_refused(folder: Path, tmp_path: Path) -> None:
-    from harness import World
-
-    from search.study.related import related_points
-
+def test_a_start_without_every_parameter_is_refused(folder: Path, tmp_path: Path) -> None:
     other = World(
         space_of(folder, ("  loss: {choice: [cosent, angle]}\n", "")), tmp_path, value=lambda *_: 0.5, study="a"
     )
-    other.session()
+    other.life()
     space = space_of(folder, ("{trials: 4}", "{trials: 4, start: [a]}"))
     with pytest.raises(UserError, match=r"study a has no loss, and the space has no preset of them"):
         related_points(space, str(tmp_path))
@@ -234,7 +230,7 @@ def test_points_of_other_scripts_are_other_points(folder: Path) -> None:
     assert len(ids) == 2
 
 
-def test_a_function_of_a_module_and_of_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_is_a_file_or_a_function(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     (folder / "mine_for_this_test.py").write_text("def fit(config, report, *, twice=False):\n    return 7\n")
     (folder / "train.py").write_text("raise RuntimeError('of its own')\n\ndef train(config, report): ...\n")
@@ -247,7 +243,7 @@ def test_a_function_of_a_module_and_of_a_file(folder: Path, monkeypatch: pytest.
     assert TrialSpec.from_dict(spec.to_dict()) == spec
 
 
-def test_names_that_mean_something_to_our_methods_mean_nothing_of_a_script_s_own_kind(folder: Path) -> None:
+def test_a_script_s_warmup_parameters_may_have_any_type(folder: Path) -> None:
     space = space_of(folder)
     assert warmup_examples(space.pruner, {"warmup_epochs": 2}, 1000) == 0
     assert warmup_examples(space.pruner, {"warmup_share": "cosine"}, 1000) == 0

@@ -11,9 +11,6 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
-from search.space.nodes import Where, from_plain
-from search.space.params import Param, _read_step
-from search.space.problems import Problems
 from trainables.data.retrieval import dev_metrics
 
 GOOD = """\
@@ -35,13 +32,6 @@ def space_of(tmp_path: Path, text: str, *overrides: str) -> Space:
     return load_space(path, overrides)
 
 
-def points_of(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    space = space_of(tmp_path, text)
-    points = list(space.points())
-    assert space.cardinality() == len(points)
-    return points
-
-
 def test_a_space_is_typed(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD)
     rate, batch = space.params.values()
@@ -59,29 +49,20 @@ def test_a_space_is_typed(tmp_path: Path) -> None:
     ("written", "value"),
     [("1e-5", 1e-5), ("1.0e-5", 1e-5), ("1E-5", 1e-5), ("+3e+2", 300.0), (".5", 0.5), ("1_000", 1000.0), ("5.", 5.0)],
 )
-def test_numbers_as_people_write_them(tmp_path: Path, written: str, value: float) -> None:
-    space = space_of(tmp_path, GOOD, f"params.weight_decay={written}")
-    assert space.constants["weight_decay"] == value
-    assert isinstance(space.constants["weight_decay"], float)
+def test_numbers_are_read_as_people_write_them(tmp_path: Path, written: str, value: float) -> None:
+    found = space_of(tmp_path, GOOD, f"params.weight_decay={written}").constants["weight_decay"]
+    assert (found, type(found)) == (value, float)
 
 
 @pytest.mark.parametrize(
     ("written", "value"),
-    [
-        ("8h", 28800.0),
-        ("90m", 5400.0),
-        ("1h30m", 5400.0),
-        ("45s", 45.0),
-        ("2d", 172800.0),
-        ("600", 600.0),
-        ("null", None),
-    ],
+    [("8h", 28800), ("90m", 5400), ("1h30m", 5400), ("45s", 45), ("2d", 172800), ("600", 600), ("null", None)],
 )
-def test_times(tmp_path: Path, written: str, value: float | None) -> None:
+def test_times_are_read_in_seconds(tmp_path: Path, written: str, value: float | None) -> None:
     assert space_of(tmp_path, GOOD, f"search.time={written}").search.time == value
 
 
-def test_anchors_aliases_and_merge_keys(tmp_path: Path) -> None:
+def test_anchors_aliases_and_merge_keys_work(tmp_path: Path) -> None:
     text = GOOD.replace(
         "params:\n",
         "params:\n  <<: [{dropout: 0.2, temperature: &tau 0.07}, {dropout: 0.3, max_length: 64}]\n"
@@ -115,47 +96,46 @@ def test_overrides_reach_any_leaf_and_the_last_one_wins(tmp_path: Path) -> None:
     assert space.name == "other"
 
 
-def test_the_grid_is_the_exact_product_first_parameter_slowest(tmp_path: Path) -> None:
-    text = GRID + "params:\n  batch_size: {grid: [32, 64]}\n  dropout: {float: [0.1, 0.5], step: 0.2}\n"
-    assert points_of(tmp_path, text) == [
-        {"batch_size": b, "dropout": d}
-        for b in (32, 64)
-        for d in (0.1, 0.3, 0.5)  # 0.3, not 0.30000000000000004
-    ]
+PRODUCT = "params:\n  batch_size: {grid: [32, 64]}\n  dropout: {float: [0.1, 0.5], step: 0.2}\n"
+CONDITIONS = """
+params:
+  head: {grid: [none, mlp_bn], when: {pooling: cls}}
+  pooling: {grid: [cls, avg, avg_top2]}
+  dropout: {grid: [0.1, 0.2], when: {head: mlp_bn}}
+"""
+CONSTANT = "params: {pooling: avg, dropout: {grid: [0.1, 0.2], when: {pooling: [avg, cls], lr_decay: linear}}}\n"
+LISTED = """
+params: {batch_size: {grid: [32, 64]}}
+points:
+  - {learning_rate: 1e-5, dropout: 0.1}
+  - {learning_rate: 3e-5}
+"""
 
 
-def test_a_grid_leaves_out_what_its_condition_forbids(tmp_path: Path) -> None:
-    text = GRID + (
-        "params:\n"
-        "  head: {grid: [none, mlp_bn], when: {pooling: cls}}\n"  # before what it depends on
-        "  pooling: {grid: [cls, avg, avg_top2]}\n"
-        "  dropout: {grid: [0.1, 0.2], when: {head: mlp_bn}}\n"
-    )
-    assert points_of(tmp_path, text) == [
-        {"pooling": "cls", "head": "none"},
-        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.1},
-        {"pooling": "cls", "head": "mlp_bn", "dropout": 0.2},
-        {"pooling": "avg"},  # head inactive, and so what waits for it
-        {"pooling": "avg_top2"},
-    ]
-
-
-def test_a_condition_on_something_fixed_looks_at_its_value(tmp_path: Path) -> None:
-    text = GRID + "params: {pooling: avg, dropout: {grid: [0.1, 0.2], when: {pooling: [avg, cls], lr_decay: linear}}}\n"
-    assert points_of(tmp_path, text) == [{"dropout": 0.1}, {"dropout": 0.2}]
-
-
-def test_listed_points_times_the_other_parameters(tmp_path: Path) -> None:
-    text = GRID + (
-        "params: {batch_size: {grid: [32, 64]}}\n"
-        "points:\n  - {learning_rate: 1e-5, dropout: 0.1}\n  - {learning_rate: 3e-5}\n"
-    )
-    assert points_of(tmp_path, text) == [
-        {"batch_size": 32, "learning_rate": 1e-5, "dropout": 0.1},
-        {"batch_size": 64, "learning_rate": 1e-5, "dropout": 0.1},
-        {"batch_size": 32, "learning_rate": 3e-5},
-        {"batch_size": 64, "learning_rate": 3e-5},
-    ]
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (PRODUCT, [{"batch_size": b, "dropout": d} for b in (32, 64) for d in (0.1, 0.3, 0.5)]),  # the first slowest
+        (CONDITIONS, [
+            {"pooling": "cls", "head": "none"},
+            {"pooling": "cls", "head": "mlp_bn", "dropout": 0.1},
+            {"pooling": "cls", "head": "mlp_bn", "dropout": 0.2},
+            {"pooling": "avg"},  # head is inactive, and so what depends on it
+            {"pooling": "avg_top2"},
+        ]),
+        (CONSTANT, [{"dropout": 0.1}, {"dropout": 0.2}]),
+        (LISTED, [
+            {"batch_size": 32, "learning_rate": 1e-5, "dropout": 0.1},
+            {"batch_size": 64, "learning_rate": 1e-5, "dropout": 0.1},
+            {"batch_size": 32, "learning_rate": 3e-5},
+            {"batch_size": 64, "learning_rate": 3e-5},
+        ]),
+    ],
+)  # fmt: skip
+def test_a_grid_is_its_exact_product(tmp_path: Path, text: str, points: list[dict[str, Any]]) -> None:
+    space = space_of(tmp_path, GRID + text)
+    assert list(space.points()) == points
+    assert space.cardinality() == len(points)
 
 
 def test_a_huge_countable_space_is_counted_without_listing(tmp_path: Path) -> None:
@@ -169,7 +149,7 @@ def test_a_huge_countable_space_is_counted_without_listing(tmp_path: Path) -> No
     assert next(space.points()) == {"batch_size": 2, "max_length": 4}
 
 
-def test_values_of_a_trial_are_default_then_preset_then_constant_then_point(tmp_path: Path) -> None:
+def test_a_point_overrides_constant_preset_and_default(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, "preset=post_unsup", "params.max_length=48")
     values = space.values({"learning_rate": 2e-5, "batch_size": 32})
     assert values["temperature"] == 0.05  # default
@@ -178,13 +158,13 @@ def test_values_of_a_trial_are_default_then_preset_then_constant_then_point(tmp_
     assert (values["learning_rate"], values["batch_size"]) == (2e-5, 32)
 
 
-def test_preset_none_and_presets_by_encoder(tmp_path: Path) -> None:
+def test_the_preset_follows_the_encoder_unless_none(tmp_path: Path) -> None:
     assert space_of(tmp_path, GOOD, "preset=none").preset is None
     assert space_of(tmp_path, GOOD, "encoder=roberta-base").preset == "simcse_unsup_roberta"
     assert space_of(tmp_path, GOOD, "encoder=my/folder").preset is None
 
 
-def test_resolved_says_everything_and_loads_to_the_same_space(tmp_path: Path) -> None:
+def test_a_resolved_space_loads_to_the_same_space(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, "preset=post_unsup", "smoke={search: {trials: 2}}")
     again = space_of(tmp_path, space.to_yaml())
     assert again.resolved() == space.resolved() == yaml.safe_load(space.to_yaml())
@@ -194,7 +174,7 @@ def test_resolved_says_everything_and_loads_to_the_same_space(tmp_path: Path) ->
     assert space_of(tmp_path, GOOD, "params.dropout=0.2").resolved() != space.resolved()
 
 
-def test_the_paper_point_is_the_published_setting_or_the_nearest_in_the_space(tmp_path: Path) -> None:
+def test_the_paper_point_is_the_nearest_to_the_published_setting(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD)
     assert paper_point(space) == {"learning_rate": 3e-5, "batch_size": 64}
     assert paper_notes(space) == []
@@ -215,17 +195,17 @@ def test_the_paper_point_of_listed_points_is_one_of_them(tmp_path: Path) -> None
     assert point == {"dropout": 0.2, "learning_rate": 1e-5, "batch_size": 64}
 
 
-def test_paper_points_keep_conditions(tmp_path: Path) -> None:
+def test_paper_points_respect_conditions(tmp_path: Path) -> None:
     text = GRID + "params: {pooling: {grid: [avg, cls]}, head: {grid: [none], when: {pooling: avg}}}\n"
     assert paper_point(space_of(tmp_path, text)) == {"pooling": "cls"}
 
 
-def test_mean_metrics(tmp_path: Path) -> None:
+def test_names_of_mean_metrics_are_normalised(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, 'metric.name="mean( stsb_dev, sickr_dev )"')
     assert space.metric.name == "mean(stsb_dev,sickr_dev)"
 
 
-def test_held_out_dev_pairs(tmp_path: Path) -> None:
+def test_the_holdout_share_is_stored_and_kept_in_smoke(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, "metric.holdout=0.5")
     assert space.metric.holdout == 0.5
     assert space.resolved()["metric"] == {"name": "stsb_dev", "mode": "max", "holdout": 0.5}
@@ -233,17 +213,12 @@ def test_held_out_dev_pairs(tmp_path: Path) -> None:
     assert smoke(space).metric.holdout == 0.5
 
 
-def test_metric_keys_of_files() -> None:
-    assert [dev_metrics(s)[0] for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz", "my/nfcorpus", "NanoNQ")] == [
-        "stsb_dev",
-        "pairs_dev",
-        "dev_set_dev",
-        "nfcorpus_ndcg10_dev",
-        "NanoNQ_ndcg10_dev",
-    ]
+def test_metrics_are_named_after_files_and_folders() -> None:
+    names = [dev_metrics(s)[0] for s in ("stsb", "my/pairs.tsv", "/x/dev.set.jsonl.gz", "my/nfcorpus", "NanoNQ")]
+    assert names == ["stsb_dev", "pairs_dev", "dev_set_dev", "nfcorpus_ndcg10_dev", "NanoNQ_ndcg10_dev"]
 
 
-def test_smoke_scales_a_space_down_and_the_file_has_the_last_word(tmp_path: Path) -> None:
+def test_smoke_scales_down_and_the_file_has_the_last_word(tmp_path: Path) -> None:
     space = space_of(
         tmp_path, GOOD, "params.batch_size={choice: [32, 512]}", "search.time=8h", "resources.gpus=1",
         "smoke={search: {trials: 3}, params: {learning_rate: {float: [1e-4, 1e-3], log: true}}}",
@@ -264,7 +239,7 @@ def test_smoke_keeps_the_axis_of_a_grid(tmp_path: Path) -> None:
     assert smoke(space).params["sample_size"].values == (2000, 1000, 500)
 
 
-def test_smoke_keeps_no_more_directions_than_the_builtin_encoder_has() -> None:
+def test_smoke_caps_dimensions_at_the_builtin_encoder_s() -> None:
     assert smoke(load_space("whitening")).params["dimensions"].values == (None, 64, 43, 21)
     assert smoke(load_space("whitening", ["params.dimensions=256"])).base["dimensions"] == 64
 
@@ -285,7 +260,7 @@ def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
     ]
 
 
-def test_spaces_are_checked_without_the_heavy_libraries() -> None:
+def test_checking_spaces_imports_no_heavy_library() -> None:
     code = (
         "import sys, search.space\n"
         "heavy = {'torch', 'ray', 'optuna', 'mlflow', 'transformers'} & sys.modules.keys()\n"
@@ -294,84 +269,39 @@ def test_spaces_are_checked_without_the_heavy_libraries() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
-def test_auto_is_a_gaussian_process_and_an_older_study_keeps_what_it_took() -> None:
-    params = {
-        "batch_size": {"choice": [16, 64]},
-        "temperature": {"float": [0.02, 0.2], "when": {"batch_size": [64]}},
-    }
-    plain = {"name": "auto", "method": "simcse", "encoder": "builtin:tiny", "metric": {"name": "builtin_dev"}}
-    plain |= {"data": {"train": "builtin", "dev": ["builtin"]}, "search": {"sampler": "auto", "trials": 8}}
-    space = space_from(plain | {"params": params})
+def test_auto_is_a_gaussian_process_but_stored_samplers_stay(tmp_path: Path) -> None:
+    space = space_of(tmp_path, GOOD, "params.dropout={float: [0.1, 0.2], when: {batch_size: 64}}")
     assert space.search.sampler == "gp"
-    older = space.resolved()
-    older["search"]["sampler"] = "tpe"  # what `auto` took under conditions
-    assert space_from(older).search.sampler == "tpe"
+    stored = space.resolved()
+    stored["search"]["sampler"] = "tpe"  # what `auto` took under conditions in earlier versions
+    assert space_from(stored).search.sampler == "tpe"
 
 
-def test_nearest_legal_values() -> None:
-    sizes = Param(name="batch_size", kind="choice", values=(16, 64))
-    assert sizes.nearest(33) == 64  # on the logarithm; plainly it is nearer to 16
-    assert sizes.nearest(31) == 16
-    zero = Param(name="dropout", kind="grid", values=(0.0, 0.4))
-    assert [zero.nearest(v) for v in (0.19, 0.21, 0.0, -1)] == [
-        0.0,
-        0.4,
-        0.0,
-        0.0,
-    ]  # no logarithm of 0: plainly, for all
-    small = Param(name="dropout", kind="grid", values=(0.1, 0.4))
-    assert [small.nearest(v) for v in (0.0, 0.19, 0.21, -1)] == [0.1, 0.1, 0.4, 0.1]
-    assert not small.legal(0.4000001)
-    assert small.legal(0.4 + 1e-16)
-    flags = Param(name="flag", kind="choice", values=(1, True))
-    assert (flags.nearest(True), flags.nearest(1), flags.nearest(2)) == (True, 1, 1)
-    assert [type(flags.nearest(v)) for v in (True, 1)] == [bool, int]
-    assert Param(name="pooling", kind="choice", values=("cls", "avg")).nearest("max") == "cls"
-    assert Param(name="when", kind="choice", values=("none", 3, 9)).nearest(8) == 9
-    stepped = Param(name="batch_size", kind="int", low=8, high=32, step=8)
-    assert [stepped.nearest(v) for v in (1, 11, 13, 29, 99)] == [8, 8, 16, 32, 32]
-    assert (stepped.count(), list(stepped)) == (4, [8, 16, 24, 32])
-    tenths = Param(name="dropout", kind="float", low=0.1, high=0.5, step=0.2)
-    assert [tenths.nearest(v) for v in (0.0, 0.19, 0.41)] == [0.1, 0.1, 0.5]
-    assert (tenths.count(), list(tenths)) == (3, [0.1, 0.3, 0.5])
-    plain = Param(name="seed", kind="int", low=3, high=9)
-    assert (plain.nearest(5.6), plain.nearest(2), plain.nearest("x"), plain.count()) == (6, 3, 3, 7)
-    assert list(plain) == [3, 4, 5, 6, 7, 8, 9]
-    rate = Param(name="learning_rate", kind="float", low=1e-5, high=1e-3, log=True)
-    assert [rate.nearest(v) for v in (1e-6, 3e-5, 1)] == [1e-5, 3e-5, 1e-3]
-    assert rate.count() is None
-    assert (rate.legal(3e-5), rate.legal(2e-3), rate.legal("x"), stepped.legal(12)) == (True, False, False, False)
+STORED = """\
+name: quickstart
+method: simcse
+encoder: builtin:tiny
+preset: none
+data: {train: builtin, dev: [builtin], language: en, parser: null, columns: null}
+metric: {name: builtin_dev, mode: max}
+params:
+  learning_rate: {float: [1.0e-05, 0.005], log: true}
+  batch_size: {choice: [16, 32, 64]}
+  sample_size: null
+  pooling: cls
+  loss_form: one_way
+search: {sampler: tpe, trials: 16, seed: 0, repeats: 1, time: null, device_hours: null, budget: null, examples: null,
+  patience: null, baseline: paper, max_failed_share: 0.5, max_retries: 2, keep_best: 3, concurrent: null}
+pruner: {kind: median, states_gb: 10.0, reduction: 3, warmup: null, min_rung: null, percentile: 25.0, patience: 3,
+  lower: null}
+resources: {gpus: null, cpus: 1.0, workers: 1}
+train: {max_examples: null, epochs: 1, eval_examples: 8000, eval_steps: null, precision: auto,
+  checkpoint_seconds: 60.0}
+"""
 
 
-def test_a_step_is_written_unless_every_whole_number_is_one() -> None:
-    """As a resumed study reads it back."""
-    kinds = [{"int": [16, 64], "step": 16}, {"int": [16, 64]}, {"float": [0.0, 0.4], "step": 0.1}]
-    for kind, name in zip(kinds, ("batch_size", "batch_size", "dropout"), strict=True):
-        space = load_space("simcse_unsup", [f"params.{name}={yaml.safe_dump(kind, default_flow_style=True).strip()}"])
-        assert space.params[name].written() == kind
-
-
-@pytest.mark.parametrize(
-    ("bounds", "step", "problem"),
-    [
-        ([0.0, 0.4], 0.1, None),
-        ([0.2, 0.3], 0.1, None),  # one step
-        ([0.0, 0.4], 0.3, "must divide the range 0 to 0.4, got 0.3"),
-        ([0.0, 1.0], 1e8, "must divide the range 0 to 1, got 1e+08"),
-        ([0.0, 1.0], 1 / (10 + 9e-7), None),  # short of the end by less than a millionth of a step
-        ([0.0, 1.0], 1 / (10 + 11e-7), "must divide the range 0 to 1, got 0.1"),
-        ([0, 1_000_000_000], 1, None),
-        ([0.5, 1.0], 1 / 2.2e9, "too small: 1100000000 steps from 0.5 to 1"),
-        ([0.0, 1.0], 5e-324, "too small: inf steps from 0 to 1"),
-        ([0.0, float("inf")], 0.1, None),  # the bounds' own mistakes are said of them
-        ([0.3, 0.3], 0.1, None),
-        ([0.0, 1.0], 0, "expected a number > 0, got 0"),
-        ([0.0, 1.0], float("inf"), "expected a number > 0, got inf"),
-        ([0.0, 1.0], True, "expected a number > 0, got True"),
-    ],
-)
-def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
-    problems = Problems()
-    read = _read_step("float", from_plain(step, Where("space")), bounds, False, "params.x.step", problems)
-    assert [found.message for found in problems.found] == ([problem] if problem else [])
-    assert read == (step if problem is None and 0 < bounds[1] - bounds[0] < float("inf") else None)
+def test_a_study_of_an_earlier_version_is_written_back_unchanged(tmp_path: Path) -> None:
+    """Its sections get no key that they lack; `params` gets the hyperparameters that its file left at their default."""
+    stored, again = yaml.safe_load(STORED), space_of(tmp_path, STORED).resolved()
+    again["params"] = {name: again["params"][name] for name in stored["params"]}
+    assert yaml.safe_dump(again, sort_keys=False) == yaml.safe_dump(stored, sort_keys=False)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, nodes, paper_point, smoke, space_from
-from search.space.problems import Where
+from search.space.nodes import Where
 from trainables.contract.knobs import build
 from trainables.contract.registry import declared, method_names
 
@@ -101,21 +101,51 @@ def test_practical_searches_hold_the_published_setting(path: Path) -> None:
     assert outside == []
 
 
-# ------------------------------------------------------------------ EdaCSE
-@pytest.mark.parametrize("stem", ["table05_bert", "table06_roberta", "table07_roberta_large"])
-def test_edacse_sample_sizes(stem: str) -> None:
-    printed = [175460 if row[0] == 17544 else row[0] for row in rows("edacse", f"table_{int(stem[5:7])}")]  # D14
-    assert column(f"edacse_{stem}", "sample_size") == printed
-    assert paper(f"edacse_{stem}").values({})["max_marks"] == 0
+COLUMNS = [  # a space, what it varies, the table whose first column prints the values
+    ("edacse_table05_bert", "sample_size", "edacse", 5),
+    ("edacse_table06_roberta", "sample_size", "edacse", 6),
+    ("edacse_table07_roberta_large", "sample_size", "edacse", 7),
+    ("edacse_table09_bert", "max_marks", "edacse", 9),
+    ("edacse_table10_roberta", "max_marks", "edacse", 10),
+    ("edacse_table11_roberta_large", "max_marks", "edacse", 11),
+    *((f"gclsr_table{n:02d}", key, "gclsr", n) for n, key in (
+        (4, "batch_size"), (5, "weight_decay"), (6, "predictor_lr"), (8, "warmup_epochs"), (9, "region_sizes"),
+        (10, "augmentation"), (11, "group_size"),
+    )),
+    ("simcse_table_d2_mlm", "mlm_weight", "simcse_paper_reference", "d2_mlm"),
+]  # fmt: skip
+CELLS = {  # what a cell stands for; 17544 is a slip of the paper (D14)
+    ("predictor_lr", "decay"): None, ("group_size", "no grouping"): 4096, ("mlm_weight", "none"): 0,
+    ("sample_size", 17544): 175460,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("stem", ["table09_bert", "table10_roberta", "table11_roberta_large"])
-def test_edacse_marks(stem: str) -> None:
-    assert column(f"edacse_{stem}", "max_marks") == [row[0] for row in rows("edacse", f"table_{int(stem[5:7])}")]
+@pytest.mark.parametrize(("stem", "key", "source", "table"), COLUMNS)
+def test_a_grid_holds_the_printed_values(stem: str, key: str, source: str, table: object) -> None:
+    printed = [CELLS.get((key, row[0]), row[0]) for row in rows(source, f"table_{table}")]
+    if key == "region_sizes":
+        printed = [[int(size) for size in cell.split(",")] for cell in printed]
+    assert column(stem, key) == printed
+    assert key != "sample_size" or paper(stem).values({})["max_marks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("stem", "source", "table"),
+    [
+        ("sda_table06_roberta", "sda", "table_6"),
+        ("sda_table07_zh", "sda", "table_7"),  # no untrained encoder, DN twice
+        ("sda_table08_bert", "sda", "table_8"),
+        ("sda_table09_roberta", "sda", "table_9"),
+        ("simcse_table06_pooling_unsup", "simcse_paper_reference", "table_6_pooling"),
+        ("simcse_table06_pooling_sup", "simcse_paper_reference", "table_6_pooling"),
+    ],
+)
+def test_a_grid_has_a_point_for_every_row(stem: str, source: str, table: str) -> None:
+    assert paper(stem).cardinality() == len(rows(source, table))
 
 
 @pytest.mark.parametrize(("stem", "best"), [("table12_bert", 3), ("table13_roberta", 2), ("table14_roberta_large", 5)])
-def test_edacse_alphabets(stem: str, best: int) -> None:
+def test_edacse_alphabets_are_the_printed_ones(stem: str, best: int) -> None:
     points = list(paper(f"edacse_{stem}").points())
     assert points[0] == {"max_marks": 0}  # no_operation
     assert all(point["max_marks"] == best for point in points[1:])
@@ -123,26 +153,24 @@ def test_edacse_alphabets(stem: str, best: int) -> None:
     assert ["no_operation", *(point["alphabet"] for point in points[1:])] == printed
 
 
-def test_edacse_lambda_baseline_and_selected_settings() -> None:
-    for i, model in enumerate(("bert", "roberta", "roberta_large")):
-        columns = PUBLISHED["edacse"]["table_15"]["columns"]
-        assert column(f"edacse_table15_{model}", "lambda") == columns[1:]
-        best = max(zip(rows("edacse", "table_15")[i][1:], columns[1:], strict=True))[1]
-        assert paper_point(paper(f"edacse_table15_{model}")) == {"lambda": best}
-        assert len(column(f"edacse_table08_{model}", "max_marks")) * 3 == len(rows("edacse", "table_8"))
-        _, rate, batch, dropout, *_ = rows("edacse", "table_4")[model == "roberta_large"]
-        chosen = {"learning_rate": rate, "batch_size": batch, "dropout": dropout}
-        grid = list(paper(f"edacse_table04_{model}").points())
-        assert len(grid) == 6 * 5 * 8
-        assert chosen in grid
-        assert paper_point(paper(f"edacse_table04_{model}")) == chosen
-        rates, batches, dropouts = (sorted({p[key] for p in grid}) for key in chosen)
-        assert (rates[0], rates[-1], batches[0], batches[-1]) == (1e-6, 5e-5, 8, 128)
-        assert (dropouts[0], dropouts[-1]) == (0.1, 0.8)
+@pytest.mark.parametrize(("i", "model"), enumerate(("bert", "roberta", "roberta_large")))
+def test_edacse_grids_hold_the_selected_settings(i: int, model: str) -> None:
+    weights = PUBLISHED["edacse"]["table_15"]["columns"][1:]
+    assert column(f"edacse_table15_{model}", "lambda") == weights
+    best = max(zip(rows("edacse", "table_15")[i][1:], weights, strict=True))[1]
+    assert paper_point(paper(f"edacse_table15_{model}")) == {"lambda": best}
+    assert len(column(f"edacse_table08_{model}", "max_marks")) * 3 == len(rows("edacse", "table_8"))
+    _, rate, batch, dropout, *_ = rows("edacse", "table_4")[model == "roberta_large"]
+    chosen = {"learning_rate": rate, "batch_size": batch, "dropout": dropout}
+    grid = list(paper(f"edacse_table04_{model}").points())
+    assert len(grid) == 6 * 5 * 8
+    assert chosen in grid
+    assert paper_point(paper(f"edacse_table04_{model}")) == chosen
+    ends = [(min(values), max(values)) for values in ([point[key] for point in grid] for key in chosen)]
+    assert ends == [(1e-6, 5e-5), (8, 128), (0.1, 0.8)]
 
 
-# ------------------------------------------------------------------ SDA
-def test_sda_settings_of_table_3() -> None:
+def test_sda_presets_are_the_settings_of_table_3() -> None:
     printed = {row[0]: row[1:] for row in rows("sda", "table_3")}
     for i, model in enumerate(("bert", "roberta", "zh")):
         values = paper(f"sda_table03_{model}").values({})
@@ -152,7 +180,7 @@ def test_sda_settings_of_table_3() -> None:
 
 
 @pytest.mark.parametrize(("stem", "label"), [("sda_table04_bert", "BERT "), ("sda_table04_roberta", "RoBERTa ")])
-def test_sda_table_4(stem: str, label: str) -> None:
+def test_sda_edits_are_those_of_table_4(stem: str, label: str) -> None:
     names = [row[0] for row in rows("sda", "table_4")]
     own = [n.removeprefix(label) for n in names if n.startswith(label) and "+-" not in n]
     values = [paper(stem).values(p) for p in paper(stem).points()]
@@ -163,14 +191,7 @@ def test_sda_table_4(stem: str, label: str) -> None:
     assert [as_printed.values(p) for p in as_printed.points()] == [{**v, "rule_set": "paper"} for v in values]
 
 
-def test_sda_tables_6_to_9() -> None:
-    assert paper("sda_table06_roberta").cardinality() == len(rows("sda", "table_6"))
-    assert paper("sda_table07_zh").cardinality() == len(rows("sda", "table_7"))  # no untrained encoder, DN twice
-    assert paper("sda_table08_bert").cardinality() == len(rows("sda", "table_8"))
-    assert paper("sda_table09_roberta").cardinality() == len(rows("sda", "table_9"))
-
-
-def test_sda_figures() -> None:
+def test_sda_figures_cover_the_stated_ranges() -> None:
     low, high = PUBLISHED["sda"]["stated_in_text"]["delta_range"]
     deltas = column("sda_figure_delta_roberta", "delta")
     assert (min(deltas), max(deltas), len(deltas)) == (low, high, 3 * 9)
@@ -178,8 +199,7 @@ def test_sda_figures() -> None:
     assert (min(shares), max(shares), len(shares)) == (0.0, 1.0, 1 + 3 * 5)
 
 
-# ------------------------------------------------------------------ SelfCCL
-def test_selfccl() -> None:
+def test_selfccl_spaces_hold_the_stated_settings() -> None:
     stated = PUBLISHED["selfccl"]["stated_in_text"]
     for model in ("bert", "sbert"):
         values = paper(f"selfccl_{model}").values({})
@@ -191,23 +211,7 @@ def test_selfccl() -> None:
         assert paper(name).values({})["eval_examples"] == 275_601 // 10  # a tenth of an epoch (methods 5.5)
 
 
-# ------------------------------------------------------------------ GCLSR
-@pytest.mark.parametrize(
-    ("table", "key"),
-    [(4, "batch_size"), (5, "weight_decay"), (6, "predictor_lr"), (8, "warmup_epochs"), (9, "region_sizes"),
-     (10, "augmentation"), (11, "group_size")],
-)  # fmt: skip
-def test_gclsr_tables(table: int, key: str) -> None:
-    def value(cell: Any) -> Any:
-        words = {"decay": None, "no grouping": 4096}
-        if key == "region_sizes":
-            return [int(size) for size in cell.split(",")]
-        return words.get(cell, cell)
-
-    assert column(f"gclsr_table{table:02d}", key) == [value(row[0]) for row in rows("gclsr", f"table_{table}")]
-
-
-def test_gclsr_momentum_and_parts() -> None:
+def test_gclsr_momentum_and_parts_are_the_printed_ones() -> None:
     cells = [row[0] for row in rows("gclsr", "table_7")]
     pairs = [(0.9, 0.8) if cell == "0.9 then 0.8" else (cell, cell) for cell in cells]
     assert [(p["momentum"], p["momentum_after_warmup"]) for p in paper("gclsr_table07").points()] == pairs
@@ -215,39 +219,32 @@ def test_gclsr_momentum_and_parts() -> None:
     assert paper("gclsr_table02").cardinality() == len(own)
 
 
-# ------------------------------------------------------------------ SimCSE and the post
-def test_simcse_tables() -> None:
-    for stem, row in zip(
-        ("unsup_bert", "unsup_bert_large", "unsup_roberta", "unsup_roberta_large", "sup_bert", "sup_bert_large"),
-        rows("simcse_paper_reference", "table_a1"),
-        strict=True,
-    ):
+def numbers(table: str) -> list[float]:
+    return [row[0] for row in rows("simcse_paper_reference", table) if isinstance(row[0], float)]
+
+
+def test_simcse_grids_are_the_printed_ones() -> None:
+    stems = ("unsup_bert", "unsup_bert_large", "unsup_roberta", "unsup_roberta_large", "sup_bert", "sup_bert_large")
+    for stem, row in zip(stems, rows("simcse_paper_reference", "table_a1"), strict=True):
         space = paper(f"simcse_table_a1_{stem}")
         assert space.cardinality() == 3 * 4
         assert paper_point(space) == {"learning_rate": row[3], "batch_size": row[2]}
-    dropouts = [row[0] for row in rows("simcse_paper_reference", "table_3_dropout") if isinstance(row[0], float)]
+    dropouts = numbers("table_3_dropout")
     grid = paper("simcse_table03_dropout")
     values = [grid.values(p) for p in grid.points()]
     assert [v["dropout"] for v in values if not v["same_mask"]] == dropouts
     assert [v["dropout"] for v in values if v["same_mask"]] == [0.1]
-    for kind in ("unsup", "sup"):
-        poolings = rows("simcse_paper_reference", "table_6_pooling")
-        assert paper(f"simcse_table06_pooling_{kind}").cardinality() == len(poolings)
-    alphas = [
-        row[0] for row in rows("simcse_paper_reference", "table_7_hard_negative_weight") if isinstance(row[0], float)
-    ]
     grid = paper("simcse_table07_hard_negative")
     values = [grid.values(p) for p in grid.points()]
     assert [v["loss_form"] for v in values] == ["in_batch", "hard", "hard", "hard"]
-    assert [math.exp(v["hard_negative_weight"]) for v in values[1:]] == pytest.approx(alphas)
+    weights = [math.exp(v["hard_negative_weight"]) for v in values[1:]]
+    assert weights == pytest.approx(numbers("table_7_hard_negative_weight"))
     taus = [row[0] for row in rows("simcse_paper_reference", "table_d1_temperature")[1:]]
     assert column("simcse_table_d1_temperature", "temperature") == taus
-    weights = [0 if row[0] == "none" else row[0] for row in rows("simcse_paper_reference", "table_d2_mlm")]
-    assert column("simcse_table_d2_mlm", "mlm_weight") == weights
     assert paper("simcse_grid").cardinality() == 3 * 4 * len(dropouts) * len(taus)
 
 
-def test_post() -> None:
+def test_the_grids_of_the_post_are_its_tables() -> None:
     keys = ("learning_rate", "batch_size", "dropout")
     unsup = [row[:3] for row in rows("simcse_reproduction_post", "readme_unsup")]
     assert [[point[key] for key in keys] for point in paper("post_unsup").points()] == unsup

@@ -1,4 +1,4 @@
-"""One searched parameter as a file writes it: what is read of it, and each refusal at its limit."""
+"""One searched parameter: what is read of a file, each refusal at its limit, the values it can take."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from search.space.nodes import Node
-from search.space.params import Param, read_param, stored
-from search.space.problems import Problems, Where
+from search.space.nodes import Problems, Where, from_plain
+from search.space.params import Param, read_param, step_problem, stored
 from trainables.contract.knobs import Knob
 
 RATE = Knob("rate", "float", 0.1)
@@ -19,30 +18,22 @@ TEXT = Knob("text", "str", "", optional=True)
 SIZES = Knob("sizes", "ints", (1,))
 
 
-def node(value: Any) -> Node:
-    if isinstance(value, dict):
-        value = {key: node(v) for key, v in value.items()}
-    return Node([node(v) for v in value] if isinstance(value, list) else value, Where("x.yaml", 3))
-
-
-def read(knob: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
+def read(field: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
     problems = Problems()
-    param = read_param(knob, node(written), knob.name, problems)
-    return param, [f"{problem.key}: {problem.message}" for problem in problems.found]
+    param = read_param(field, from_plain(written, Where("x.yaml", 3, key=field.name)), problems)
+    return param, [f"{problem.where.key}: {problem.message}" for problem in problems.found]
 
 
 @pytest.mark.parametrize(
-    ("knob", "written", "param"),
+    ("field", "written", "param"),
     [
         (RATE, {"float": [0, 1]}, Param(name="rate", kind="float", low=0.0, high=1.0)),
         (RATE, {"float": [1e-9, 1], "log": True}, Param(name="rate", kind="float", low=1e-9, high=1.0, log=True)),
         (RATE, {"float": [0, 1], "step": 1}, Param(name="rate", kind="float", low=0.0, high=1.0, step=1.0)),
-        (RATE, {"float": [0, 1e9], "step": 1}, Param(name="rate", kind="float", low=0.0, high=1e9, step=1.0)),
         (RATE, {"float": [0, 1], "step": 0.1}, Param(name="rate", kind="float", low=0.0, high=1.0, step=0.1)),
         (COUNT, {"int": [1, 9]}, Param(name="count", kind="int", low=1, high=9, step=1)),
         (COUNT, {"int": [1, 9], "step": 4}, Param(name="count", kind="int", low=1, high=9, step=4)),
         (COUNT, {"int": [1, 9], "log": True}, Param(name="count", kind="int", low=1, high=9, log=True)),
-        (COUNT, {"int": [1, 9], "log": False}, Param(name="count", kind="int", low=1, high=9, step=1)),
         (KIND, {"choice": ["a"]}, Param(name="kind", kind="choice", values=("a",))),
         (RATE, {"grid": [1, 0.5]}, Param(name="rate", kind="grid", values=(1.0, 0.5))),
         (TEXT, {"grid": [None, "x"]}, Param(name="text", kind="grid", values=(None, "x"))),
@@ -53,8 +44,8 @@ def read(knob: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
         ),
     ],
 )  # fmt: skip
-def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None:
-    found, problems = read(knob, written)
+def test_a_written_parameter_is_read(field: Knob, written: dict[str, Any], param: Param) -> None:
+    found, problems = read(field, written)
     assert problems == []
     assert found == param
     assert [type(found.low), type(found.high), type(found.step)] == [
@@ -65,20 +56,15 @@ def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None
 
 
 @pytest.mark.parametrize(
-    ("knob", "written", "problems"),
+    ("field", "written", "problems"),
     [
         (RATE, {"float": [1, 1]}, ["rate.float: low must be below high, got 1 and 1"]),
         (RATE, {"float": [0, 1], "log": True}, ["rate: log scale needs low > 0, got 0"]),
         (RATE, {"float": [0, 1], "log": 1}, ["rate.log: expected true or false, got 1"]),
         (RATE, {"float": [0, 1, 2]}, ["rate.float: expected [low, high], got a list of 3"]),
         (RATE, {"float": [0, "x"]}, ["rate.float: expected [low, high], got [0, 'x']"]),
-        (RATE, {"float": [0, True]}, ["rate.float: expected [low, high], got [0, True]"]),
         (RATE, {"float": 3}, ["rate.float: expected [low, high], got 3"]),
-        (RATE, {"float": [0, 1], "step": 0}, ["rate.step: expected a number > 0, got 0"]),
-        (RATE, {"float": [0, 1], "step": "x"}, ["rate.step: expected a number > 0, got 'x'"]),
-        (RATE, {"float": [0, 1], "step": float("inf")}, ["rate.step: expected a number > 0, got inf"]),
         (RATE, {"float": [1, 2], "step": 0.5, "log": True}, ["rate.step: cannot be joined with log"]),
-        (RATE, {"float": [0, 1], "step": 0.3}, ["rate.step: must divide the range 0 to 1, got 0.3"]),
         (RATE, {"float": [0, 1], "step": 3}, ["rate.step: must divide the range 0 to 1, got 3"]),
         (RATE, {"float": [0, 2e9], "step": 1}, ["rate.step: too small: 2000000000 steps from 0 to 2e+09"]),
         (COUNT, {"int": [1, 9], "step": 1.5}, ["count.step: expected a whole number > 0, got 1.5"]),
@@ -91,7 +77,6 @@ def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None
         ]),
         (RATE, {"int": [1, 9]}, ["rate.int: rate takes a number; write float"]),
         (FEW, {"int": [1, 2]}, ["few.int: few takes one of 1, 2; write choice or grid"]),
-        (TEXT, {"float": [1, 2]}, ["text.float: text takes text or null; write choice or grid"]),
         (KIND, {"int": [1, 2]}, ["kind.int: kind takes one of a, b; write choice or grid"]),
         (KIND, {"choice": []}, ["kind.choice: expected a list of values, got an empty list"]),
         (KIND, {"choice": "a"}, ["kind.choice: expected a list of values, got text"]),
@@ -111,51 +96,102 @@ def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None
         ]),
     ],
 )  # fmt: skip
-def test_each_refusal_at_its_limit(knob: Knob, written: dict[str, Any], problems: list[str]) -> None:
-    found, got = read(knob, written)
+def test_a_mistaken_parameter_is_refused(field: Knob, written: dict[str, Any], problems: list[str]) -> None:
+    found, got = read(field, written)
     assert sorted(got) == sorted(problems)
     assert (found.kind, found.values) == ("choice", ())
 
 
-def test_values_of_ranges_by_hand() -> None:
-    tenth = Param(name="x", kind="float", low=0.1, high=0.4, step=0.1)
-    assert (tenth.count(), list(tenth)) == (4, [0.1, 0.2, 0.3, 0.4])
-    whole = Param(name="x", kind="int", low=2, high=5, log=True)
-    assert (whole.count(), list(whole)) == (4, [2, 3, 4, 5])
-    assert [type(v) for v in whole] == [int] * 4
-    assert Param(name="x", kind="float", low=0.0, high=1.0).count() is None
+@pytest.mark.parametrize(
+    ("bounds", "step", "problem"),
+    [
+        ([0.0, 0.4], 0.1, None),
+        ([0.2, 0.3], 0.1, None),  # one step
+        ([0.0, 0.4], 0.3, "must divide the range 0 to 0.4, got 0.3"),
+        ([0.0, 1.0], 1e8, "must divide the range 0 to 1, got 1e+08"),
+        ([0.0, 1.0], 1 / (10 + 9e-7), None),  # short of the end by less than a millionth of a step
+        ([0.0, 1.0], 1 / (10 + 11e-7), "must divide the range 0 to 1, got 0.1"),
+        ([0, 1_000_000_000], 1, None),
+        ([0.5, 1.0], 1 / 2.2e9, "too small: 1100000000 steps from 0.5 to 1"),
+        ([0.0, 1.0], 5e-324, "too small: inf steps from 0 to 1"),
+        ([0.0, float("inf")], 0.1, None),  # the mistakes of the bounds are reported at the bounds
+        ([0.3, 0.3], 0.1, None),
+        ([0.0, 1.0], 0, "expected a number > 0, got 0"),
+        ([0.0, 1.0], float("inf"), "expected a number > 0, got inf"),
+        ([0.0, 1.0], True, "expected a number > 0, got True"),
+    ],
+)
+def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
+    low, high = bounds
+    assert step_problem("float", step, low, high, log=False) == problem
 
 
-def test_what_a_space_can_give() -> None:
-    flags = Param(name="x", kind="choice", values=(True, 2, "a"))
-    assert [flags.legal(v) for v in (True, 1, 2, 2.0, "a", "b", False)] == [True, False, True, True, True, False, False]
-    steps = Param(name="x", kind="float", low=0.1, high=0.4, step=0.1)
-    assert [steps.legal(v) for v in (0.1, 0.3, 0.30000000000000004, 0.35, 0.5, "a", True)] == [
-        True, True, True, False, False, False, False,
-    ]  # fmt: skip
+TENTHS = Param(name="x", kind="float", low=0.1, high=0.4, step=0.1)
+EIGHTS = Param(name="x", kind="int", low=8, high=32, step=8)
+PLAIN = Param(name="x", kind="int", low=3, high=9)
+LOG = Param(name="x", kind="float", low=1e-5, high=1e-3, log=True)
 
 
-def test_the_nearest_value_at_ties_and_edges() -> None:
-    rates = Param(name="x", kind="choice", values=(1.0, 4.0))
-    assert [rates.nearest(v) for v in (1.99, 2.01, 100)] == [1.0, 4.0, 4.0]  # on the logarithm they meet at 2
-    with_zero = Param(name="x", kind="choice", values=(0.0, 4.0))
-    assert [with_zero.nearest(v) for v in (1.99, 2.01)] == [0.0, 4.0]
-    assert [rates.nearest(v) for v in (0, -3, "x", True)] == [1.0, 1.0, 1.0, 1.0]
-    assert Param(name="x", kind="float", low=2.0, high=3.0).nearest("x") == 2.0
+def values(*found: Any) -> Param:
+    return Param(name="x", kind="choice", values=found)
 
 
-def test_a_parameter_as_a_file_writes_it() -> None:
-    for knob, written in (
+def test_values_of_a_range_are_exact_and_typed() -> None:
+    assert list(TENTHS) == [0.1, 0.2, 0.3, 0.4]  # 0.3, not 0.30000000000000004
+    assert list(EIGHTS) == [8, 16, 24, 32]
+    whole = list(Param(name="x", kind="int", low=2, high=5, log=True))
+    assert (whole, {type(value) for value in whole}) == ([2, 3, 4, 5], {int})
+    assert [param.count() for param in (TENTHS, EIGHTS, PLAIN, LOG)] == [4, 4, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("param", "legal", "illegal"),
+    [
+        (values(True, 2, "a"), [True, 2, 2.0, "a"], [1, "b", False]),
+        (values(0.1, 0.4), [0.4 + 1e-16], [0.4000001]),
+        (TENTHS, [0.1, 0.3, 0.30000000000000004], [0.35, 0.5, "a", True]),
+        (EIGHTS, [24], [12]),
+        (LOG, [3e-5], [2e-3, "x"]),
+    ],
+)
+def test_legal_values_are_those_of_the_space(param: Param, legal: list[Any], illegal: list[Any]) -> None:
+    assert [param.legal(value) for value in (*legal, *illegal)] == [True] * len(legal) + [False] * len(illegal)
+
+
+@pytest.mark.parametrize(
+    ("param", "given", "nearest"),
+    [
+        (values(16, 64), [31, 33], [16, 64]),  # on the logarithm they meet at 32
+        (values(1.0, 4.0), [1.99, 2.01, 100, 0, -3, "x", True], [1.0, 4.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
+        (values(0.0, 0.4), [0.19, 0.21, 0.0, -1], [0.0, 0.4, 0.0, 0.0]),  # 0 has no logarithm: plain distance for all
+        (values(0.1, 0.4), [0.0, 0.19, 0.21, -1], [0.1, 0.1, 0.4, 0.1]),
+        (values(1, True), [True, 1, 2], [True, 1, 1]),
+        (values("cls", "avg"), ["max"], ["cls"]),
+        (values("none", 3, 9), [8], [9]),
+        (EIGHTS, [1, 11, 13, 29, 99], [8, 8, 16, 32, 32]),
+        (Param(name="x", kind="float", low=0.1, high=0.5, step=0.2), [0.0, 0.19, 0.41], [0.1, 0.1, 0.5]),
+        (PLAIN, [5.6, 2, "x"], [6, 3, 3]),
+        (LOG, [1e-6, 3e-5, 1, "x"], [1e-5, 3e-5, 1e-3, 1e-5]),
+    ],
+)
+def test_the_nearest_value_at_ties_and_edges(param: Param, given: list[Any], nearest: list[Any]) -> None:
+    found = [param.nearest(value) for value in given]
+    assert found == nearest
+    assert [type(value) for value in found] == [type(value) for value in nearest]
+
+
+def test_a_parameter_is_written_as_it_was_read() -> None:
+    for field, written in (
         (RATE, {"float": [0.0, 1.0], "step": 0.5}),
         (RATE, {"float": [0.5, 1.0], "log": True}),
         (COUNT, {"int": [1, 9], "step": 2}),
         (COUNT, {"int": [1, 9]}),
         (KIND, {"choice": ["a", "b"], "when": {"on": [True]}}),
     ):
-        assert read(knob, written)[0].written() == written
+        assert read(field, written)[0].written() == written
 
 
-def test_values_are_kept_as_their_knob_has_them() -> None:
+def test_values_are_stored_with_the_type_of_their_field() -> None:
     assert (stored(RATE, 1), type(stored(RATE, 1))) == (1.0, float)
     assert stored(SIZES, (1, 2)) == [1, 2]
     assert stored(TEXT, None) is None

@@ -1,0 +1,230 @@
+"""From a document to a checked `Space`, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
+from search.space.nodes import Node, Problems
+from search.space.outside import check_scripted, declared_fields, read_own_preset, read_plugins, read_script_key
+from search.space.params import Param, read_param, stored
+from search.space.sections import (
+    Pruner,
+    Resources,
+    Search,
+    check_settings,
+    entries,
+    mistake,
+    read_data,
+    read_metric,
+    seconds,
+    settings,
+    text,
+)  # fmt: skip
+from search.space.space import NO_PRESET, TRAIN_KEYS, Space
+from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, Declaration
+from trainables.contract.errors import PluginError, close_to, did_you_mean
+from trainables.contract.knobs import Knob, knobs
+from trainables.contract.registry import declared, method_names, trial_kinds
+from trainables.data.catalogue import BUILTIN_LANGUAGES
+
+TOP_KEYS = (
+    "name", "method", "script", "encoder", "preset", "extends", "data", "metric", "params", "points", "search",
+    "pruner", "resources", "train", "smoke", "plugins",
+)  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def build(root: Node, source: str, problems: Problems, draws: bool = False) -> Space | None:
+    """The space of a document; None only when problems were added. draws: see `check_combinations`."""
+    before = len(problems.found)
+    for key in root.value.keys() - TOP_KEYS:
+        problems.add(root.place(key), "unknown" + did_you_mean(key, TOP_KEYS))
+    if "extends" in root.value:  # only an override or a resolved space can still have it here
+        problems.add(root.place("extends"), "belongs in a file")
+    plugins = read_plugins(root.get("plugins"), problems)
+    if problems.unreadable:
+        return None
+    name = _read_name(root.get("name"), source, problems)
+    method = _read_method(root, problems)
+    script = read_script_key(root, method, problems)
+    encoder = _read_encoder(root, method, problems)
+    data = read_data(root, method, problems)
+    if data is not None and encoder == TRANSFORMER.builtin and data.language not in BUILTIN_LANGUAGES:
+        message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
+        problems.add(root.place("encoder"), message)
+    metric = read_metric(root, data, method, problems)
+    search = settings(Search, root.get("search"), problems, {"time": seconds})
+    pruner = settings(Pruner, root.get("pruner"), problems, {"warmup": lambda word: None if word == "auto" else word})
+    resources = settings(Resources, root.get("resources"), problems)
+    check_settings(search, pruner, resources, root, problems)
+    smoke = root.get("smoke")
+    if smoke is not None and not isinstance(smoke.value, dict):
+        problems.add(smoke.where, f"expected a mapping of changes, got {smoke.kind()}")
+    if method is None:
+        return None  # without it no parameter can be checked
+    preset: str | Mapping[str, Any] | None
+    if method.scripted:
+        known = declared_fields(root, problems)
+        preset = read_own_preset(root, known, problems)
+    else:
+        known = knobs(method.config)
+        preset = _read_preset(root.get("preset"), method, encoder, problems)
+    params, constants, rows = _read_params(root, method, known, preset, problems)
+    if method.scripted:
+        check_scripted(root, search, resources, preset if isinstance(preset, Mapping) else {}, params, problems)
+        search = search if preset else replace(search, baseline="none")
+    check_search(search, params, root, problems)
+    if len(problems.found) > before or name is None or encoder is None or data is None or metric is None:
+        return None
+    if search.sampler == "auto":  # on recorded curves it ends nearer the best for the same training
+        search = replace(search, sampler="gp")
+    space = Space(
+        name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
+        constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
+        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, source=source,
+    )  # fmt: skip
+    check_size(space, root, problems)
+    if len(problems.found) == before:
+        check_combinations(space, root, problems, draws)
+    return space if len(problems.found) == before else None
+
+
+def _read_name(node: Node | None, source: str, problems: Problems) -> str | None:
+    if node is None:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(source).stem).strip("-.")[:100] or "space"
+    if isinstance(node.value, str) and _NAME.fullmatch(node.value):
+        return node.value
+    expected = "expected up to 100 letters, digits, '.', '_' or '-' (it names a folder)"
+    problems.add(node.where, f"{expected}, got {node.plain()!r}")
+    return None
+
+
+def _read_method(root: Node, problems: Problems) -> Declaration | None:
+    """The declaration of the `method`."""
+    node, known = root.get("method"), trial_kinds()
+    if node is None:
+        problems.add(root.place("method"), f"missing; one of {', '.join(known)}")
+    elif not isinstance(node.value, str):
+        problems.add(node.where, f"expected one of {', '.join(known)}, got {node.kind()}")
+    elif node.value not in known:
+        problems.add(node.where, f"unknown {node.value!r}" + did_you_mean(node.value, known))
+    else:
+        try:
+            return declared(node.value)
+        except PluginError as error:
+            problems.add(node.where, str(error))
+    return None
+
+
+def _read_encoder(root: Node, method: Declaration | None, problems: Problems) -> str | None:
+    """The `encoder`; "" where a script goes without."""
+    node, family = root.get("encoder"), method.encoders if method else TRANSFORMER
+    builtin = family.builtin
+    expected = f"{family.what}, or {builtin}" if builtin else family.what
+    if (node is None or node.value is None) and family == OWN_ENCODER:
+        return ""
+    if node is None:
+        problems.add(root.place("encoder"), f"missing; expected {expected}")
+        return None
+    given = text(node, problems, expected)
+    if given and method and given.startswith("builtin:") and given != builtin:
+        has = f"has {builtin}" if builtin else "has no builtin encoder"
+        problems.add(node.where, f"method {method.name} {has}, got {given!r}")
+    return given
+
+
+def _read_preset(node: Node | None, method: Declaration, encoder: str | None, problems: Problems) -> str | None:
+    """The name of the `preset`, by default the one that belongs to the encoder."""
+    if node is None or node.value is None:
+        return method.preset_for(encoder) if encoder else None
+    known = (*method.presets, NO_PRESET)
+    if not isinstance(node.value, str):
+        problems.add(node.where, f"expected one of {', '.join(known)}, got {node.plain()!r}")
+    elif node.value not in known:
+        owners = [name for name in method_names() if node.value in declared(name).presets]
+        owner = f" (of method {owners[0]})" if owners else ""
+        problems.add(node.where, f"unknown {node.value!r} for {method.name}{owner}" + did_you_mean(node.value, known))
+    elif node.value != NO_PRESET:
+        return node.value
+    return None
+
+
+def _read_params(
+    root: Node, method: Declaration, known: Mapping[str, Knob], preset: str | Mapping[str, Any] | None,
+    problems: Problems,
+) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...]]:  # fmt: skip
+    """Searched parameters, constants, listed rows."""
+    params: dict[str, Param] = {}
+    constants: dict[str, Any] = {}
+    searched = _named(root.get("params"), method, known, problems)
+    train = {} if method.scripted else entries(root.get("train"), TRAIN_KEYS, problems)
+    for name, node in (*searched.items(), *train.items()):
+        if name in searched and isinstance(searched[name].value, dict):
+            params[name] = read_param(known[name], searched[name], problems)
+        elif message := mistake(known[name], value := node.plain()):
+            if isinstance(value, list) and known[name].kind != "ints":
+                message = f"a list is no constant; to search it write {{choice: {value!r}}}"
+            problems.add(node.where, message)
+        else:
+            constants[name] = stored(known[name], value)
+    for name in train.keys() & searched.keys():
+        problems.add(train[name].where, "also in params; give it once")
+    rows = _read_rows(root.get("points"), method, known, {*searched, *train}, problems)
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = distinct(row[name] for row in rows if name in row)
+        params[name] = Param(name=name, kind="grid", values=values, listed=True)
+    base = method.values(preset) | constants
+    unsure = {name for name, param in params.items() if not param.values and param.low is None}
+    unsure |= {name for name in (*searched, *train) if name not in params and name not in constants}
+    return check_conditions(params, base, known, unsure, root, problems), constants, rows
+
+
+def _named(node: Node | None, method: Declaration, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:
+    """The entries of `params` or of a point that are hyperparameters; everything else is reported."""
+    if node is None or node.value is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node.where, f"expected a mapping of hyperparameters, got {node.kind()}")
+        return {}
+    for name in node.value.keys() - known.keys():
+        parts = ", ".join(own.partition(".")[2] for own in known if own.startswith(f"{name}."))
+        unknown = f"unknown for {method.name!r}" + close_to(name, known)
+        message = f"expected a mapping with {parts}, got {node.value[name].kind()}" if parts else unknown
+        problems.add(node.place(name), message)
+    return {name: item for name, item in node.value.items() if name in known}
+
+
+def _read_rows(
+    node: Node | None, method: Declaration, known: Mapping[str, Knob], elsewhere: set[str], problems: Problems
+) -> tuple[dict[str, Any], ...]:
+    """The `points` section: a list of mappings, each one point of an exact list."""
+    if node is None:
+        return ()
+    if not isinstance(node.value, list) or not node.value:
+        got = "an empty list" if node.value == [] else node.kind()
+        problems.add(node.where, f"expected a list of points, got {got}")
+        return ()
+    rows: dict[str, dict[str, Any]] = {}
+    for item in node.value:
+        if not isinstance(item.value, dict) or not item.value:
+            problems.add(item.where, f"expected a mapping of hyperparameters, got {item.kind()}")
+            continue
+        row = {}
+        before = len(problems.found)
+        for name, value in _named(item, method, known, problems).items():
+            if name in elsewhere:
+                problems.add(value.where, "also given outside the points; give it once")
+            elif message := mistake(known[name], value.plain()):
+                problems.add(value.where, message)
+            else:
+                row[name] = stored(known[name], value.plain())
+        if same := next((other for other, earlier in rows.items() if earlier == row), None):
+            problems.add(item.where, f"the same as {same}")
+        if len(problems.found) == before:
+            rows[item.where.key] = row
+    return tuple(rows.values())
