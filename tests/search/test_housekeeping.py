@@ -18,7 +18,7 @@ from search.store.ledger import Trial
 from search.store.lock import exclusive
 from search.tracking.tracker import Tracker
 from trainables.contract.trial_files import LOG
-from trainables.training.trial_log import FIRST, LAST, kept_log
+from trainables.training.trial import LOG_FIRST, LOG_LAST, saved_log
 
 
 def nan_for_two(trial: Trial, k: int) -> str | None:
@@ -35,14 +35,14 @@ def test_what_a_trial_prints_and_warns_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "trials" / "t0000"
     program = (
         "import sys, warnings\n"
-        "from trainables.training.trial_log import kept_log\n"
-        "with kept_log(sys.argv[1]):\n"
+        "from trainables.training.trial import saved_log\n"
+        "with saved_log(sys.argv[1]):\n"
         "    print('printed')\n"
         "    print('progress 1 %\\rprogress 2 %', file=sys.stderr)\n"
         "    warnings.warn('a warning')\n"
     )
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
-    with kept_log(str(folder)):
+    with saved_log(str(folder)):
         print("the next life")
     lines = (folder / LOG).read_text().splitlines()
     assert lines[:2] == ["printed", "progress 2 %"]
@@ -51,20 +51,20 @@ def test_what_a_trial_prints_and_warns_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_log_is_bounded_and_says_what_it_left_out(tmp_path: Path) -> None:
-    with kept_log(str(tmp_path)):
+    with saved_log(str(tmp_path)):
         for k in range(5_000):
             print(k)
     lines = (tmp_path / LOG).read_text().splitlines()
-    assert len(lines) == FIRST + 1 + LAST
-    assert lines[FIRST] == f"[{5_000 - FIRST - LAST} lines left out]"
+    assert len(lines) == LOG_FIRST + 1 + LOG_LAST
+    assert lines[LOG_FIRST] == f"[{5_000 - LOG_FIRST - LOG_LAST} lines left out]"
     assert (lines[0], lines[-1]) == ("0", "4999")
 
 
 def test_whatever_may_be_asked_of_a_stream_may_be_asked_in_a_trial(tmp_path: Path) -> None:
     program = (
         "import faulthandler, io, subprocess, sys\n"
-        "from trainables.training.trial_log import kept_log\n"
-        "with kept_log(sys.argv[1]):\n"
+        "from trainables.training.trial import saved_log\n"
+        "with saved_log(sys.argv[1]):\n"
         "    faulthandler.enable()\n"
         "    sys.stdout.reconfigure(line_buffering=True)\n"
         "    subprocess.run(['echo', 'of a child'], stdout=sys.stdout, check=True)\n"
@@ -88,14 +88,14 @@ def test_whatever_may_be_asked_of_a_stream_may_be_asked_in_a_trial(tmp_path: Pat
 
 def test_half_an_emoji_costs_no_log(tmp_path: Path) -> None:
     for _ in range(2):
-        with kept_log(str(tmp_path)):
+        with saved_log(str(tmp_path)):
             print("\ud83d lone")
             print("größer")
     assert (tmp_path / LOG).read_text(encoding="utf-8") == "\\ud83d lone\ngrößer\n" * 2
 
 
 def test_a_silent_trial_has_no_log(tmp_path: Path) -> None:
-    with kept_log(str(tmp_path)):
+    with saved_log(str(tmp_path)):
         pass
     assert not (tmp_path / LOG).exists()
 

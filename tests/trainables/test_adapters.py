@@ -17,7 +17,7 @@ from trainables.encoders.load import trained_model
 from trainables.encoders.packing import pack
 from trainables.encoders.packing_check import packed_way, padded_states
 from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.training import inputs
+from trainables.training import method_trial as inputs
 from trainables.training.loop import Training
 from trainables.training.trial import ProcessCache
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import toy
 from torch import multiprocessing
+from trainables.training.setup import TrainingSetup
 
 from trainables.contract.knobs import build
 from trainables.data.tokens import TokenColumn
@@ -17,10 +18,8 @@ from trainables.methods.method import Batch, Examples, load_method
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.distributed import World
-from trainables.training.gradient_cache import encode_in_pieces
+from trainables.training.distributed import World, encode_in_pieces
 from trainables.training.loop import Training
-from trainables.training.setup import TrainingSetup
 
 pytestmark = pytest.mark.costly
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch.optim import Optimizer
+from trainables.training.setup import TrainingSetup
 
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.knobs import build
@@ -25,10 +26,9 @@ from trainables.contract.spec import TrialSpec
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
-from trainables.training.inputs import TrialInputs, load_inputs
 from trainables.training.loop import train
-from trainables.training.precision import in_bf16
-from trainables.training.setup import TrainingSetup
+from trainables.training.machine import in_bf16
+from trainables.training.method_trial import TrialInputs, load_inputs
 
 pytestmark = pytest.mark.costly
 

@@ -12,10 +12,8 @@ from test_methods import spec_of
 from search.space import SpaceError, space_from
 from trainables.contract.registry import method_names
 from trainables.methods.method import load_method
-from trainables.training.distributed import World
-from trainables.training.gradient_cache import encode_in_pieces
+from trainables.training.distributed import USED, World, encode_in_pieces, largest_piece
 from trainables.training.loop import Training
-from trainables.training.piece import USED, largest_piece
 from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
@@ -42,7 +40,7 @@ def first_gradients(monkeypatch, spec, warm):
     spec = dataclasses.replace(spec, params={**spec.params, "max_examples": 8})  # a step
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_descend", kept)
-        outcome = run_trial(spec, lambda _: "go", kept=warm)
+        outcome = run_trial(spec, lambda _: "go", cache=warm)
     assert outcome.stop == "completed", outcome.traceback
     return seen[0]
 
@@ -128,7 +126,7 @@ def test_auto_takes_what_the_memory_holds(examples, piece, warm, tmp_path, monke
     assert_equal(ours, first_gradients(monkeypatch, spec_of("simcse", tmp_path / "number", **given), warm), 1e-7)
     told = []
     run_trial(
-        dataclasses.replace(spec, folder=str(tmp_path / "whole")), lambda e: told.append(e.metrics) or "go", kept=warm
+        dataclasses.replace(spec, folder=str(tmp_path / "whole")), lambda e: told.append(e.metrics) or "go", cache=warm
     )
     assert told[0]["micro_batch"] == piece
     assert "micro_batch" not in told[1]
@@ -139,8 +137,8 @@ def test_a_resumed_trial_keeps_the_piece_that_auto_took(warm, tmp_path, monkeypa
     pieces = iter([3, 5])
     monkeypatch.setattr("trainables.training.loop.largest_piece", lambda *_: next(pieces))
     spec, told = spec_of("simcse", tmp_path, micro_batch="auto"), []
-    run_trial(spec, lambda e: told.append(e.metrics) or "pause", kept=warm)
-    run_trial(spec, lambda e: told.append(e.metrics) or "go", kept=warm)
+    run_trial(spec, lambda e: told.append(e.metrics) or "pause", cache=warm)
+    run_trial(spec, lambda e: told.append(e.metrics) or "go", cache=warm)
     assert [metrics.get("micro_batch") for metrics in told] == [3, None]
     assert list(pieces) == [5]
 

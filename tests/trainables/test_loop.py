@@ -11,13 +11,13 @@ import time
 import pytest
 import torch
 import toy
+from trainables.training.setup import TrainingSetup
 
 from trainables.contract.trial_files import SIMILARITIES, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
-from trainables.training.broken import Broken
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.loop import cut, train
-from trainables.training.setup import TrainingSetup
+from trainables.training.loop import first_batches, train
+from trainables.training.trial import TrainingFailure
 
 
 def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
@@ -67,8 +67,8 @@ def test_eval_steps_are_steps(tmp_path):
     config = SimcseConfig(batch_size=24, epochs=4, eval_steps=3, learning_rate=1e-2)
     _, straight = life(tmp_path / "whole", config)
     assert [(e.rung, e.examples) for e in straight] == [(72, 64), (144, 128), (216, 192), (288, 256)]
-    first, before = life(tmp_path / "cut", config, verdicts={144: "pause"})
-    _, after = life(tmp_path / "cut", config)
+    first, before = life(tmp_path / "first_batches", config, verdicts={144: "pause"})
+    _, after = life(tmp_path / "first_batches", config)
     assert first.stop == "paused"
     assert [(e.rung, e.value) for e in before + after] == [(e.rung, e.value) for e in straight]
 
@@ -99,14 +99,14 @@ def test_pruned_where_judged(tmp_path):
 
 def test_a_paused_trial_goes_on_as_if_nothing_had_happened(tmp_path):
     whole, straight = life(tmp_path / "whole")
-    first, before = life(tmp_path / "cut", verdicts={128: "pause"})
+    first, before = life(tmp_path / "first_batches", verdicts={128: "pause"})
     assert first.stop == "paused"
-    second, after = life(tmp_path / "cut")
+    second, after = life(tmp_path / "first_batches")
     assert [e.value for e in before + after] == [e.value for e in straight]
     assert [e.metrics["loss"] for e in before + after] == [e.metrics["loss"] for e in straight]
     assert (second.best, second.best_at, second.stop) == (whole.best, whole.best_at, "completed")
     assert {e.resumed_from for e in after} == {128}
-    a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "cut"))
+    a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "first_batches"))
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
@@ -115,9 +115,9 @@ def test_a_pause_takes_effect_between_evaluations(tmp_path, monkeypatch):
     monkeypatch.setattr("trainables.training.loop.PAUSE_LOOK_SHARE", 1e9)
     _, straight = life(tmp_path / "whole")
     answers = iter([False, False, True])  # asked after each step that is not followed by an evaluation
-    first, before = life(tmp_path / "cut", pausing=lambda: next(answers))
+    first, before = life(tmp_path / "first_batches", pausing=lambda: next(answers))
     assert (first.stop, first.examples, before) == ("paused", 48, [])
-    second, after = life(tmp_path / "cut")
+    second, after = life(tmp_path / "first_batches")
     assert second.stop == "completed"
     assert {e.resumed_from for e in after} == {48}
     assert [(e.value, e.metrics["loss"]) for e in after] == [(e.value, e.metrics["loss"]) for e in straight]
@@ -156,7 +156,7 @@ def test_a_state_without_the_best_weights_it_tells_of_starts_anew(name, tmp_path
 
 
 def test_nan_loss_is_broken(tmp_path):
-    with pytest.raises(Broken, match="loss is nan") as caught:
+    with pytest.raises(TrainingFailure, match="loss is nan") as caught:
         life(tmp_path, SimcseConfig(batch_size=16, learning_rate=1e30, epochs=8, max_grad_norm=0))
     assert caught.value.kind == "nan"
 
@@ -165,7 +165,7 @@ def test_collapsed_vectors_are_broken(tmp_path):
     def constant(_embed):
         return math.nan, {}, {}
 
-    with pytest.raises(Broken) as caught:
+    with pytest.raises(TrainingFailure) as caught:
         life(tmp_path, evaluate=constant)
     assert caught.value.kind == "collapse"
 
@@ -178,7 +178,7 @@ def test_attention_is_not_left_to_cudnn(tmp_path):
 
 def test_no_batch_is_an_error():
     with pytest.raises(ValueError, match="at least 2 training examples"):
-        cut(iter(()), None)
+        first_batches(iter(()), None)
 
 
 def test_training_goes_on_while_its_state_is_written(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainables.training import memory
+from trainables.training import machine as memory
 
 pytestmark = pytest.mark.costly
 
@@ -30,7 +30,7 @@ def test_holes_in_the_heap_are_given_back() -> None:
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
 from trainables.contract.spec import TrialSpec
-from trainables.on_ray.in_process import InProcess
+from trainables.on_ray.trainable import InProcess
 InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"))  # as Tune sets up a trial's process
 import torch
 kept = torch.ones(2**25)

@@ -16,11 +16,10 @@ from ray import tune
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
 from trainables.contract.trial_files import PAUSE_FILE, study_folder
-from trainables.on_ray.host import PHASE, pausing
-from trainables.on_ray.in_process import InProcess
-from trainables.on_ray.trainable import TrialJob, placement
-from trainables.on_ray.usage import CPU, MEMORY
+from trainables.on_ray.messages import PHASE, study_pausing
+from trainables.on_ray.trainable import InProcess, TrialJob, placement
 from trainables.training.checkpoint import TrialFiles
+from trainables.training.machine import CPU, MEMORY
 
 pytestmark = pytest.mark.ray
 
@@ -139,7 +138,7 @@ def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:
 def test_the_pause_marker_lies_in_the_study(tmp_path: Path) -> None:
     spec = spec_of(tmp_path / "study", "t0001.1")
     assert study_folder(spec.folder) == str(tmp_path / "study")
-    assert not pausing(spec)
+    assert not study_pausing(spec)
     ask_for_pause(tmp_path / "study")
-    assert pausing(spec)
+    assert study_pausing(spec)
     assert (tmp_path / "study" / PAUSE_FILE).exists()

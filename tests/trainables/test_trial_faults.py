@@ -68,7 +68,7 @@ def test_a_failed_trial_holds_no_memory_of_the_device_when_it_is_freed(monkeypat
 
 
 def test_trials_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainables.on_ray.in_process import InProcess
+    from trainables.on_ray.trainable import InProcess
 
     asked: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
@@ -86,7 +86,7 @@ def test_trials_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatc
 ONE_TRIAL = """
 import sys
 from trial_process import spec_of
-from trainables.on_ray.in_process import InProcess
+from trainables.on_ray.trainable import InProcess
 spec = spec_of(__import__("pathlib").Path(sys.argv[1]), "t")
 host = InProcess(spec)
 host.begin(spec)

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from trainables.on_ray import usage
-from trainables.on_ray.usage import CPU, GPU, MEMORY, Usage
+from trainables.training import machine as usage
+from trainables.training.machine import CPU, GPU, MEMORY, Usage
 
 pytestmark = pytest.mark.fast
 

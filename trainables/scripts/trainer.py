@@ -9,8 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trainables.scripts.files import WriteModel
-from trainables.scripts.report import ScriptReport
+from trainables.scripts.trial import ScriptReport, WriteModel
 
 
 class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
