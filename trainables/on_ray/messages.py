@@ -90,11 +90,7 @@ class Mailbox:
 
 
 def run_and_send(
-    spec: TrialSpec,
-    send: Callable[[Message], None],
-    verdict: Callable[[], Verdict],
-    world: World,
-    cache: ProcessCache,
+    spec: TrialSpec, send: Callable[[Message], None], verdict: Callable[[], Verdict], world: World, cache: ProcessCache
 ) -> None:
     """Run a trial in this process: send its phases, evaluations and outcome, take a verdict after each evaluation."""
     from trainables.training.machine import Usage, describe
@@ -109,10 +105,8 @@ def run_and_send(
         place = ""  # once in a session
         return verdict()
 
-    def send_phase(what: str, done: int, of: int) -> None:
-        send(phase_message(what, done, of))
-
-    with saved_log(spec.folder), heard(send_phase), usage:
+    shown = heard(lambda what, done, of: send(phase_message(what, done, of)))
+    with saved_log(spec.folder), shown, contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
     send(outcome_message(outcome))
 

@@ -14,7 +14,6 @@ import gc
 import json
 import math
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -108,7 +107,7 @@ class ScriptReport:
         self._best_at = 0
         self._pausing_seen = False
         self.position, self.resume = Position(), None
-        best, found = files.load_best(), files.load()
+        best, found = files.read_json(TRIAL), files.load()
         # without a best the trial was interrupted before its first evaluation; without its model it starts again
         if found is not None and (best is None or not best["model"] or files.exists(MODEL)):
             position, state = found
@@ -250,7 +249,7 @@ class ScriptFiles(TrialFolder):
 
     def load(self) -> tuple[dict[str, Any], Path] | None:
         """Position of the session before and the state that it saved; None where one of them is missing."""
-        position = self._read_json(SCRIPT_STATE)
+        position = self.read_json(SCRIPT_STATE)
         if position is None:
             return None
         state = self.checkpoints / position["checkpoint"]
@@ -269,7 +268,7 @@ class ScriptFiles(TrialFolder):
         if not state.is_relative_to(self.checkpoints) or state == self.checkpoints or not state.exists():
             raise ValueError(f"checkpoint: expected a file or folder in {self.checkpoints}, got {checkpoint}")
         name = state.relative_to(self.checkpoints).as_posix()
-        before = None if self.is_local else self._read_json(SCRIPT_STATE)
+        before = None if self.is_local else self.read_json(SCRIPT_STATE)
         if not self.is_local:
             self._upload(state, f"{SCRIPT_FOLDER}/{name}")
         self.write_json(SCRIPT_STATE, {**position, "checkpoint": name})
@@ -278,31 +277,24 @@ class ScriptFiles(TrialFolder):
 
     def save_model(self, write: WriteModel) -> None:
         """Replace the best model by what `write` writes; a crash on the way leaves the one before, or none."""
-        if not self.is_local:
-            with tempfile.TemporaryDirectory() as scratch:
-                write(f"{scratch}/model")
-                self.delete(MODEL)
-                self._upload(Path(scratch) / "model", MODEL)
-            return
         target = Path(self.folder) / MODEL
-        draft = target.with_name(f".model-{os.getpid()}-{secrets.token_hex(4)}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        if self.is_local:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".model-", dir=target.parent if self.is_local else None) as scratch:
+            draft = Path(scratch) / "model"
             write(str(draft))
-            shutil.rmtree(target, ignore_errors=True)
-            draft.rename(target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-
-    def load_best(self) -> dict[str, Any] | None:
-        return self._read_json(TRIAL)
+            self.delete(MODEL)
+            if self.is_local:
+                draft.rename(target)
+            else:
+                self._upload(draft, MODEL)
 
     def close(self) -> None:
         """Leave nothing outside the trial's folder."""
         if not self.is_local:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
+    def read_json(self, name: str) -> dict[str, Any] | None:
         """A file's content, None where it is missing or torn."""
         try:
             found = json.loads(self.read(name) or b"")

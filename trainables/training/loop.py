@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,7 @@ from trainables.training.trial import TrainingFailure
 
 LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the device, each pause check for the workers
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
-# embed -> (selecting value, all dev metrics, similarities per dev set)
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
-Best = tuple[Snapshot, dict[str, Any], dict[str, Any]]  # weights, trial.json, similarities
 
 
 @dataclass
@@ -48,41 +46,38 @@ class Progress:
     piece: int | None = None  # found by `micro_batch: auto`
 
 
+@dataclass(kw_only=True, eq=False)
 class Training:
     """One session of a trial: trains the network by the method and keeps the best evaluation (methods 1.8).
 
-    Args:
+    Attributes:
         network: freshly initialised from `seed`; trained in place.
+        evaluate: embed -> (selecting value, all dev metrics, similarities per dev set).
         mode: "max" or "min" of the selecting value.
         files: `last/` is loaded and training resumes from it; `last/` and `best/` are written.
         about: what `best/trial.json` holds besides the evaluation (the trial's spec).
         pausing: called between evaluations: whether to save the state and end.
     """
 
-    def __init__(
-        self,
-        *,
-        method: Method,
-        config: RunConfig,
-        network: Network,
-        examples: Examples,
-        evaluate: Evaluate,
-        seed: int,
-        files: TrialFiles,
-        mode: str = "max",
-        about: Mapping[str, Any] | None = None,
-        world: World | None = None,
-        pausing: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.method, self.config, self.network, self.examples = method, config, network, examples
-        self.evaluate, self.seed, self.files, self.mode, self.about = evaluate, seed, files, mode, about or {}
-        self.world, self.pausing = world or World(), pausing
-        self.device = self.world.device
+    method: Method
+    config: RunConfig
+    network: Network
+    examples: Examples
+    evaluate: Evaluate
+    seed: int
+    files: TrialFiles
+    mode: str = "max"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    world: World = field(default_factory=World)
+    pausing: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        method, config, network, self.device = self.method, self.config, self.network, self.world.device
         self.words = [part for part in network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, network, self.device)
         network.settle(self.device, self.bf16)
         # a last batch smaller than the group would leave a worker without an example
-        batches = (batch for batch in method.plan(examples, config, seed) if len(batch) >= self.world.size)
+        batches = (batch for batch in method.plan(self.examples, config, self.seed) if len(batch) >= self.world.size)
         self.batches = first_batches(batches, config.max_examples)
         self.planned = sum(len(batch) for batch in self.batches)
         self.optimiser, self.scheduler = None, None
@@ -96,13 +91,13 @@ class Training:
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.rung_size = config.eval_steps * config.batch_size if config.eval_steps else config.eval_examples
         self.progress = Progress()
-        self.unsaved_best: Best | None = None
+        self.write_best: Callable[[], None] = lambda: None  # of the best evaluation, if no save has written it yet
         self.losses: list[Tensor] = []
-        self.metrics: dict[str, float] = dict(examples.facts)
+        self.metrics: dict[str, float] = dict(self.examples.facts)
         self.writer = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
         self.saved_at, self.copy_seconds, self.write_seconds = time.monotonic(), 0.0, 0.0
-        torch.manual_seed(seed * 1000 + self.world.rank)  # dropout masks: from here on each worker draws its own
+        torch.manual_seed(self.seed * 1000 + self.world.rank)  # dropout masks: from here on each worker draws its own
         self.resumed_from = self._resume()
 
     def run(self, report: Report) -> Outcome:
@@ -142,7 +137,7 @@ class Training:
                     self._save_last()
                 self._finish_writing()
                 if stop != "paused":
-                    self._write_best(self._take_best())
+                    self.write_best()
                     self.files.drop_last()
         finally:
             self.writer.shutdown()  # after a failure too, nothing writes into the folder any more
@@ -209,7 +204,7 @@ class Training:
         return encode_in_pieces(encode, share, size, self.device)
 
     def _pause_requested(self) -> bool:
-        """Whether to end here, between evaluations. Workers agree on it every few steps."""
+        """Whether to end here, between evaluations. Workers check it together, every few steps."""
         if self.world.size > 1 and self.progress.step % LOSS_CHECK_STEPS:
             return False
         return bool(self.world.broadcast(self.pausing() if self.world.rank == 0 else None))
@@ -247,7 +242,8 @@ class Training:
             if self.world.rank == 0:
                 at = {"examples": p.examples, "value": value, "metrics": metrics}
                 about = {**self.about, "precision": "bf16" if self.bf16 else "fp32", "best": at}
-                self.unsaved_best = (Snapshot(self.network.state_dict(), self.device), about, similarities)
+                weights = Snapshot(self.network.state_dict(), self.device)
+                self.write_best = lambda: self.files.save_best(weights.read(), about, similarities)
         return Evaluation(
             rung=rung,
             examples=p.examples,
@@ -283,12 +279,12 @@ class Training:
             },
             self.device,
         )
-        best = self._take_best()
+        write_best, self.write_best = self.write_best, lambda: None
         self.copy_seconds = time.monotonic() - began
 
         def write() -> None:
             began = time.monotonic()
-            self._write_best(best)
+            write_best()
             self.files.save_last(state.read())
             self.write_seconds = time.monotonic() - began
 
@@ -302,16 +298,6 @@ class Training:
         """Wait until nothing is being written. Raises: what the last write raised."""
         if self.writing is not None:
             self.writing.result()
-
-    def _take_best(self) -> Best | None:
-        """The best evaluation if no save has written it yet."""
-        best, self.unsaved_best = self.unsaved_best, None
-        return best
-
-    def _write_best(self, best: Best | None) -> None:
-        if best is not None:
-            weights, about, similarities = best
-            self.files.save_best(weights.read(), about, similarities)
 
     def _resume(self) -> int:
         """Load what an earlier session saved; the examples that it had trained on, 0 without any."""

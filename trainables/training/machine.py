@@ -50,14 +50,14 @@ def free_device_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def release_memory(at_once: bool = False) -> None:
-    """Return freed memory to the system, at most every `SECONDS_BETWEEN` unless `at_once`; nothing without glibc.
+def release_memory() -> None:
+    """Return freed memory to the system, at most every `SECONDS_BETWEEN`; does nothing without glibc.
 
     Without it a trial process on 42,000 dev pairs grew to 3 GB in two trials of a 20 MB encoder; half a GB was in use.
     """
     global _released
     libc = _libc()
-    if libc is not None and (at_once or time.monotonic() - _released >= SECONDS_BETWEEN):
+    if libc is not None and time.monotonic() - _released >= SECONDS_BETWEEN:
         libc.malloc_trim(0)
         _released = time.monotonic()
 
@@ -152,10 +152,7 @@ class Usage:
         if device.type == "cuda" and _utilisation(device) is not None:
             threading.Thread(target=self._sample, daemon=True, name="usage").start()
 
-    def __enter__(self) -> Usage:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         self._closed.set()
 
     def read(self) -> dict[str, float]:

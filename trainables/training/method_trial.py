@@ -97,12 +97,6 @@ def train_by_method(
         for part in network.modules():
             if isinstance(part, SentenceNetwork):
                 part.keep_words([prepared.tokens, *inputs.sets.sentences])
-    about = {
-        "spec": spec.to_dict(),
-        "revisions": inputs.revisions,
-        "encoder": revision(inputs.source),
-        "packing_note": inputs.packing_note,
-    }
     training = Training(
         method=method,
         config=config,
@@ -112,7 +106,7 @@ def train_by_method(
         seed=spec.seed,
         files=TrialFiles(spec.folder),
         mode=spec.mode,
-        about=about,
+        about={"spec": spec.to_dict(), **inputs.record},
         world=world,
         pausing=pausing,
     )
@@ -222,16 +216,12 @@ class TrialInputs:
     evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
 
     @property
-    def revisions(self) -> dict[str, str]:
-        """What was read, for the record: data set -> revision or hash."""
-        read: tuple[Pairs | Retrieval, ...] = (*self.dev, *self.retrieval)
-        dev = {f"{one.name}_dev": one.revision for one in read}
-        return {self.corpus.name: self.corpus.revision, **dev}
-
-    @property
-    def packing_note(self) -> str:
-        """Why batches are padded, "" when they are packed."""
-        return self.source.packing_note if isinstance(self.source, LoadedEncoder) else ""
+    def record(self) -> dict[str, Any]:
+        """What was read: data set -> revision or hash, the encoder's, and why batches are padded ("": packed)."""
+        sets: tuple[Pairs | Retrieval, ...] = (*self.dev, *self.retrieval)
+        revisions = {self.corpus.name: self.corpus.revision, **{f"{one.name}_dev": one.revision for one in sets}}
+        note = self.source.packing_note if isinstance(self.source, LoadedEncoder) else ""
+        return {"revisions": revisions, "encoder": revision(self.source), "packing_note": note}
 
     def check_prompts(self, config: RunConfig) -> None:
         """That training sees something of every text behind its prompt. Raises: DataError."""
@@ -281,10 +271,7 @@ class TrialInputs:
     def untrained(
         self, method: Method, config: RunConfig, seed: int, metric: str, value: Callable[[Embed], float]
     ) -> float:
-        """The selecting metric before training, of the network that `method.untrained` names.
-
-        Args: metric: its name; value: embed -> the metric.
-        """
+        """The selecting metric (`metric` its name, `value` what computes it) of the method's untrained network."""
 
         def scored(make: Callable[[Any, Any, int], Any]) -> float:
             return value(make(config, self.source, seed).to(self.tools.device).embed)
@@ -322,16 +309,11 @@ def collapsed(vectors: NDArray[np.float32]) -> bool:
 
 
 def checked(evaluation: DevEvaluation, found: object) -> dict[str, float]:
-    """What an evaluation gave, as numbers.
-
-    Raises: PluginError where it is no mapping of its metrics to numbers.
-    """
-    place, wanted = f"evaluation {evaluation.name}", ", ".join(evaluation.metrics)
-    if not isinstance(found, Mapping):
-        raise PluginError(f"{place}: expected values of {wanted}, got {type(found).__name__}")
-    if set(found) != set(evaluation.metrics):
-        given = ", ".join(map(str, found))
-        raise PluginError(f"{place}: expected values of {wanted}, got {given or 'none'}")
+    """What an evaluation returned, as numbers. Raises: PluginError where it is no mapping of its metrics to numbers."""
+    place = f"evaluation {evaluation.name}"
+    if not isinstance(found, Mapping) or set(found) != set(evaluation.metrics):
+        given = ", ".join(map(str, found)) or "none" if isinstance(found, Mapping) else type(found).__name__
+        raise PluginError(f"{place}: expected values of {', '.join(evaluation.metrics)}, got {given}")
     numbers: dict[str, float] = {}
     for metric, value in found.items():
         try:
