@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 import toy
 from torch import multiprocessing
-from trainables.training.setup import TrainingSetup
 
 from trainables.contract.knobs import build
 from trainables.data.tokens import TokenColumn
@@ -38,11 +37,11 @@ def gradients(world: World, micro_batch: int = len(BATCH)) -> dict[str, torch.Te
     whole = views(toy.examples(), BATCH, CONFIG, np.random.default_rng(0))
     mine = world.share(len(BATCH))
     share = {role: rows[mine] for role, rows in whole.items()}
-    pooled, carry = encode_in_pieces(network.encode, share, micro_batch, world.device)
+    pooled, accumulate = encode_in_pieces(network.encode, share, micro_batch, world.device)
     loss(
         network.project({role: world.gather(v, world.shares(len(BATCH))) for role, v in pooled.items()}), CONFIG
     ).backward()
-    carry()
+    accumulate()
     world.reduce_gradients(network)
     return {name: p.grad for name, p in network.named_parameters()}
 
@@ -56,7 +55,7 @@ def worker(rank: int, folder: str) -> None:
         "gradients": gradients(world),
         "in pieces": gradients(world, micro_batch=4),
         "embedded": world.sharded(network.embed)(rows),
-        "agreed": world.agree("prune" if rank == 0 else None),
+        "broadcast": world.broadcast("prune" if rank == 0 else None),
     }
     torch.save(result, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
@@ -68,11 +67,11 @@ def test_no_worker_is_without_an_example(tmp_path, monkeypatch):
     sizes = []
     for world in (World(), World(2, 3)):
         config = SimcseConfig(batch_size=31, epochs=2)
-        setup = TrainingSetup(
+        training = Training(
             method=toy.METHOD, config=config, network=toy.ToyNetwork(config, 0), examples=toy.examples(), evaluate=None,
-            seed=0, files=TrialFiles(str(tmp_path)),
+            seed=0, files=TrialFiles(str(tmp_path)), world=world,
         )  # fmt: skip
-        sizes.append([len(batch) for batch in Training(setup, world, pausing=lambda: False).batches])
+        sizes.append([len(batch) for batch in training.batches])
     assert min(sizes[0]) < 3 <= min(sizes[1])
     assert sizes[1] == [size for size in sizes[0] if size >= 3]
 
@@ -88,7 +87,7 @@ def test_two_workers_equal_one_device(tmp_path):
                 difference = (result[way][name] - gradient).norm() / gradient.norm().clamp_min(1e-3)
                 assert difference < 1e-5, (way, name)
         assert torch.allclose(result["embedded"], toy.ToyNetwork(CONFIG, seed=0).embed(rows))
-        assert result["agreed"] == "prune"
+        assert result["broadcast"] == "prune"
 
 
 def test_fewer_texts_than_workers_are_embedded_by_all():
@@ -119,14 +118,14 @@ def two_steps(method_name: str, world: World, case: str = "") -> dict[str, torch
         share = {role: rows[mine] for role, rows in whole.items()}
         network.zero_grad()
         with torch.set_grad_enabled(method.loss is not None):
-            pooled, carry = network.encode(share), lambda: None
+            pooled, accumulate = network.encode(share), lambda: None
             if config.micro_batch:
-                pooled, carry = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
+                pooled, accumulate = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
             z = network.project({role: world.gather(v, world.shares(len(BATCH))) for role, v in pooled.items()})
             if method.loss is not None:
                 total, own = method.loss(z, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
-                carry()
+                accumulate()
                 world.reduce_gradients(network)
                 with torch.no_grad():  # so that what follows the weights has something to follow
                     for p in network.parameters():

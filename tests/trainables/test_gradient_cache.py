@@ -31,15 +31,13 @@ def warm():
 def first_gradients(monkeypatch, spec, warm):
     """The gradients of a trial's first step, by parameter."""
     seen: list[dict[str, torch.Tensor]] = []
-    descend = Training._descend
 
-    def kept(self):
-        seen.append({n: p.grad.double() for n, p in self.network.named_parameters() if p.grad is not None})
-        descend(self)
+    def kept(_, network):
+        seen.append({n: p.grad.double() for n, p in network.named_parameters() if p.grad is not None})
 
     spec = dataclasses.replace(spec, params={**spec.params, "max_examples": 8})  # a step
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_descend", kept)
+        patch.setattr(World, "reduce_gradients", kept)
         outcome = run_trial(spec, lambda _: "go", cache=warm)
     assert outcome.stop == "completed", outcome.traceback
     return seen[0]
@@ -90,10 +88,10 @@ def test_only_one_piece_has_a_graph_and_the_draws_go_on_behind_the_last():
 
     rows = [np.arange(3)] * 7
     torch.manual_seed(0)
-    vectors, carry = encode_in_pieces(encode, {"anchor": rows}, 3, World().device)
+    vectors, accumulate = encode_in_pieces(encode, {"anchor": rows}, 3, World().device)
     drawn = torch.rand(1)
     (vectors["anchor"] ** 2).sum().backward()
-    carry()
+    accumulate()
     after = torch.rand(1)
     assert graphs == [(False, 3), (False, 3), (False, 1), (True, 3), (True, 3), (True, 1)]
     torch.manual_seed(0)
