@@ -36,8 +36,8 @@ class DeviceFault(RuntimeError):
 
 
 class Host(Protocol):
-    """Where trials train. Messages are Evaluation dicts with done False, and one Outcome dict with done True; between
-    them `phase_message`s, which get no answer.
+    """Where trials train. Messages are Evaluation dicts with done False, and one Outcome dict with done True; before
+    the first evaluation those of phases (what the trial is busy with), which get no answer.
 
     The outcome has "node", Ray's id of where the trial ran, where that may be another node than this process's.
     """
@@ -105,8 +105,8 @@ def run_and_send(
         place = ""  # once in a session
         return verdict()
 
-    shown = heard(lambda what, done, of: send(phase_message(what, done, of)))
-    with saved_log(spec.folder), shown, contextlib.closing(usage):
+    phases = heard(lambda what, done, of: send({PHASE: what, "phase_done": done, "phase_of": of, "done": False}))
+    with saved_log(spec.folder), phases, contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
     send(outcome_message(outcome))
 
@@ -119,11 +119,6 @@ def evaluation_message(evaluation: Evaluation, place: str, usage: Mapping[str, f
 
 def outcome_message(outcome: Outcome) -> Message:
     return {**dataclasses.asdict(outcome), "done": True}
-
-
-def phase_message(what: str, done: int, of: int) -> Message:
-    """What a trial is busy with before its first evaluation."""
-    return {PHASE: what, "phase_done": done, "phase_of": of, "done": False}
 
 
 def study_pausing(spec: TrialSpec) -> bool:

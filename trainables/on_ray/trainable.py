@@ -80,12 +80,6 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
         self._end()
         self._host.close()
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the trial saves its own state in its folder, found again by any process that runs it."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing, see save_checkpoint."""
-
     def _begin(self, spec: TrialSpec, config: dict[str, Any]) -> None:
         self._spec = spec
         self._pauses = bool(config.get("pauses"))

@@ -95,14 +95,13 @@ class WorkerGroup:
         self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(name=name).remote()
         self._fault = None
         resources = {"CPU": spec.cpus, **({"GPU": spec.gpus} if spec.gpus else {})}
+        scaling = ray.train.ScalingConfig(
+            num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker=resources
+        )
         trainer = GroupTrainer(
             run_trials,
             train_loop_config={"mailbox": self._mailbox},
-            scaling_config=ray.train.ScalingConfig(
-                num_workers=spec.workers,
-                use_gpu=spec.gpus > 0,
-                resources_per_worker=resources,
-            ),
+            scaling_config=scaling,
             run_config=ray.train.RunConfig(name=name, storage_path=storage),
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
@@ -155,17 +154,11 @@ def clear_orphans(storage: str) -> None:
                 filesystem.rm(folder, recursive=True)
 
 
-def lost_peer(fault: BaseException) -> bool:
-    """Whether a worker failed only because another one is gone, whose own fault is the one to report."""
-    from torch.distributed import DistError
-
-    return isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
-
-
 def run_trials(config: dict[str, Any]) -> None:
     """What every worker of a group runs: trial after trial until the mailbox returns None."""
     use_large_pages()
     import torch
+    from torch.distributed import DistError
 
     from trainables.training.distributed import World
     from trainables.training.trial import ProcessCache, failed, run_trial
@@ -190,7 +183,8 @@ def run_trials(config: dict[str, Any]) -> None:
             else:
                 run_trial(spec, lambda _: "go", world, cache)  # rank 0 reports, and its verdict is every worker's
         except BaseException as fault:  # one worker's fault ends the group, since the others wait for this one
-            if not lost_peer(fault):
+            lost_peer = isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
+            if not lost_peer:  # else another worker is gone, whose own fault is the one to report
                 node = ray.get_runtime_context().get_node_id()
                 send({**outcome_message(failed(fault)), "node": node, "group_over": True})
             raise

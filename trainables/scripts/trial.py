@@ -162,19 +162,11 @@ class ScriptReport:
         self._count_time()
         if checkpoint is not None:
             self.saved(checkpoint)
-        self._verdict = self._report(
-            Evaluation(
-                rung=rung,
-                examples=position.examples,
-                value=value,
-                metrics=metrics,
-                best=self._best,
-                best_at=self._best_at,
-                seconds=position.seconds,
-                resumed_from=self._resumed_from,
-                planned=position.planned,
-            )
-        )
+        evaluation = Evaluation(
+            rung=rung, examples=position.examples, value=value, metrics=metrics, best=self._best, best_at=self._best_at,
+            seconds=position.seconds, resumed_from=self._resumed_from, planned=position.planned,
+        )  # fmt: skip
+        self._verdict = self._report(evaluation)
         self._clock = time.monotonic()  # waiting for the verdict is not the trial's time
         return self._verdict
 

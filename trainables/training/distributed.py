@@ -1,11 +1,10 @@
 """A batch in parts: shared among workers, encoded in pieces, with the gradient of the whole batch on one device.
 
-Workers: each encodes its share of the batch, gathers all workers' vectors and computes the whole loss, with gradient
-through its own vectors only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: what one
-device would compute on the joined batch. Modules used by `project` (the network's `whole_batch`) run on the
-gathered batch on every worker, so their gradients are whole already and are averaged, which only removes rounding.
-A network's own term (`Network.own_loss`: masked or replaced tokens) is the mean of the workers', each a mean over the
-tokens of its share, drawn from one generator state: close to one device's, but not its number.
+Workers: each encodes its share, gathers all vectors and computes the whole loss, with gradient through its own vectors
+only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: that of one device on the joined
+batch. Modules used by `project` (`Network.whole_batch`) run on the gathered batch on every worker: their gradients are
+whole already and are averaged (this removes rounding). A network's own term (`Network.own_loss`: masked or replaced
+tokens) is the mean of the workers', each over its share: close to one device's number, but not equal.
 
 Pieces (GradCache, Gao et al. 2021, arXiv:2101.06983): a contrastive loss needs all vectors of a batch at once, not all
 graphs. The vectors are made piece by piece without a graph, the loss gives their gradients, and every piece is encoded

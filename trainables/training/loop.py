@@ -245,16 +245,9 @@ class Training:
                 weights = Snapshot(self.network.state_dict(), self.device)
                 self.write_best = lambda: self.files.save_best(weights.read(), about, similarities)
         return Evaluation(
-            rung=rung,
-            examples=p.examples,
-            value=value,
-            metrics=metrics,
-            best=p.best,
-            best_at=p.best_at,
-            seconds=p.seconds,
-            resumed_from=self.resumed_from,
-            planned=self.planned,
-        )
+            rung=rung, examples=p.examples, value=value, metrics=metrics, best=p.best, best_at=p.best_at,
+            seconds=p.seconds, resumed_from=self.resumed_from, planned=self.planned,
+        )  # fmt: skip
 
     def _save_due(self) -> bool:
         if self.config.checkpoint_seconds == 0:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import platform
 import socket
@@ -16,7 +15,7 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -41,35 +40,16 @@ def use_large_pages() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
-def free_device_memory() -> None:
-    """Return the GPU memory that torch caches. What is still referenced stays: call it after a trial's end."""
-    import torch
-
-    gc.collect()  # a network and its hooks refer to each other
-    with contextlib.suppress(RuntimeError):  # a broken device raises where it is used
-        torch.cuda.empty_cache()
-
-
 def release_memory() -> None:
     """Return freed memory to the system, at most every `SECONDS_BETWEEN`; does nothing without glibc.
 
     Without it a trial process on 42,000 dev pairs grew to 3 GB in two trials of a 20 MB encoder; half a GB was in use.
     """
     global _released
-    libc = _libc()
-    if libc is not None and time.monotonic() - _released >= SECONDS_BETWEEN:
-        libc.malloc_trim(0)
+    if time.monotonic() - _released >= SECONDS_BETWEEN:
+        with contextlib.suppress(OSError, AttributeError):  # musl and macOS have no malloc_trim
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
         _released = time.monotonic()
-
-
-@cache
-def _libc() -> Any:
-    """The C library if it is glibc (musl and macOS have no malloc_trim)."""
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:
-        return None
-    return libc if hasattr(libc, "malloc_trim") else None
 
 
 def room_for_graphs(network: nn.Module, device: torch.device) -> float:
@@ -85,16 +65,11 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
         share = torch.cuda.get_per_process_memory_fraction(device)
         total = torch.cuda.get_device_properties(device).total_memory * share
     else:
-        total = _machine_memory() * min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
+        total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        with contextlib.suppress(OSError, ValueError):  # no file, or "max"
+            total = min(total, float(CGROUP.read_text()))
+        total *= min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
     return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
-
-
-def _machine_memory() -> float:
-    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        return min(total, float(CGROUP.read_text()))
-    except (OSError, ValueError):  # none, or "max"
-        return total
 
 
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:

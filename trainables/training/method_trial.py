@@ -98,18 +98,10 @@ def train_by_method(
             if isinstance(part, SentenceNetwork):
                 part.keep_words([prepared.tokens, *inputs.sets.sentences])
     training = Training(
-        method=method,
-        config=config,
-        network=network,
-        examples=replace(examples, facts=facts),
-        evaluate=evaluated,
-        seed=spec.seed,
-        files=TrialFiles(spec.folder),
-        mode=spec.mode,
+        method=method, config=config, network=network, examples=replace(examples, facts=facts), evaluate=evaluated,
+        seed=spec.seed, files=TrialFiles(spec.folder), mode=spec.mode, world=world, pausing=pausing,
         about={"spec": spec.to_dict(), **inputs.record},
-        world=world,
-        pausing=pausing,
-    )
+    )  # fmt: skip
     return training.run(report)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import random
 import sys
 import threading
@@ -26,7 +27,6 @@ from trainables.contract.spec import Evaluation, Outcome, Report, TrialSpec, Ver
 from trainables.contract.trial_files import LOG
 from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
-from trainables.training.machine import free_device_memory
 
 T = TypeVar("T")
 OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")  # system, CUDA, cuBLAS
@@ -110,8 +110,10 @@ def run_trial(
         if world.size > 1 and not isinstance(fault, TrainingFailure):
             raise
         outcome = failed(fault, last)
-    if world.device.type == "cuda":
-        free_device_memory()  # only here: a fault's traceback holds the network
+    if world.device.type == "cuda":  # only here: a fault's traceback holds the network
+        gc.collect()  # a network and its hooks refer to each other
+        with contextlib.suppress(RuntimeError):  # a broken device raises where it is used
+            torch.cuda.empty_cache()
     return outcome
 
 
