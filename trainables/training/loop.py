@@ -294,8 +294,10 @@ class Training:
 
     def _resume(self) -> int:
         """Load what an earlier session saved; the examples that it had trained on, 0 without any."""
-        state = self.world.broadcast(self._saved_state() if self.world.rank == 0 else None)
-        if state is None:
+        state = self.files.load_last() if self.world.rank == 0 else None
+        if state is not None and state["progress"]["best"] is not None and not self.files.has_best():
+            state = None  # a trial's value is that of weights that exist
+        if (state := self.world.broadcast(state)) is None:
             return 0
         self.network.load_state_dict(state["network"])
         if self.optimiser is not None and self.scheduler is not None:
@@ -308,13 +310,6 @@ class Training:
             cuda = state["cuda_rng"] if self.device.type == "cuda" else None
             set_random_state((state["rng"], cuda), self.device)
         return self.progress.examples
-
-    def _saved_state(self) -> dict[str, Any] | None:
-        """The state in `last/`; None if the best checkpoint it had reached is gone: a trial's value is that of weights
-        that exist."""
-        state = self.files.load_last()
-        best_is_gone = state is not None and state["progress"]["best"] is not None and not self.files.has_best()
-        return None if best_is_gone else state
 
 
 def first_batches(batches: Iterable[Batch], max_examples: int | None) -> list[Batch]:

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -165,46 +164,26 @@ def classify(fault: BaseException) -> tuple[str, str]:
     return "error", name if line == name else f"{name}: {line}"
 
 
-class _Lines:
-    """The first and the last lines of a text that arrives in parts."""
-
-    def __init__(self) -> None:
-        self._first: list[str] = []
-        self._last: deque[str] = deque(maxlen=LOG_LAST)
-        self._dropped, self._rest = 0, ""
-
-    def add(self, text: str) -> None:
-        *lines, rest = (self._rest + text).split("\n")
-        self._rest = rest[-LOG_LINE:]
-        for line in lines:
-            line = line.rsplit("\r", 1)[-1][:LOG_LINE]  # of a progress bar the last state
-            if len(self._first) < LOG_FIRST:
-                self._first.append(line)
-            else:
-                self._dropped += len(self._last) == LOG_LAST
-                self._last.append(line)
-
-    def text(self) -> str:
-        if self._rest:
-            self.add("\n")
-        dropped = [f"[{self._dropped} lines left out]"] if self._dropped else []
-        return "".join(f"{line}\n" for line in [*self._first, *dropped, *self._last])
-
-
 @contextlib.contextmanager
 def saved_log(folder: str) -> Iterator[None]:
     """Inside, what this process prints and warns is also recorded; at the end it is appended to the trial's `log.txt`.
 
-    Logging goes to stderr. Only `write` of the two streams changes: scripts may do with them whatever else they want.
+    Only `write` of stdout and stderr changes: scripts may do with the two streams whatever else they want.
     """
-    lines = _Lines()
-    streams = {sys.stdout, sys.stderr} - {None}
+    lines, rest, dropped = list[str](), "", 0
+    streams: set[Any] = {sys.stdout, sys.stderr} - {None}
 
     def record(stream: Any) -> None:
         onward = stream.write
 
         def write(text: str) -> int:
-            lines.add(text)
+            nonlocal rest, dropped
+            *new, rest = (rest + text).split("\n")
+            rest = rest[-LOG_LINE:]
+            lines.extend(line.rsplit("\r", 1)[-1][:LOG_LINE] for line in new)  # of a progress bar the last state
+            extra = max(0, len(lines) - LOG_FIRST - LOG_LAST)
+            del lines[LOG_FIRST : LOG_FIRST + extra]
+            dropped += extra
             with contextlib.suppress(Exception):  # a closed stream, a text that it cannot encode
                 onward(text)
             return len(text)
@@ -218,8 +197,10 @@ def saved_log(folder: str) -> Iterator[None]:
     finally:
         for stream in streams:
             del stream.write
-        if text := lines.text():
+        if dropped:
+            lines.insert(LOG_FIRST, f"[{dropped} lines left out]")
+        if text := "".join(f"{line}\n" for line in lines) + rest.rsplit("\r", 1)[-1]:
             with contextlib.suppress(Exception):  # a full disk: the trial's own end reports it
                 files = TrialFolder(folder)
-                before = (files.read(LOG) or b"").decode(errors="replace")
-                files.write(LOG, (before + text)[-LOG_LAST * LOG_LINE :].encode(errors="backslashreplace"))
+                text = (files.read(LOG) or b"").decode(errors="replace") + text.removesuffix("\n") + "\n"
+                files.write(LOG, text[-LOG_LAST * LOG_LINE :].encode(errors="backslashreplace"))
