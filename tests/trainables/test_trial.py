@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -87,12 +88,14 @@ def test_pause_checks_are_rare_and_final(monkeypatch: pytest.MonkeyPatch) -> Non
 def messages_of(spec: TrialSpec) -> list[dict[str, Any]]:
     """What a host sends for one trial, phases left out."""
     host = InProcess(spec)
+    threads = threading.active_count()
     host.begin(spec)
     found = [host.receive()]
     while not found[-1]["done"]:
         if PHASE not in found[-1]:
             host.answer("go")
         found.append(host.receive())
+    assert threading.active_count() == threads, "a thread is left behind"
     return [message for message in found if PHASE not in message]
 
 
