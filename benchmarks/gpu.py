@@ -95,7 +95,7 @@ def run(runs: int) -> dict[str, Any]:
     from transformers import AutoConfig, AutoModel
 
     from benchmarks.operations import matmul_rate, step_operations
-    from trainables.training.precision import in_bf16
+    from trainables.training.machine import in_bf16
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}

@@ -49,7 +49,7 @@ def start(corpus: str, encoder: str) -> dict[str, Any]:
     from trainables.encoders.load import load_encoder
     from trainables.encoders.source import fingerprints, token_ids
     from trainables.methods.method import load_method
-    from trainables.training.inputs import CachedTextTools
+    from trainables.training.method_trial import CachedTextTools
 
     source = load_encoder(encoder)
     tools = CachedTextTools(

@@ -23,7 +23,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.on_ray.host import Message, evaluation_message, outcome_message
+from trainables.on_ray.messages import Message, evaluation_message, outcome_message
 from trainables.on_ray.trainable import TrialJob
 
 TRIALS = (64, 128, 256)  # of these what fits into memory

@@ -44,7 +44,7 @@ def case(encoder: Path, sentences: Path, batch: int, micro: int | None) -> dict[
     import torch
 
     from benchmarks.packing import timed_step, training
-    from trainables.training.memory import use_large_pages
+    from trainables.training.machine import use_large_pages
 
     use_large_pages()
     torch.set_num_threads(1)

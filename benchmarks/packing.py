@@ -35,7 +35,7 @@ PARAMS = {"qwen3": {"pooling": "last"}}  # a decoder
 
 def run(runs: int) -> dict[str, Any]:
     """Medians over `runs` alternated steps (at least 7), and the ratio packed / padded."""
-    from trainables.training.memory import use_large_pages
+    from trainables.training.machine import use_large_pages
 
     use_large_pages()  # as in a trial's process
     import torch
@@ -86,9 +86,8 @@ def training(
     from trainables.methods.method import load_method
     from trainables.training.checkpoint import TrialFiles
     from trainables.training.distributed import World
-    from trainables.training.inputs import load_inputs
     from trainables.training.loop import Training
-    from trainables.training.setup import TrainingSetup
+    from trainables.training.method_trial import load_inputs
 
     own = load_method(method)
     train = str(sentences) if own.declaration.columns == "sentences" else str(data_folder() / "en_nli_triplets.tsv")
@@ -108,7 +107,7 @@ def training(
         metrics = evaluate(embed, inputs.sets).metrics
         return metrics[spec.metric], metrics, {}
 
-    setup = TrainingSetup(
+    return Training(
         method=own,
         config=config,
         network=own.network(config, source, 0),
@@ -116,8 +115,8 @@ def training(
         evaluate=evaluated,
         seed=0,
         files=TrialFiles("unused"),
+        world=World(device=device),
     )
-    return Training(setup, World(device=device), pausing=lambda: False)
 
 
 def timed_step(one: Any) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def precision_of_auto(encoder: Path) -> str:
     import torch
     from transformers import BertModel
 
-    from trainables.training.precision import in_bf16
+    from trainables.training.machine import in_bf16
 
     return "bf16" if in_bf16("auto", BertModel.from_pretrained(encoder), torch.device("cpu")) else "fp32"
 

@@ -73,7 +73,7 @@ def measure(corpus: str, edit: str) -> None:
     from trainables.encoders.load import load_encoder
     from trainables.methods.sda.config import SdaConfig
     from trainables.methods.sda.method import prepare
-    from trainables.training.inputs import CachedTextTools
+    from trainables.training.method_trial import CachedTextTools
 
     encoder = load_encoder("builtin:tiny")
     tokens = TokenCache(tokenizer_encoder(encoder.tokenizer), encoder.tokenizer_fingerprint, DiskCache())

@@ -74,7 +74,7 @@ def case(encoder: Path, sentences: Path, which: str, folder: Path) -> dict[str, 
     from trainables.contract.spec import TrialSpec
     from trainables.encoders import words_in_use
     from trainables.training.loop import Training
-    from trainables.training.memory import use_large_pages
+    from trainables.training.machine import use_large_pages
     from trainables.training.trial import run_trial
 
     use_large_pages()

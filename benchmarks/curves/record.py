@@ -51,7 +51,7 @@ def record(space: Space, inputs: Inputs, point: Point, seed: int, warm: Any) -> 
         return "go"
 
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run_trial(trial_spec(space, inputs, point, seed, folder), report, kept=warm)
+        outcome = run_trial(trial_spec(space, inputs, point, seed, folder), report, cache=warm)
     if outcome.stop.removeprefix("failed:") in ("data", "disk", "error"):
         raise RuntimeError(f"{point}: {outcome.reason}\n{outcome.traceback}")
     return {"point": point, "seed": seed, "stop": outcome.stop, "planned": space.values(point)["max_examples"],

@@ -123,7 +123,7 @@ def extremes(space: Space) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     """Train `FEW` and `MORE` steps at this point and scale up to the trial's length."""
-    from trainables.training.memory import use_large_pages
+    from trainables.training.machine import use_large_pages
 
     use_large_pages()  # as a trial's process does, before torch allocates
     from trainables.training.trial import ProcessCache, run_trial

@@ -21,7 +21,7 @@ from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
 from trainables.contract.spec import Evaluation, Outcome
-from trainables.on_ray.host import PHASE, DeviceFault
+from trainables.on_ray.messages import PHASE, DeviceFault
 from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)

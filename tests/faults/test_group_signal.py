@@ -20,7 +20,7 @@ SOON_S = 15.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_group_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_to_the_group_pauses_the_study(number: signal.Signals, tmp_path: Path) -> None:
     study = Study(tmp_path, trials=6, sleep=0.3)
     process = study.start("run", str(study.file), "--name", study.name, group=True)
     study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) >= 3, process)
@@ -49,33 +49,33 @@ def test_the_group_is_told_to_end(number: signal.Signals, tmp_path: Path) -> Non
 LEFT_BEHIND = """
 import pathlib, sys, time
 from search.running.signals import handled
-told = []
-with handled(told.append):
+received = []
+with handled(received.append):
     print("ready", flush=True)
-    while not told:
+    while not received:
         time.sleep(0.01)
     for _ in range(100):
         print("closing the study", flush=True)
         print("and so on", file=sys.stderr, flush=True)
-    pathlib.Path(sys.argv[1]).write_text(told[0].name)
+    pathlib.Path(sys.argv[1]).write_text(received[0].name)
 """
 
 
-def test_a_terminal_that_is_closed_is_not_written_to(tmp_path: Path) -> None:
+def test_closed_terminal_is_not_written_to(tmp_path: Path) -> None:
     """Else the first line after SIGHUP raises, and the study is never closed."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", LEFT_BEHIND, str(tmp_path / "told")])
+        os.execv(sys.executable, [sys.executable, "-c", LEFT_BEHIND, str(tmp_path / "signal")])
     while b"ready" not in os.read(terminal, 1024):
         pass
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert (tmp_path / "told").read_text() == "SIGHUP"
+    assert (tmp_path / "signal").read_text() == "SIGHUP"
 
 
 @pytest.mark.slow
-def test_rays_folders_of_a_killed_driver_are_cleared(tmp_path: Path) -> None:
+def test_ray_folders_of_a_killed_driver_are_removed(tmp_path: Path) -> None:
     study = Study(tmp_path, trials=2)
     process = study.run()
     study.wait_until(lambda events: any(e["e"] == "eval" for e in events), process)

@@ -18,7 +18,7 @@ from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver, Fault
 from search.study.search_plan import SearchPlan
 from trainables.contract.spec import Outcome, TrialSpec
-from trainables.on_ray.host import DeviceFault
+from trainables.on_ray.messages import DeviceFault
 from trainables.on_ray.trainable import TrialJob, placement
 
 
@@ -134,7 +134,7 @@ class Broken:
         return {"done": True, "stop": "failed:device", "reason": "CUDA error", "traceback": "text", "node": "a"}
 
 
-def test_the_process_says_so_and_is_replaced() -> None:
+def test_broken_device_replaces_the_process() -> None:
     job = TrialJob.__new__(TrialJob)
     job._host = Broken()  # type: ignore[assignment]
     job._begin(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"), {})
@@ -144,7 +144,7 @@ def test_the_process_says_so_and_is_replaced() -> None:
     assert describe(again) == Fault("device", "CUDA error", "text", "a")
 
 
-def test_a_process_that_does_not_start_says_why() -> None:
+def test_process_that_does_not_start_is_explained() -> None:
     """A cluster of somebody else whose nodes lack a package."""
     error = ModuleNotFoundError("No module named 'trainables'")
     raised = ray.exceptions.RayTaskError("TrialJob.__init__", f"traceback\nModuleNotFoundError: {error}", error)
@@ -153,7 +153,7 @@ def test_a_process_that_does_not_start_says_why() -> None:
     assert (fault.kind, fault.reason) == ("process", why)
 
 
-def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:
+def test_avoided_nodes_are_part_of_the_reservation() -> None:
     anywhere, elsewhere = placement(1, 1, 0), placement(1, 1, 0, ["b", "a"])
     assert anywhere != elsewhere, "else Tune would hand it a process that it keeps there"
     assert elsewhere == placement(1, 1, 0, ["a", "b"])
@@ -162,7 +162,7 @@ def test_nodes_to_avoid_are_part_of_what_a_trial_reserves() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_machine_whose_device_is_broken_pauses_the_study(tmp_path: Path) -> None:
+def test_broken_device_of_the_only_machine_pauses_the_study(tmp_path: Path) -> None:
     """Two trials meet it; none of them fails by it, and the study goes on when the device is mended."""
     (tmp_path / "broken").touch()
     columns = orders(fault="device", marker=str(tmp_path / "broken"), above=0)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from lives import ROOT, Study, kill
-from test_script_lives import kill_trials
+from test_script_sessions import kill_trials
 
 from analysis.commands.main import main as analysis
 from trainables.contract.scripts import read_script
@@ -53,7 +53,7 @@ def example_study(root: Path, example: str) -> Study:
 
 
 @pytest.mark.parametrize("example", ["st_simcse", "st_cosent"])
-def test_an_example_is_killed_twice_and_goes_on_from_the_trainer_s_checkpoints(tmp_path: Path, example: str) -> None:
+def test_example_killed_twice_resumes_from_its_checkpoints(tmp_path: Path, example: str) -> None:
     study = example_study(tmp_path, example)
     first = study.run()
     study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) >= 3, first)
@@ -86,7 +86,7 @@ def test_an_example_is_killed_twice_and_goes_on_from_the_trainer_s_checkpoints(t
     assert found["spearman_cosine"] == pytest.approx(row["best"], abs=1e-5)
 
 
-def test_its_simcse_and_ours_are_equal_within_seed_noise(tmp_path: Path) -> None:
+def test_its_simcse_equals_ours_within_seed_noise(tmp_path: Path) -> None:
     """Means of three seeds. The standard deviation of a seed is 0.006 (six of each), of the difference 0.005: a false
     alarm once in 10,000 runs."""
     script = read_script(str(ROOT / "docs" / "examples" / "st_simcse.py"))

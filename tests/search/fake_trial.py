@@ -20,7 +20,7 @@ from orders import ordered
 from ray import tune
 
 from trainables.contract.spec import TrialSpec
-from trainables.on_ray.host import DeviceFault
+from trainables.on_ray.messages import DeviceFault
 
 EVALUATIONS = 6
 RUNG = 100

@@ -1,4 +1,4 @@
-"""What a trial by formula (`fake_trial`) is to do besides, handed over with the data of its space."""
+"""Extra behaviour of a trial by formula (`fake_trial`), passed with the data of its space."""
 
 from __future__ import annotations
 

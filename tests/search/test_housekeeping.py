@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from search.store.ledger import Trial
 from search.store.lock import exclusive
 from search.tracking.tracker import Tracker
 from trainables.contract.trial_files import LOG
-from trainables.training.trial_log import FIRST, LAST, kept_log
 
 
 def nan_for_two(trial: Trial, k: int) -> str | None:
@@ -29,75 +26,6 @@ def nan_for_two(trial: Trial, k: int) -> str | None:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return World(make_space({"trials": 4}), tmp_path / "runs", fault=nan_for_two)
-
-
-def test_what_a_trial_prints_and_warns_is_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "trials" / "t0000"
-    program = (
-        "import sys, warnings\n"
-        "from trainables.training.trial_log import kept_log\n"
-        "with kept_log(sys.argv[1]):\n"
-        "    print('printed')\n"
-        "    print('progress 1 %\\rprogress 2 %', file=sys.stderr)\n"
-        "    warnings.warn('a warning')\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
-    with kept_log(str(folder)):
-        print("the next life")
-    lines = (folder / LOG).read_text().splitlines()
-    assert lines[:2] == ["printed", "progress 2 %"]
-    assert any("UserWarning: a warning" in line for line in lines)
-    assert lines[-1] == "the next life"
-
-
-def test_a_log_is_bounded_and_says_what_it_left_out(tmp_path: Path) -> None:
-    with kept_log(str(tmp_path)):
-        for k in range(5_000):
-            print(k)
-    lines = (tmp_path / LOG).read_text().splitlines()
-    assert len(lines) == FIRST + 1 + LAST
-    assert lines[FIRST] == f"[{5_000 - FIRST - LAST} lines left out]"
-    assert (lines[0], lines[-1]) == ("0", "4999")
-
-
-def test_whatever_may_be_asked_of_a_stream_may_be_asked_in_a_trial(tmp_path: Path) -> None:
-    program = (
-        "import faulthandler, io, subprocess, sys\n"
-        "from trainables.training.trial_log import kept_log\n"
-        "with kept_log(sys.argv[1]):\n"
-        "    faulthandler.enable()\n"
-        "    sys.stdout.reconfigure(line_buffering=True)\n"
-        "    subprocess.run(['echo', 'of a child'], stdout=sys.stdout, check=True)\n"
-        "    for part in (b'gr\\xc3', b'\\xb6\\xc3\\x9fer\\n', memoryview(b'\\xff\\n')):\n"
-        "        sys.stdout.buffer.write(part)\n"
-        "    sys.stdout.buffer.flush()\n"
-        "    print(sys.stdout.encoding, sys.stdout.errors, sys.stdout.isatty(), sys.stdout.mode)\n"
-        "    assert not hasattr(sys.stdout, 'nothing')\n"
-        "    sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')\n"
-        "    print('of its own', flush=True)\n"
-        "    sys.stderr.close()\n"
-        "    print('after all', file=sys.stderr)\n"
-        "print('outside', file=sys.stderr)\n"
-    )
-    words = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, encoding="utf-8")
-    kept = ["größer", "\\xff", "utf-8 backslashreplace False w", "of its own", "after all"]
-    assert (tmp_path / LOG).read_text(encoding="utf-8").splitlines() == kept
-    assert sorted(done.stderr.splitlines()) == sorted([*kept, "of a child", "outside"])
-
-
-def test_half_an_emoji_costs_no_log(tmp_path: Path) -> None:
-    for _ in range(2):
-        with kept_log(str(tmp_path)):
-            print("\ud83d lone")
-            print("größer")
-    assert (tmp_path / LOG).read_text(encoding="utf-8") == "\\ud83d lone\ngrößer\n" * 2
-
-
-def test_a_silent_trial_has_no_log(tmp_path: Path) -> None:
-    with kept_log(str(tmp_path)):
-        pass
-    assert not (tmp_path / LOG).exists()
 
 
 def test_logs_shows_what_failed_and_what_was_printed(world: World) -> None:

@@ -17,7 +17,7 @@ from from_outside import EVALUATION, EXAMPLES, changed_space, errors, trained
 from search.space import SpaceError, load_space, smoke
 from trainables.contract.errors import PluginError
 from trainables.contract.evaluation import DevEvaluation
-from trainables.training.inputs import TrialInputs
+from trainables.training.method_trial import TrialInputs
 
 pytestmark = pytest.mark.costly
 

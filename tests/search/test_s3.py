@@ -19,7 +19,7 @@ from search.store.bucket import fetch, held, pull
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
 from trainables.contract.spec import TrialSpec
-from trainables.on_ray.host import pausing
+from trainables.on_ray.messages import study_pausing
 from trainables.training.checkpoint import TrialFiles
 
 STORAGE = "s3://bucket/search"
@@ -277,15 +277,15 @@ def test_a_trial_sees_the_pause_that_the_driver_marks_elsewhere(bucket: Any) -> 
         method="simcse", encoder="builtin:tiny", data={}, metric="stsb_dev", mode="max", params={}, seed=0,
         folder=folder.trial("t0000"), workers=1, gpus=0, cpus=1,
     )  # fmt: skip
-    assert not pausing(spec)
+    assert not study_pausing(spec)
     bucket.put_object(Bucket="bucket", Key="search/mine/PAUSE", Body=b"")
-    assert pausing(spec)
+    assert study_pausing(spec)
     bucket.delete_object(Bucket="bucket", Key="search/mine/PAUSE")
-    assert not pausing(spec)
+    assert not study_pausing(spec)
     folder.mark_pause(True)
-    assert pausing(spec)
+    assert study_pausing(spec)
     folder.mark_pause(False)
-    assert not pausing(spec)
+    assert not study_pausing(spec)
 
 
 def test_a_trials_files(bucket: Any) -> None:

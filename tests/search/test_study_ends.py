@@ -13,7 +13,7 @@ from search.store.journal import fold
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
 from search.wording import open_work
-from trainables.on_ray.host import marked
+from trainables.on_ray.messages import pause_requested
 
 
 def test_too_many_failures_end_the_study(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_trial_that_starts_again_is_not_to_pause(tmp_path: Path) -> None:
     (trial,) = world.session(concurrency=1, interrupt_at=3).ledger.open_trials
     world.folder.mark_trial(trial, True)
     world.session(concurrency=1)
-    assert not marked(world.folder.trial(trial))
+    assert not pause_requested(world.folder.trial(trial))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -16,7 +16,7 @@ from trainables.encoders.load import load_encoder
 from trainables.encoders.packing import pack
 from trainables.methods.baselines import arccse, consert, diffcse, esimcse, mirror_bert, sncse, whitening
 from trainables.methods.method import Batch, Examples, load_method
-from trainables.training.inputs import load_inputs
+from trainables.training.method_trial import load_inputs
 
 TOKENS = np.arange(20, 40, dtype=np.int32)
 

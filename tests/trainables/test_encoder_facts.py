@@ -268,7 +268,7 @@ def test_set_dropout_leaves_what_belongs_to_other_heads() -> None:
 def test_prompts_stand_before_the_texts_of_their_kind(tmp_path: Path) -> None:
     """Anchors are queries, positives and negatives documents; in dev pairs both sides are queries."""
     from trainables.methods.shared import tokenised_sentences, tokenised_triplets
-    from trainables.training.inputs import load_inputs
+    from trainables.training.method_trial import load_inputs
 
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\ncat\tdog\t0.5\ndog\tmat\t0.1\n")

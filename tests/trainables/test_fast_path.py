@@ -7,7 +7,6 @@ padded batches through the library's forward pass and torch's ordinary loop over
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.optim import Optimizer
 
 from trainables.contract.declaration import TRANSFORMER
@@ -25,10 +23,8 @@ from trainables.contract.spec import TrialSpec
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
-from trainables.training.inputs import TrialInputs, load_inputs
-from trainables.training.loop import train
-from trainables.training.precision import in_bf16
-from trainables.training.setup import TrainingSetup
+from trainables.training.loop import Training
+from trainables.training.method_trial import TrialInputs, load_inputs
 
 pytestmark = pytest.mark.costly
 
@@ -83,7 +79,7 @@ def losses(name: str, own: TrialInputs, folder: Path, *, fast: bool, seed: int =
         return 0.5, {}, {}
 
     files = TrialFiles(str(folder))
-    setup = TrainingSetup(
+    training = Training(
         method=method,
         config=config,
         network=network,
@@ -92,7 +88,7 @@ def losses(name: str, own: TrialInputs, folder: Path, *, fast: bool, seed: int =
         seed=seed,
         files=files,
     )
-    train(setup, report)
+    training.run(report)
     assert len(seen) == STEPS
     return seen
 
@@ -130,19 +126,3 @@ def test_with_dropout_the_losses_have_the_same_distribution(inputs: dict[str, Tr
     assert 1 / 8 < ratio < 8
     t, _ = paired(mean_losses(True, 0.2), plain)
     assert abs(t) > 5.5
-
-
-@pytest.mark.parametrize(
-    ("amx", "avx", "pays_from"), [(True, True, 256), (False, True, 128), (False, False, None)], ids=str
-)
-def test_bf16_is_chosen_by_the_device_and_the_width(
-    monkeypatch: pytest.MonkeyPatch, amx: bool, avx: bool, pays_from: int | None
-) -> None:
-    assert {"amx_tile", "avx512_bf16"} <= torch.cpu.get_capabilities().keys() or platform.machine() != "x86_64"
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": amx, "avx512_bf16": avx})
-    cpu = torch.device("cpu")
-    for width in (64, 128, 256, 384):
-        network = torch.nn.Linear(512, width)
-        assert in_bf16("auto", network, cpu) is (pays_from is not None and width >= pays_from)
-        assert in_bf16("bf16", network, cpu)
-        assert not in_bf16("fp32", network, cpu)

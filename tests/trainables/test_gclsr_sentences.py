@@ -24,7 +24,7 @@ from trainables.methods.gclsr.config import GclsrConfig
 from trainables.methods.gclsr.pwva import softmax_attention
 from trainables.methods.gclsr.sentences import back_translations, eda
 from trainables.methods.method import Batch
-from trainables.training.inputs import inputs_key, load_inputs
+from trainables.training.method_trial import inputs_key, load_inputs
 
 WORDS = [
     *("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "at"),
@@ -119,7 +119,7 @@ def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(
     examples = gclsr.prepare(inputs.corpus.columns, build(GclsrConfig, made), 0, inputs.tools)
     assert (examples.columns["augmented"][0] >= 0).all()
     assert inputs_key(changed) != inputs_key(spec)
-    monkeypatch.setattr("trainables.training.inputs.evaluation_named", lambda name: name)
+    monkeypatch.setattr("trainables.training.method_trial.evaluation_named", lambda name: name)
     outside = load_inputs(replace(spec, data={**spec.data, "evaluations": {"topics": None}}), torch.device("cpu"))
     assert isinstance(outside.source, WordVectors)
     assert {*outside.source.words} == {*words}

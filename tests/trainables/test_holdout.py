@@ -11,7 +11,7 @@ import pytest
 from trainables.contract.spec import TrialSpec
 from trainables.data.holdout import held_out
 from trainables.data.sets import Pairs
-from trainables.training.inputs import inputs_key, load_inputs
+from trainables.training.method_trial import inputs_key, load_inputs
 
 
 def pairs(n: int) -> Pairs:

@@ -12,74 +12,56 @@ import pytest
 import torch
 import toy
 
-from trainables.contract.trial_files import SIMILARITIES, TRIAL, WEIGHTS
+from trainables.contract.trial_files import SIMILARITIES, STATE, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
-from trainables.training.broken import Broken
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.loop import cut, train
-from trainables.training.setup import TrainingSetup
+from trainables.training.loop import Training, first_batches
+from trainables.training.trial import TrainingFailure
 
 
-def life(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
-    """One life of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
-    config = config or SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=4, eval_examples=64)
-    seen = []
+def config_of(**changes):
+    return SimcseConfig(**{"batch_size": 16, "learning_rate": 1e-2, "epochs": 4, "eval_examples": 64, **changes})
+
+
+def session(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
+    """One session of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
+    config, seen = config or config_of(), []
 
     def report(evaluation):
         seen.append(evaluation)
         return (verdicts or {}).get(evaluation.rung, "go")
 
-    setup = TrainingSetup(
-        method=toy.METHOD,
-        config=config,
-        network=toy.ToyNetwork(config, seed),
-        examples=toy.examples(),
-        evaluate=evaluate,
-        seed=seed,
-        files=files(str(folder)),
-    )
-    return train(setup, report, pausing=pausing), seen
+    training = Training(
+        method=toy.METHOD, config=config, network=toy.ToyNetwork(config, seed), examples=toy.examples(),
+        evaluate=evaluate, seed=seed, files=files(str(folder)), pausing=pausing,
+    )  # fmt: skip
+    return training.run(report), seen
 
 
-def test_evaluates_every_eval_examples_and_at_the_end(tmp_path):
-    config = SimcseConfig(batch_size=16, epochs=2, eval_examples=48)
-    outcome, seen = life(tmp_path, config)
-    assert [(e.rung, e.examples) for e in seen] == [(48, 48), (96, 96), (144, 128)]
-    assert outcome.stop == "completed"
-    assert outcome.examples == 128
-    assert seen[0].metrics["f"] == 1.0  # the facts come once
-    assert "f" not in seen[1].metrics
+def numbers(evaluations):
+    return [(e.rung, e.examples, e.value, e.metrics["loss"]) for e in evaluations]
 
 
-def test_rungs_are_equal_for_batch_sizes_that_do_not_divide_them(tmp_path):
-    _, seen = life(tmp_path, SimcseConfig(batch_size=24, epochs=2, eval_examples=32))
-    assert [e.rung for e in seen] == [32, 64, 96, 128]
-    assert all(e.examples >= e.rung for e in seen[:-1])
+@pytest.mark.parametrize(
+    ("changes", "rungs"),
+    [
+        ({"epochs": 2, "eval_examples": 48}, [(48, 48), (96, 96), (144, 128)]),  # and at the end
+        ({"epochs": 2, "batch_size": 24, "eval_examples": 32}, [(32, 48), (64, 64), (96, 112), (128, 128)]),
+        ({"epochs": 2, "eval_examples": 10, "eval_steps": 4}, [(64, 64), (128, 128)]),  # wins over eval_examples
+        # batches of 24, 24, 16: eval_steps are steps, and an epoch's last batch delays no evaluation
+        ({"batch_size": 24, "eval_steps": 3}, [(72, 64), (144, 128), (216, 192), (288, 256)]),
+        ({"epochs": 9, "max_examples": 40, "eval_examples": 1000}, [(1000, 48)]),  # the batch that reaches 40 is last
+    ],
+)
+def test_rungs_are_equal_for_all_batch_sizes(changes, rungs, tmp_path):
+    outcome, seen = session(tmp_path, config_of(**changes))
+    assert [(e.rung, e.examples) for e in seen] == rungs
+    assert (outcome.stop, outcome.examples) == ("completed", rungs[-1][1])
+    assert [e.metrics.get("f") for e in seen] == [1.0, *[None] * (len(seen) - 1)]  # facts are logged once
 
 
-def test_eval_steps_wins(tmp_path):
-    _, seen = life(tmp_path, SimcseConfig(batch_size=16, epochs=2, eval_examples=10, eval_steps=4))
-    assert [e.examples for e in seen] == [64, 128]
-
-
-def test_eval_steps_are_steps(tmp_path):
-    """64 examples in batches of 24 are 24, 24, 16: an epoch's last batch delays no evaluation, nor does a pause."""
-    config = SimcseConfig(batch_size=24, epochs=4, eval_steps=3, learning_rate=1e-2)
-    _, straight = life(tmp_path / "whole", config)
-    assert [(e.rung, e.examples) for e in straight] == [(72, 64), (144, 128), (216, 192), (288, 256)]
-    first, before = life(tmp_path / "cut", config, verdicts={144: "pause"})
-    _, after = life(tmp_path / "cut", config)
-    assert first.stop == "paused"
-    assert [(e.rung, e.value) for e in before + after] == [(e.rung, e.value) for e in straight]
-
-
-def test_max_examples_ends_the_run(tmp_path):
-    outcome, _ = life(tmp_path, SimcseConfig(batch_size=16, epochs=9, max_examples=40, eval_examples=1000))
-    assert outcome.examples == 48  # the batch that reaches 40 is the last
-
-
-def test_the_best_evaluation_is_kept(tmp_path):
-    outcome, seen = life(tmp_path, SimcseConfig(batch_size=16, learning_rate=0.5, epochs=6, eval_examples=16))
+def test_best_evaluation_is_saved(tmp_path):
+    outcome, seen = session(tmp_path, config_of(learning_rate=0.5, epochs=6, eval_examples=16))
     best = max(seen, key=lambda e: e.value)
     assert (outcome.best, outcome.best_at) == (best.value, best.examples)
     weights, trial = TrialFiles(str(tmp_path)).load_best()
@@ -92,108 +74,106 @@ def test_the_best_evaluation_is_kept(tmp_path):
 
 
 def test_pruned_where_judged(tmp_path):
-    outcome, seen = life(tmp_path, verdicts={128: "prune"})
+    outcome, seen = session(tmp_path, verdicts={128: "prune"})
     assert outcome.stop == "pruned"
     assert seen[-1].rung == outcome.examples == 128
 
 
-def test_a_paused_trial_goes_on_as_if_nothing_had_happened(tmp_path):
-    whole, straight = life(tmp_path / "whole")
-    first, before = life(tmp_path / "cut", verdicts={128: "pause"})
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 24, "eval_steps": 3}])
+def test_paused_trial_resumes_with_equal_results(changes, tmp_path):
+    config = config_of(**changes)
+    whole, straight = session(tmp_path / "whole", config)
+    first, before = session(tmp_path / "cut", config, verdicts={straight[1].rung: "pause"})
     assert first.stop == "paused"
-    second, after = life(tmp_path / "cut")
-    assert [e.value for e in before + after] == [e.value for e in straight]
-    assert [e.metrics["loss"] for e in before + after] == [e.metrics["loss"] for e in straight]
+    second, after = session(tmp_path / "cut", config)
+    assert numbers(before + after) == numbers(straight)
     assert (second.best, second.best_at, second.stop) == (whole.best, whole.best_at, "completed")
     assert {e.resumed_from for e in after} == {128}
     a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "cut"))
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
-def test_a_pause_takes_effect_between_evaluations(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainables.training.loop.PAUSE_LOOK_S", 0.0)
-    monkeypatch.setattr("trainables.training.loop.PAUSE_LOOK_SHARE", 1e9)
-    _, straight = life(tmp_path / "whole")
+def test_pause_takes_effect_between_evaluations(tmp_path):
+    _, straight = session(tmp_path / "whole")
     answers = iter([False, False, True])  # asked after each step that is not followed by an evaluation
-    first, before = life(tmp_path / "cut", pausing=lambda: next(answers))
+    first, before = session(tmp_path / "cut", pausing=lambda: next(answers))
     assert (first.stop, first.examples, before) == ("paused", 48, [])
-    second, after = life(tmp_path / "cut")
+    second, after = session(tmp_path / "cut")
     assert second.stop == "completed"
     assert {e.resumed_from for e in after} == {48}
-    assert [(e.value, e.metrics["loss"]) for e in after] == [(e.value, e.metrics["loss"]) for e in straight]
+    assert numbers(after) == numbers(straight)
 
 
 def test_same_seed_same_result_and_other_seed_other_result(tmp_path):
-    runs = [life(tmp_path / str(i), seed=seed)[1] for i, seed in enumerate((3, 3, 4))]
-    values = [[(e.value, e.metrics["loss"]) for e in run] for run in runs]
-    assert values[0] == values[1]
-    assert values[0] != values[2]
+    first, again, other = (numbers(session(tmp_path / str(i), seed=seed)[1]) for i, seed in enumerate((3, 3, 4)))
+    assert first == again
+    assert first != other
 
 
-def test_a_torn_state_starts_anew(tmp_path):
-    life(tmp_path, verdicts={64: "pause"})
-    (tmp_path / "last" / "state.pt").write_bytes(b"torn")
-    _, seen = life(tmp_path)
-    assert seen[0].examples == 64
-    assert seen[0].resumed_from == 0
+def test_torn_state_starts_again(tmp_path):
+    session(tmp_path, verdicts={64: "pause"})
+    (tmp_path / STATE).write_bytes(b"torn")
+    _, seen = session(tmp_path)
+    assert (seen[0].examples, seen[0].resumed_from) == (64, 0)
+
+
+def test_draft_of_a_killed_save_does_not_fail_the_trial(tmp_path):
+    session(tmp_path, verdicts={64: "pause"})
+    (tmp_path / "last" / ".state.pt.1-ab").write_bytes(b"half")
+    assert session(tmp_path)[0].stop == "completed"
+    assert not (tmp_path / "last").exists()
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, SIMILARITIES, TRIAL])
-def test_a_state_without_the_best_weights_it_tells_of_starts_anew(name, tmp_path):
-    """Else the trial could end with the value of weights that nobody has."""
+def test_state_without_its_best_weights_starts_again(name, tmp_path):
+    """Else the trial could end with the value of weights that do not exist."""
     values = iter([0.9, 0.1, 0.9, *[0.1] * 20])  # the best comes first
 
     def evaluate(embed):
-        _, metrics, similarities = toy.evaluate(embed)
-        return next(values), metrics, similarities
+        return next(values), *toy.evaluate(embed)[1:]
 
-    life(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
+    session(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
     (tmp_path / name).unlink()
-    outcome, seen = life(tmp_path, evaluate=evaluate)
+    outcome, seen = session(tmp_path, evaluate=evaluate)
     assert seen[0].resumed_from == 0
     assert (outcome.best, outcome.best_at) == (0.9, 64)
     assert (tmp_path / name).exists()
 
 
-def test_nan_loss_is_broken(tmp_path):
-    with pytest.raises(Broken, match="loss is nan") as caught:
-        life(tmp_path, SimcseConfig(batch_size=16, learning_rate=1e30, epochs=8, max_grad_norm=0))
-    assert caught.value.kind == "nan"
-
-
-def test_collapsed_vectors_are_broken(tmp_path):
-    def constant(_embed):
-        return math.nan, {}, {}
-
-    with pytest.raises(Broken) as caught:
-        life(tmp_path, evaluate=constant)
-    assert caught.value.kind == "collapse"
+@pytest.mark.parametrize(
+    ("kind", "changes", "value"),
+    [("nan", {"learning_rate": 1e30, "max_grad_norm": 0}, 0.5), ("collapse", {}, math.nan)],
+)
+def test_useless_numbers_end_the_training(kind, changes, value, tmp_path):
+    with pytest.raises(TrainingFailure, match=r"loss is nan|same vector") as caught:
+        session(tmp_path, config_of(**changes), evaluate=lambda _: (value, {}, {}))
+    assert caught.value.kind == kind
 
 
 def test_attention_is_not_left_to_cudnn(tmp_path):
     torch.backends.cuda.enable_cudnn_sdp(True)  # as in a new process
-    life(tmp_path)
+    session(tmp_path)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_no_batch_is_an_error():
     with pytest.raises(ValueError, match="at least 2 training examples"):
-        cut(iter(()), None)
+        first_batches(iter(()), None)
 
 
 def test_training_goes_on_while_its_state_is_written(tmp_path):
-    """The state is that of the moment of the save: a trial that goes on from it ends as one that never stopped."""
-    config = SimcseConfig(batch_size=16, learning_rate=1e-2, epochs=8, eval_examples=64, checkpoint_seconds=1e-9)
-    whole, plain = life(tmp_path / "whole", config)
-    further, kept = threading.Event(), tmp_path / "kept" / "last"
-    kept.mkdir(parents=True)
+    """The state is that of the moment of the save: a trial that resumes from it ends as one that never stopped."""
+    config = config_of(epochs=8, checkpoint_seconds=1e-9)
+    whole, plain = session(tmp_path / "whole", config)
+    further, copy = threading.Event(), tmp_path / "copy" / STATE
+    copy.parent.mkdir(parents=True)
 
     class Slow(TrialFiles):
         def save_last(self, state):
             waited.append(further.wait(timeout=20))
             super().save_last(state)
-            if not (kept / "state.pt").exists():
-                shutil.copy(tmp_path / "slow" / "last" / "state.pt", kept)
+            if not copy.exists():
+                shutil.copy(tmp_path / "slow" / STATE, copy)
 
     def evaluate(embed):
         evaluations.append(1)
@@ -202,13 +182,13 @@ def test_training_goes_on_while_its_state_is_written(tmp_path):
         return toy.evaluate(embed)
 
     waited, evaluations = [], []
-    outcome, seen = life(tmp_path / "slow", config, evaluate=evaluate, files=Slow)
+    outcome, seen = session(tmp_path / "slow", config, evaluate=evaluate, files=Slow)
     assert waited[0], "training waited for the disk"
-    assert [e.value for e in seen] == [e.value for e in plain]
+    assert numbers(seen) == numbers(plain)
     assert not (tmp_path / "slow" / "last").exists()
-    resumed, rest = life(tmp_path / "kept", config)
+    resumed, rest = session(tmp_path / "copy", config)
     assert 0 < rest[0].resumed_from < whole.examples
-    assert [e.value for e in rest] == [e.value for e in plain if e.examples > rest[0].resumed_from]
+    assert numbers(rest) == numbers(e for e in plain if e.examples > rest[0].resumed_from)
     assert (resumed.best, resumed.examples) == (outcome.best, outcome.examples) == (whole.best, whole.examples)
 
 
@@ -225,17 +205,15 @@ def test_saves_take_a_small_share_of_the_time(tmp_path):
         time.sleep(0.02)
         return toy.evaluate(embed)
 
-    config = SimcseConfig(batch_size=16, epochs=50, eval_examples=32, checkpoint_seconds=1e-3)
     began = time.monotonic()
-    life(tmp_path, config, evaluate=evaluate, files=Slow)
+    session(tmp_path, config_of(epochs=50, eval_examples=32, checkpoint_seconds=1e-3), evaluate=evaluate, files=Slow)
     assert 1 <= len(saves) <= 1 + (time.monotonic() - began) / (20 * 0.1)
 
 
-def test_a_state_that_could_not_be_written_fails_the_trial(tmp_path):
+def test_state_that_cannot_be_written_fails_the_trial(tmp_path):
     class Full(TrialFiles):
         def save_last(self, _state):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    config = SimcseConfig(batch_size=16, epochs=4, eval_examples=64, checkpoint_seconds=1e-9)
     with pytest.raises(OSError, match="No space left"):
-        life(tmp_path, config, files=Full)
+        session(tmp_path, config_of(checkpoint_seconds=1e-9), files=Full)

@@ -17,7 +17,7 @@ from trainables.contract.spec import TrialSpec
 from trainables.methods.method import load_method
 from trainables.methods.shared import PLAIN_ENCODER
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.inputs import load_inputs, read_by
+from trainables.training.method_trial import load_inputs, read_by
 from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]
@@ -53,7 +53,7 @@ def life(spec, warm, verdicts=()):
         seen.append(evaluation)
         return next(given, "go")
 
-    return run_trial(spec, report, kept=warm), seen
+    return run_trial(spec, report, cache=warm), seen
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def until(condition: object, seconds: float = 60) -> bool:
     return True
 
 
-def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, study: Path) -> None:
+def test_group_stays_up_from_trial_to_trial(process: TrialProcess, study: Path) -> None:
     first = process.to_the_end()
     assert first[-1]["stop"] == "completed", first[-1]
     assert [r["rung"] for r in first[:-1]] == [RUNG * k for k in range(1, RUNGS + 1)]
@@ -74,7 +74,7 @@ def test_a_group_stays_up_from_trial_to_trial(process: TrialProcess, study: Path
     assert workers() == group
 
 
-def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: TrialProcess, study: Path) -> None:
+def test_killed_worker_is_an_error_and_the_trial_resumes(process: TrialProcess, study: Path) -> None:
     spec = spec_of(study, "killed", workers=2, checkpoint_seconds=0.0)
     process.next(spec)
     process.step()
@@ -94,7 +94,7 @@ def test_a_killed_worker_is_an_error_to_tune_and_the_trial_resumes(process: Tria
     assert not list((study / "ray").iterdir())
 
 
-def test_a_group_that_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: Path) -> None:
+def test_failed_group_is_replaced_for_the_next_trial(tmp_path: Path) -> None:
     process = TrialProcess(spec_of(tmp_path, "bad", workers=2, data=str(tmp_path / "nowhere.txt")))
     result = process.to_the_end()[-1]
     assert result["stop"] == "failed:data", result
@@ -103,7 +103,7 @@ def test_a_group_that_fails_is_gone_and_the_next_trial_gets_a_new_one(tmp_path: 
     process.stop()
 
 
-def test_a_killed_trial_process_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_trial_process_leaves_nothing(tmp_path: Path) -> None:
     """A group of four on four CPUs: there is nothing to spare, neither for its process nor for a second one."""
     (tmp_path / "ray" / "earlier").mkdir(parents=True)  # of a Ray that is gone
     spec = spec_of(tmp_path, "killed", workers=4, checkpoint_seconds=0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,13 @@ from pathlib import Path
 import pytest
 import ray
 import ray.train
-from ray import tune
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
 from trainables.contract.trial_files import PAUSE_FILE, study_folder
-from trainables.on_ray.host import PHASE, pausing
-from trainables.on_ray.in_process import InProcess
-from trainables.on_ray.trainable import TrialJob, placement
-from trainables.on_ray.usage import CPU, MEMORY
+from trainables.on_ray.messages import PHASE, study_pausing
+from trainables.on_ray.trainable import placement
 from trainables.training.checkpoint import TrialFiles
+from trainables.training.machine import CPU, MEMORY
 
 pytestmark = pytest.mark.ray
 
@@ -35,7 +32,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialProcess]:
         process.stop()
 
 
-def test_trials_follow_each_other_in_one_warm_process(process: TrialProcess, tmp_path: Path) -> None:
+def test_trials_reuse_one_process(process: TrialProcess, tmp_path: Path) -> None:
     pids, seconds, values = set(), [], []
     for name in ("a", "b"):
         process.next(spec_of(tmp_path, name, seed=5))
@@ -52,7 +49,7 @@ def test_trials_follow_each_other_in_one_warm_process(process: TrialProcess, tmp
     assert values[0] == values[1]  # nothing of a trial is left in the process: same seed, same values
 
 
-def test_a_stopped_trial_is_pruned_where_it_was_judged(process: TrialProcess, tmp_path: Path) -> None:
+def test_stopped_trial_is_pruned_where_it_was_judged(process: TrialProcess, tmp_path: Path) -> None:
     process.next(spec_of(tmp_path, "a"))
     process.step()
     judged = process.step()
@@ -63,9 +60,7 @@ def test_a_stopped_trial_is_pruned_where_it_was_judged(process: TrialProcess, tm
     assert weights.load_last() is None
 
 
-def test_a_trial_stopped_before_its_first_evaluation_leaves_the_next_one_alone(
-    process: TrialProcess, tmp_path: Path
-) -> None:
+def test_stop_before_the_first_evaluation_spares_the_next_trial(process: TrialProcess, tmp_path: Path) -> None:
     """Messages about phases want no answer: one given all the same would stop the next trial."""
     process.next(spec_of(tmp_path, "a", seed=7))
     assert PHASE in ray.get(process.actor.train.remote(), timeout=240)
@@ -74,7 +69,7 @@ def test_a_trial_stopped_before_its_first_evaluation_leaves_the_next_one_alone(
     assert (results[-1]["stop"], len(results)) == ("completed", RUNGS + 1)
 
 
-def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: Path) -> None:
+def test_paused_trial_resumes_where_it_stopped(process: TrialProcess, tmp_path: Path) -> None:
     process.next(spec_of(tmp_path, "straight"))
     straight = process.to_the_end()
     process.next(spec_of(tmp_path, "cut"))
@@ -85,14 +80,14 @@ def test_a_paused_trial_goes_on_where_it_stood(process: TrialProcess, tmp_path: 
     after = process.to_the_end()
     assert {r["resumed_from"] for r in after[:-1]} == {RUNG}
     assert before["place"].startswith(f"{socket.gethostname()}, CPU ")
-    assert [bool(r["place"]) for r in after[:-1]] == [True, *[False] * (len(after) - 2)]  # once in a life
+    assert [bool(r["place"]) for r in after[:-1]] == [True, *[False] * (len(after) - 2)]  # once in a session
     assert all(
         0 < r["metrics"][CPU] < 100 * (os.cpu_count() or 1) + 50 and r["metrics"][MEMORY] > 50 for r in after[:-1]
     )
     assert [r["value"] for r in [before, *after[:-1]]] == [r["value"] for r in straight[:-1]]
 
 
-def test_a_fault_is_an_outcome_and_the_process_lives_on(process: TrialProcess, tmp_path: Path) -> None:
+def test_fault_is_an_outcome_and_the_process_stays(process: TrialProcess, tmp_path: Path) -> None:
     pid = None
     for spec, stop, reason in (
         (spec_of(tmp_path, "nan", learning_rate=1e30, max_grad_norm=0.0), "failed:nan", "the loss is"),
@@ -107,39 +102,19 @@ def test_a_fault_is_an_outcome_and_the_process_lives_on(process: TrialProcess, t
         pid = result["pid"]
 
 
-def test_the_parts_of_ray_that_this_leans_on() -> None:
-    """Class trainables can be reset; local-mode Train runs in the calling process; resources have these names."""
-    assert tune.Trainable.reset_config(TrialJob.__new__(TrialJob), {}) is False  # overridden here
-    assert TrialJob.reset_config is not tune.Trainable.reset_config
-    assert ray.train.ScalingConfig(num_workers=0, use_gpu=False).num_workers == 0
+def test_trial_reserves_its_workers_and_nothing_for_its_process() -> None:
+    """Then Tune asks a growing cluster for all at once, and the process is not put on a head without CPUs."""
     assert placement(1, 1.5, 0.0).bundles == [{"CPU": 1.5}]
-    assert placement(1, 1.0, 0.5).bundles == [{"CPU": 1.0, "GPU": 0.5}]
-
-
-def test_a_trial_of_several_workers_reserves_them_all_and_its_process_nothing() -> None:
-    """Then Tune asks a growing cluster for all at once, and the process is no longer put on a head without CPUs."""
     group = placement(2, 1.0, 0.5, ["broken"])
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
     assert group.head_bundle_is_empty
     assert group != placement(2, 1.0, 0.5)
 
 
-def test_a_host_leaves_no_thread_behind(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "t")
-    threads = threading.active_count()
-    host = InProcess(spec)
-    host.begin(spec)
-    while not (message := host.receive())["done"]:
-        if PHASE not in message:
-            host.answer("go")
-    assert message["stop"] == "completed", message
-    assert threading.active_count() == threads
-
-
-def test_the_pause_marker_lies_in_the_study(tmp_path: Path) -> None:
+def test_pause_marker_is_in_the_study_folder(tmp_path: Path) -> None:
     spec = spec_of(tmp_path / "study", "t0001.1")
     assert study_folder(spec.folder) == str(tmp_path / "study")
-    assert not pausing(spec)
+    assert not study_pausing(spec)
     ask_for_pause(tmp_path / "study")
-    assert pausing(spec)
+    assert study_pausing(spec)
     assert (tmp_path / "study" / PAUSE_FILE).exists()

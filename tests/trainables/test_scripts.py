@@ -1,4 +1,4 @@
-"""The body of a script's trial: what the script gets, what it reports, and how it ends, is resumed and fails."""
+"""Script trials: what the script gets, what it reports, how the trial ends, resumes and fails."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def spec_of(folder: str, text: str = STEPS, **changes: Any) -> TrialSpec:
     return TrialSpec(**{**given, **changes})
 
 
-class Told:
-    """Keeps evaluations and gives the verdict that is asked for at some of them."""
+class Report:
+    """Records evaluations; the verdict at some examples is given."""
 
     def __init__(self, **verdicts: Verdict) -> None:
         self.seen: list[Evaluation] = []
@@ -62,8 +62,8 @@ class Told:
         return self._verdicts.get(evaluation.examples, "go")
 
 
-def run(spec: TrialSpec, told: Callable[[Evaluation], Verdict] | None = None, **more: Any) -> Outcome:
-    return run_trial(spec, told or Told(), **more)
+def run(spec: TrialSpec, report: Callable[[Evaluation], Verdict] | None = None, **more: Any) -> Outcome:
+    return run_trial(spec, report or Report(), **more)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -82,68 +82,68 @@ def content(folder: str, name: str) -> str:
         return str(file.read())
 
 
-def test_a_whole_trial_and_the_model_of_its_best_evaluation(folder: str) -> None:
-    told = Told()
-    outcome = run(spec_of(folder), told)
+def test_full_trial_saves_the_model_of_its_best(folder: str) -> None:
+    report = Report()
+    outcome = run(spec_of(folder), report)
     assert (outcome.stop, outcome.best, outcome.best_at, outcome.examples) == ("completed", 0.4, 200, 400)
-    assert [(e.rung, e.examples, e.value, e.best, e.planned) for e in told.seen] == [
+    assert [(e.rung, e.examples, e.value, e.best, e.planned) for e in report.seen] == [
         (100, 100, 0.1, 0.1, 400), (200, 200, 0.4, 0.4, 400), (300, 300, 0.3, 0.4, 400), (400, 400, 0.2, 0.4, 400),
     ]  # fmt: skip
-    assert told.seen[0].metrics == {"x_dev": 0.1, "loss": 1.0}
+    assert report.seen[0].metrics == {"x_dev": 0.1, "loss": 1.0}
     assert content(folder, f"{MODEL}/weights") == "2"
     assert json.loads(content(folder, TRIAL))["best"]["examples"] == 200
-    again = Told()
+    again = Report()
     assert run(spec_of(folder), again).best == 0.4  # its end was lost on the way: nothing is trained twice
     assert again.seen == []
 
 
 @pytest.mark.parametrize("verdict", ["prune", "pause"])
-def test_it_ends_where_it_is_told_to_and_a_paused_one_goes_on(folder: str, verdict: Verdict) -> None:
-    outcome = run(spec_of(folder), Told(e300=verdict))
+def test_trial_ends_at_its_verdict_and_can_resume(folder: str, verdict: Verdict) -> None:
+    outcome = run(spec_of(folder), Report(e300=verdict))
     assert (outcome.stop, outcome.examples) == ({"prune": "pruned", "pause": "paused"}[verdict], 300)
     assert there(folder, SCRIPT_STATE)  # until the study knows how it ended
-    told = Told()
-    again = run(spec_of(folder), told)
+    report = Report()
+    again = run(spec_of(folder), report)
     assert (again.stop, again.best, again.best_at, again.examples) == ("completed", 0.4, 200, 400)
-    assert [(e.examples, e.resumed_from, e.best) for e in told.seen] == [(400, 300, 0.4)]
+    assert [(e.examples, e.resumed_from, e.best) for e in report.seen] == [(400, 300, 0.4)]
     assert again.seconds > outcome.seconds
 
 
-def test_a_death_costs_what_came_after_the_last_state(folder: str) -> None:
-    class Death(BaseException):
+def test_crash_costs_what_came_after_the_last_state(folder: str) -> None:
+    class Crash(BaseException):
         pass
 
-    def dies(evaluation: Evaluation) -> Verdict:
+    def crashes(evaluation: Evaluation) -> Verdict:
         if evaluation.examples == 300:
-            raise Death
+            raise Crash
         return "go"
 
     late = STEPS.replace("checkpoint=state)", "checkpoint=state if step < 3 else None)")
-    with pytest.raises(Death):
-        run(spec_of(folder, late), dies)
-    told = Told()
-    assert run(spec_of(folder, late), told).stop == "completed"
-    assert [e.examples for e in told.seen] == [300, 400]
-    assert {e.resumed_from for e in told.seen} == {200}
+    with pytest.raises(Crash):
+        run(spec_of(folder, late), crashes)
+    report = Report()
+    assert run(spec_of(folder, late), report).stop == "completed"
+    assert [e.examples for e in report.seen] == [300, 400]
+    assert {e.resumed_from for e in report.seen} == {200}
 
 
-def test_without_its_best_model_it_starts_anew(folder: str) -> None:
-    run(spec_of(folder), Told(e300="pause"))
+def test_without_its_best_model_it_starts_again(folder: str) -> None:
+    run(spec_of(folder), Report(e300="pause"))
     filesystem, path = fsspec.core.url_to_fs(f"{folder}/{MODEL}")
     filesystem.rm(path, recursive=True)
-    told = Told()
-    run(spec_of(folder), told)
-    assert [e.examples for e in told.seen] == [100, 200, 300, 400]
+    report = Report()
+    run(spec_of(folder), report)
+    assert [e.examples for e in report.seen] == [100, 200, 300, 400]
 
 
-def test_one_that_goes_on_when_told_to_end_is_ended(tmp_path: Path) -> None:
+def test_script_that_ignores_its_verdict_is_ended(tmp_path: Path) -> None:
     stubborn = STEPS.replace('if verdict != "go":\n            return', "pass")
-    told = Told(e200="prune")
-    outcome = run(spec_of(str(tmp_path / "t"), stubborn), told)
-    assert (outcome.stop, outcome.examples, len(told.seen)) == ("pruned", 200, 2)
+    report = Report(e200="prune")
+    outcome = run(spec_of(str(tmp_path / "t"), stubborn), report)
+    assert (outcome.stop, outcome.examples, len(report.seen)) == ("pruned", 200, 2)
 
 
-def test_an_interrupted_study_is_heard_between_evaluations(tmp_path: Path) -> None:
+def test_interrupted_study_pauses_between_evaluations(tmp_path: Path) -> None:
     script = """
         def train(config, report):
             report(10, {"x_dev": 0.5}, of=30)
@@ -153,18 +153,18 @@ def test_an_interrupted_study_is_heard_between_evaluations(tmp_path: Path) -> No
     assert (outcome.stop, outcome.best) == ("paused", 0.5)
 
 
-def test_evaluations_of_any_batch_size_stand_on_the_same_rungs(tmp_path: Path) -> None:
+def test_rungs_are_equal_for_all_batch_sizes(tmp_path: Path) -> None:
     script = """
         def train(config, report):
             for k in range(1, 4):
                 report(k * 48 * 4, {"x_dev": 0.5}, of=576)
     """
-    told = Told()
-    run(spec_of(str(tmp_path / "t"), script, params={"eval_examples": 200}), told)
-    assert [(e.rung, e.examples) for e in told.seen] == [(200, 192), (400, 384), (600, 576)]
+    report = Report()
+    run(spec_of(str(tmp_path / "t"), script, params={"eval_examples": 200}), report)
+    assert [(e.rung, e.examples) for e in report.seen] == [(200, 192), (400, 384), (600, 576)]
 
 
-def test_what_the_script_gets(tmp_path: Path) -> None:
+def test_config_of_the_script(tmp_path: Path) -> None:
     script = """
         import random
         import numpy, torch
@@ -225,7 +225,7 @@ def test_faults_are_outcomes_with_one_line(tmp_path: Path, body: str, stop: str,
         ("raise SystemExit(2)", "RuntimeError: the script called sys.exit(2)"),
     ],
 )
-def test_what_is_no_exception_is_a_fault_of_the_script_all_the_same(tmp_path: Path, raises: str, reason: str) -> None:
+def test_base_exceptions_are_faults_of_the_script(tmp_path: Path, raises: str, reason: str) -> None:
     """Trials run in a thread, where no signal arrives; what it had reached was lost."""
     script = f"""
         async def cancelled():
@@ -243,6 +243,6 @@ def test_what_is_no_exception_is_a_fault_of_the_script_all_the_same(tmp_path: Pa
     assert 'File "train.py", line 9, in train' in outcome.traceback
 
 
-def test_a_signal_ends_whoever_trains_in_the_main_thread(tmp_path: Path) -> None:
+def test_signal_ends_training_in_the_main_thread(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         failed(tmp_path, "raise KeyboardInterrupt")

@@ -88,7 +88,7 @@ class LateDevice(TorchFunctionMode):
             copy()
 
 
-def test_a_copy_that_comes_late_is_of_its_moment(monkeypatch):
+def test_late_copy_is_of_its_moment(monkeypatch):
     late = LateDevice()
     monkeypatch.setattr(checkpoint, "_copy_stream", lambda _: late)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)

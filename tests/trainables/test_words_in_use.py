@@ -15,8 +15,8 @@ from trainables.encoders import words_in_use
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import is_part
 from trainables.encoders.words_in_use import WordsInUse, used_ids
-from trainables.training.inputs import TrialInputs
 from trainables.training.loop import Training
+from trainables.training.method_trial import TrialInputs
 from trainables.training.trial import ProcessCache
 
 pytestmark = pytest.mark.costly

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainables.contract.spec import TrialSpec
 from trainables.contract.trial_files import PAUSE_FILE
-from trainables.on_ray.host import PHASE
+from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import TrialJob, placement
 
 RUNG, RUNGS = 16, 3

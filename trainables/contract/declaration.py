@@ -48,7 +48,7 @@ class Declaration:
         config: its hyperparameters.
         columns: what its training data must have, "sentences" or "triplets" (anchor, positive, hard negative).
         code: `module:NAME` of its `trainables.methods.method.Method`; "" for one that comes with its code.
-        body: `module:NAME` of the `trainables.training.trial.Body` that runs its trials.
+        runner: `module:NAME` of the `trainables.training.trial.TrialRunner` that runs its trials.
         scripted: a script of the user's trains: the space declares its hyperparameters, and data, encoder and the names
             of its metrics are the script's own business.
         encoders: what `encoder:` names.
@@ -68,7 +68,7 @@ class Declaration:
     config: type[Settings]
     columns: Literal["sentences", "triplets"] = "sentences"
     code: str = ""
-    body: str = "trainables.training.method_trial:train_by_method"
+    runner: str = "trainables.training.method_trial:train_by_method"
     scripted: bool = False
     encoders: EncoderFamily = TRANSFORMER
     presets: Mapping[str, Preset] = field(default_factory=dict)

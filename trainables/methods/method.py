@@ -147,7 +147,7 @@ class Method:
     def config(self) -> type[RunConfig]:
         """The class of its configurations."""
         config = self.declaration.config
-        assert issubclass(config, RunConfig), "a Declaration without a body of its own has one"
+        assert issubclass(config, RunConfig), "a Declaration without a runner of its own has one"
         return config
 
 

@@ -1,22 +1,38 @@
-"""A trial as a Ray Train job: the class trainable that Tune runs, warm from one trial to the next.
+"""A trial as a Ray Train job: the class trainable that Tune runs, its process reused from one trial to the next.
 
-One worker: Ray Train's local mode (`num_workers=0`) in a thread of the trial's own, reused process; a trial costs its
-training and about 0.02 s (`in_process`). Several workers: a Ray Train worker group that stays up and takes trial after
-trial from a mailbox (`worker_group`). Either way the trial's thread hands over one message per evaluation and waits for
-the verdict, so that a pruned trial stops exactly where it was judged.
+One worker: Ray Train's local mode (`num_workers=0`) in a thread of the trial's own process (`InProcess`); a trial costs
+its training and about 0.02 s. Several workers: a Ray Train worker group that stays up and takes trial after trial from
+a mailbox (`worker_group`). Either way the trial's thread hands over one message per evaluation and waits for the
+verdict, so that a pruned trial stops exactly where it was judged.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
 from collections.abc import Collection
+from queue import SimpleQueue
 from typing import Any
 
 import ray
+import ray.train
 from ray import tune
 
 from trainables.contract.spec import TrialSpec, Verdict
-from trainables.on_ray.host import PHASE, DeviceFault, Host, Message, elsewhere, marked, pausing
-from trainables.on_ray.in_process import InProcess
+from trainables.on_ray.messages import (
+    PHASE,
+    DeviceFault,
+    Host,
+    Message,
+    outcome_message,
+    pause_requested,
+    run_and_send,
+    study_pausing,
+)
+from trainables.training.machine import use_large_pages
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
@@ -26,14 +42,22 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     may not run}. Raises: DeviceFault in `step`, so that Tune replaces the process.
     """
 
+    _host: Host
+    _running: bool
+    _unanswered: bool  # an evaluation waits for its verdict
+
     def setup(self, config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(config["spec"])
-        self._host: Host = _make_host(spec)
-        self._running = self._unanswered = False
+        if spec.workers == 1:
+            self._host = InProcess(spec)
+        else:
+            from trainables.on_ray.worker_group import WorkerGroup
+
+            self._host = WorkerGroup(spec)
         self._begin(spec, config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next trial in the same warm process; True tells Tune that this worked."""
+        """The next trial in the same process; True tells Tune that this worked."""
         self._end()
         self._begin(TrialSpec.from_dict(new_config["spec"]), new_config)
         return True
@@ -41,9 +65,8 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     def step(self) -> Message:
         if not self._running:
             self._host.begin(self._spec)
-            self._running = True
         elif self._unanswered:
-            self._host.answer("pause" if self._pauses and marked(self._spec.folder) else "go")
+            self._host.answer("pause" if self._pauses and pause_requested(self._spec.folder) else "go")
         self._running = False  # should the host have died, there is nothing left to stop
         message = self._host.receive()
         self._running = not message["done"]
@@ -57,27 +80,82 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
         self._end()
         self._host.close()
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the trial keeps its own state in its folder, found again by any process that runs it."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing, see save_checkpoint."""
-
     def _begin(self, spec: TrialSpec, config: dict[str, Any]) -> None:
         self._spec = spec
-        self._pauses = bool(config.get("pauses"))  # whether it may be told to pause at a rung
+        self._pauses = bool(config.get("pauses"))
         self._running = self._unanswered = False
 
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""
         if self._running:
-            verdict: Verdict = "pause" if pausing(self._spec) else "prune"
+            verdict: Verdict = "pause" if study_pausing(self._spec) else "prune"
             if self._unanswered:
                 self._host.answer(verdict)
             while not (message := self._host.receive())["done"]:
-                if PHASE not in message:  # an answer that nobody awaits would be the next trial's
+                if PHASE not in message:  # an answer that is not awaited would be the next trial's
                     self._host.answer(verdict)
             self._running = self._unanswered = False
+
+
+class InProcess:
+    """Trials of one worker, one after another, each as a local-mode Ray Train job in a thread of this process."""
+
+    def __init__(self, spec: TrialSpec) -> None:
+        use_large_pages()
+        for name in TORCHRUN:  # of whoever started us: Ray Train's local mode would join that group and wait for it
+            os.environ.pop(name, None)
+        import torch
+
+        from trainables.training.trial import ProcessCache
+
+        torch.set_num_threads(max(1, int(spec.cpus)))
+        self._share = 1.0
+        self._cache = ProcessCache()
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+        self._verdicts: SimpleQueue[Verdict] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, spec: TrialSpec) -> None:
+        self._thread = threading.Thread(target=self._fit, args=(spec,), daemon=True)
+        self._thread.start()
+
+    def receive(self) -> Message:
+        message = self._messages.get()
+        if message["done"] and self._thread is not None:
+            self._thread.join()
+        return message
+
+    def answer(self, verdict: Verdict) -> None:
+        self._verdicts.put(verdict)
+
+    def close(self) -> None:
+        """Nothing is left running between trials."""
+
+    def _fit(self, spec: TrialSpec) -> None:
+        """The trial's thread. Every fault becomes a message, else `receive` would wait for ever."""
+        from trainables.training.trial import failed
+
+        try:
+            from ray.train.torch import TorchTrainer  # with torch, which the driver does without
+
+            TorchTrainer(
+                lambda: self._run(spec),
+                scaling_config=ray.train.ScalingConfig(num_workers=0, use_gpu=spec.gpus > 0),
+                run_config=ray.train.RunConfig(name="trial", storage_path=tempfile.gettempdir()),  # stays empty
+            ).fit()
+        except BaseException as fault:  # of Ray Train or the device; the trial's own faults are outcomes already
+            self._messages.put(outcome_message(failed(fault)))
+
+    def _run(self, spec: TrialSpec) -> None:
+        import torch
+
+        from trainables.training.distributed import World
+
+        if (share := min(1.0, spec.gpus or 1.0)) != self._share:  # of trials on one GPU a too large one fails alone
+            torch.cuda.set_per_process_memory_fraction(share)
+            self._share = share
+        world = World(device=torch.device("cuda" if spec.gpus > 0 else "cpu"))  # the GPU that Ray made visible
+        run_and_send(spec, self._messages.put, self._verdicts.get, world, self._cache)
 
 
 def placement(workers: int, cpus: float, gpus: float, avoid: Collection[str] = ()) -> tune.PlacementGroupFactory:
@@ -88,13 +166,6 @@ def placement(workers: int, cpus: float, gpus: float, avoid: Collection[str] = (
     fill. Args: avoid: ids of nodes where nothing of the trial may run.
     """
     worker = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
-    where = {"bundle_label_selector": [elsewhere(avoid)] * workers} if avoid else {}
+    other_nodes = {"ray.io/node-id": f"!in({','.join(sorted(avoid))})"}
+    where = {"bundle_label_selector": [other_nodes] * workers} if avoid else {}
     return tune.PlacementGroupFactory([*([{}] if workers > 1 else []), *[worker] * workers], **where)
-
-
-def _make_host(spec: TrialSpec) -> Host:
-    if spec.workers == 1:
-        return InProcess(spec)
-    from trainables.on_ray.worker_group import WorkerGroup
-
-    return WorkerGroup(spec)

@@ -1,7 +1,7 @@
 """Data-parallel trials: a Ray Train worker group that stays up and takes trial after trial from a mailbox.
 
 Ray Train takes seconds to start a group and would do so for every trial; here only the first trial of a trial process
-pays. The mailbox is a small actor between the trial's process (which speaks for Tune) and rank 0 of the group.
+does. The mailbox is a small actor between the trial's process, which Tune steps, and rank 0 of the group.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import contextlib
 import os
 import secrets
 import threading
-import traceback
-from functools import partial
 from typing import Any
 
 import fsspec
@@ -26,18 +24,14 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
-from trainables.contract.phases import heard
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.spec import TrialSpec, Verdict
 from trainables.contract.trial_files import study_folder
-from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
-from trainables.on_ray.mailbox import Mailbox
-from trainables.on_ray.place import place_of
-from trainables.on_ray.usage import Usage
-from trainables.training.memory import use_large_pages
+from trainables.on_ray.messages import Mailbox, Message, outcome_message, run_and_send
+from trainables.training.machine import use_large_pages
 
-POLL_S = 1.0  # how often a waiting trial process looks whether its group still lives
+POLL_S = 1.0  # how often a waiting trial process checks that its group is alive
 GONE_S = 60.0  # longest wait for a group that ends
-# How often Ray Train looks after its workers; start, end and faults of a group wait for that.
+# How often Ray Train checks its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
 
@@ -58,7 +52,7 @@ class WorkerGroup:
     def receive(self) -> Message:
         """The group's next message.
 
-        Raises: RayActorError when the group died without a word (a killed worker): Tune then retries the trial.
+        Raises: RayActorError when the group died without a message (a killed worker): the trial is then retried.
         """
         assert self._thread is not None
         while True:
@@ -88,7 +82,7 @@ class WorkerGroup:
     def _clear(self) -> None:
         ray.kill(self._mailbox)
         self._thread = None
-        with contextlib.suppress(FileNotFoundError):  # Ray Train's own notes; trials keep their files themselves
+        with contextlib.suppress(FileNotFoundError):  # Ray Train's own; trials save their files themselves
             filesystem, path = fsspec.core.url_to_fs(self._folder)
             filesystem.rm(path, recursive=True)
 
@@ -101,14 +95,13 @@ class WorkerGroup:
         self._mailbox: Any = ray.remote(num_cpus=0)(Mailbox).options(name=name).remote()
         self._fault = None
         resources = {"CPU": spec.cpus, **({"GPU": spec.gpus} if spec.gpus else {})}
+        scaling = ray.train.ScalingConfig(
+            num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker=resources
+        )
         trainer = GroupTrainer(
-            serve,
+            run_trials,
             train_loop_config={"mailbox": self._mailbox},
-            scaling_config=ray.train.ScalingConfig(
-                num_workers=spec.workers,
-                use_gpu=spec.gpus > 0,
-                resources_per_worker=resources,
-            ),
+            scaling_config=scaling,
             run_config=ray.train.RunConfig(name=name, storage_path=storage),
         )
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
@@ -117,105 +110,81 @@ class WorkerGroup:
     def _fit(self, trainer: TorchTrainer) -> None:
         try:
             trainer.fit()
-        except BaseException as fault:  # kept for receive(), which raises in Tune's sight
-            self._fault = fault
+        except BaseException as fault:
+            self._fault = fault  # receive() raises it, in Tune's thread
 
 
-class TrialsPlaces(DefaultPlacementGroupHandle):  # type: ignore[misc]
+class ReservedSlots(DefaultPlacementGroupHandle):  # type: ignore[misc]
     """What Tune has reserved for the trial. Tune frees it, at the trial's end or its process's death."""
 
     def shutdown(self) -> None:
-        """Nothing: the trial's own process has its place there."""
+        """Nothing: the trial's own process has its slot there."""
 
 
-class InTheTrialsPlaces(WorkerGroupCallback):  # type: ignore[misc]
-    """A group's workers take the places that the trial has already. Ray Train would reserve others for them."""
+class UseReservedSlots(WorkerGroupCallback):  # type: ignore[misc]
+    """A group's workers take the slots that the trial has already. Ray Train would reserve others for them."""
 
-    def __init__(self, places: PlacementGroup) -> None:
-        self._places = places
+    def __init__(self, slots: PlacementGroup) -> None:
+        self._slots = slots
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:  # noqa: ARG002
         """Called in the group's controller, a process of its own."""
-        TrainWorkerGroup._create_placement_group = lambda *_: TrialsPlaces(self._places)
+        TrainWorkerGroup._create_placement_group = lambda *_: ReservedSlots(self._slots)
 
 
 class GroupTrainer(TorchTrainer):  # type: ignore[misc]
-    """A worker group in the places of the trial whose process this is."""
+    """A worker group in the slots of the trial whose process this is."""
 
     def _create_default_callbacks(self) -> list[Any]:
         """Without the process that Ray Train would keep on the head for each group, to free what Tune frees here."""
         plain = [
             one for one in super()._create_default_callbacks() if not isinstance(one, PlacementGroupCleanerCallback)
         ]
-        return [*plain, InTheTrialsPlaces(ray.util.get_current_placement_group())]
+        return [*plain, UseReservedSlots(ray.util.get_current_placement_group())]
 
 
 def clear_orphans(storage: str) -> None:
-    """Remove the folders that the groups of killed trial processes of this study have left."""
-    with contextlib.suppress(OSError):  # storage in trouble, or another process was faster: the next group's start
+    """Remove the folders that groups of this study's killed trial processes have left."""
+    with contextlib.suppress(OSError):  # unreachable storage, or another process was faster
         filesystem, path = fsspec.core.url_to_fs(storage)
         for folder in filesystem.ls(path, detail=False) if filesystem.exists(path) else []:
-            if not _lives(mailbox=folder.rstrip("/").rsplit("/", 1)[1]):
+            try:
+                ray.get_actor(folder.rstrip("/").rsplit("/", 1)[1])  # the mailbox of a group that is alive
+            except ValueError:
                 filesystem.rm(folder, recursive=True)
 
 
-def _lives(mailbox: str) -> bool:
-    try:
-        ray.get_actor(mailbox)
-    except ValueError:
-        return False
-    return True
-
-
-def lost_peer(fault: BaseException) -> bool:
-    """Whether a worker failed only because another one is gone: what befell that one is what counts."""
-    from torch.distributed import DistError
-
-    return isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
-
-
-def serve(config: dict[str, Any]) -> None:
-    """What every worker of a group runs: trial after trial until the mailbox says None."""
+def run_trials(config: dict[str, Any]) -> None:
+    """What every worker of a group runs: trial after trial until the mailbox returns None."""
     use_large_pages()
     import torch
+    from torch.distributed import DistError
 
     from trainables.training.distributed import World
-    from trainables.training.trial import ProcessCache, classify, run_trial
-    from trainables.training.trial_log import kept_log
+    from trainables.training.trial import ProcessCache, failed, run_trial
 
-    mailbox, context, kept = config["mailbox"], ray.train.get_context(), ProcessCache()
-    rank, number, where = context.get_world_rank(), 0, ""
+    mailbox, context, cache, number = config["mailbox"], ray.train.get_context(), ProcessCache(), 0
 
-    def report(evaluation: Evaluation) -> Verdict:
-        nonlocal where
-        ray.get(mailbox.send.remote(evaluation_message(evaluation, where, usage.read())))
-        where = ""
-        verdict: Verdict = ray.get(mailbox.verdict.remote())
-        return verdict
+    def send(message: Message) -> None:
+        ray.get(mailbox.send.remote(message))
 
-    def tell(what: str, done: int, of: int) -> None:
-        ray.get(mailbox.send.remote(phase_message(what, done, of)))
+    def verdict() -> Verdict:
+        return ray.get(mailbox.verdict.remote())  # type: ignore[no-any-return]
 
     while (posted := ray.get(mailbox.spec.remote(number))) is not None:
         number += 1
         spec = TrialSpec.from_dict(posted)
         torch.set_num_threads(max(1, int(spec.cpus)))
         device = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
-        world = World(rank, context.get_world_size(), device)
-        where = f"{place_of(device)}, {world.size} workers"
+        world = World(context.get_world_rank(), context.get_world_size(), device)
         try:
-            with contextlib.ExitStack() as stack:
-                if rank == 0:
-                    stack.enter_context(usage := Usage(device))
-                    stack.enter_context(kept_log(spec.folder))
-                    stack.enter_context(heard(tell))
-                outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
+            if world.rank == 0:
+                run_and_send(spec, send, verdict, world, cache)
+            else:
+                run_trial(spec, lambda _: "go", world, cache)  # rank 0 reports, and its verdict is every worker's
         except BaseException as fault:  # one worker's fault ends the group, since the others wait for this one
-            if not lost_peer(fault):
-                kind, reason = classify(fault)
-                outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, traceback.format_exc())
-                over = {"node": ray.get_runtime_context().get_node_id(), "group_over": True}
-                ray.get(mailbox.send.remote({**outcome_message(outcome), **over}))
+            lost_peer = isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
+            if not lost_peer:  # else another worker is gone, whose own fault is the one to report
+                node = ray.get_runtime_context().get_node_id()
+                send({**outcome_message(failed(fault)), "node": node, "group_over": True})
             raise
-        if rank == 0:
-            ray.get(mailbox.send.remote(outcome_message(outcome)))

@@ -9,8 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trainables.scripts.files import WriteModel
-from trainables.scripts.report import ScriptReport
+from trainables.scripts.trial import ScriptReport, WriteModel
 
 
 class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -45,17 +44,17 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         values = {ours: metrics[theirs] for ours, theirs in self._metrics.items()}
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         values |= {"loss": losses[-1]} if losses else {}
-        step = examples_a_step(args)
-        verdict = self._report(step * state.global_step, values, of=step * state.max_steps, model=self._model)
+        examples, planned = (self._examples(args, steps) for steps in (state.global_step, state.max_steps))
+        verdict = self._report(examples, values, of=planned, model=self._model)
         if verdict != "go":
             control.should_training_stop = True
             control.should_save = verdict == "pause"
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        self._report.saved(folder, examples_a_step(args) * state.global_step)
+        self._report.saved(folder, self._examples(args, state.global_step))
 
-
-def examples_a_step(args: Any) -> int:
-    """Training examples of an optimiser step of this process by its TrainingArguments."""
-    return int(args.train_batch_size * args.gradient_accumulation_steps)
+    @staticmethod
+    def _examples(args: Any, steps: int) -> int:
+        """Training examples of so many optimiser steps of this process."""
+        return int(args.train_batch_size * args.gradient_accumulation_steps) * steps

@@ -1,11 +1,14 @@
-"""The workers of a trial: how batches are shared out and how a data-parallel gradient equals one device's.
+"""A batch in parts: shared among workers, encoded in pieces, with the gradient of the whole batch on one device.
 
-Every worker encodes its share of the batch, gathers all workers' vectors and computes the whole loss, with gradient
-through its own vectors only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: what one
-device would compute on the joined batch. Modules used by `project` (the network's `whole_batch`) run on the
-gathered batch on every worker, so their gradients are whole already and are averaged, which only removes rounding.
-A network's own term (`Network.own_loss`: masked or replaced tokens) is the mean of the workers', each a mean over the
-tokens of its share, drawn from one generator state: close to one device's, but not its number.
+Workers: each encodes its share, gathers all vectors and computes the whole loss, with gradient through its own vectors
+only (methods 1.5). The encoder's gradient is then the SUM of the workers' gradients: that of one device on the joined
+batch. Modules used by `project` (`Network.whole_batch`) run on the gathered batch on every worker: their gradients are
+whole already and are averaged (this removes rounding). A network's own term (`Network.own_loss`: masked or replaced
+tokens) is the mean of the workers', each over its share: close to one device's number, but not equal.
+
+Pieces (GradCache, Gao et al. 2021, arXiv:2101.06983): a contrastive loss needs all vectors of a batch at once, not all
+graphs. The vectors are made piece by piece without a graph, the loss gives their gradients, and every piece is encoded
+again with the same random draws to accumulate its part of the weights' gradients.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from torch import Tensor
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network
+from trainables.encoders.views import Views
 
 BUCKET_BYTES = 32 * 2**20  # one all-reduce per bucket: few calls, bounded extra memory
+PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's
+USED = 0.6  # of the room: backward holds gradients beside what was saved, and later batches have longer examples
+Encode = Callable[[Views], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class World:
-    """The place of this process among the trial's workers; the default is the only one.
+    """The position of this process among the trial's workers; the default is the only one.
 
     rank: 0 <= rank < size; rank 0 evaluates, reports and saves. device: where this worker's network lives.
     """
@@ -47,8 +54,8 @@ class World:
         """(sum of sizes, D) rows of all workers in rank order; gradient flows through the local rows only.
 
         Args:
-            local: (sizes[rank], D). sizes: (size,) rows of every worker, which all know: asking for them would have
-                every step wait for the device.
+            local: (sizes[rank], D). sizes: (size,) rows of every worker, given, since exchanging them would
+                make every step wait for the device.
         """
         if self.size == 1:
             return local
@@ -98,7 +105,7 @@ class World:
 
         return divided
 
-    def agree(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value, on every worker."""
         if self.size == 1:
             return value
@@ -118,3 +125,86 @@ def _buckets(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
         buckets[-1].append(gradient)
         room -= size
     return buckets
+
+
+def encode_in_pieces(
+    encode: Encode, views: Views, size: int, device: torch.device
+) -> tuple[dict[str, Tensor], Callable[[], None]]:
+    """The vectors of all views, and a function that accumulates the weights' gradients; call it once, after backward.
+
+    Args:
+        encode: gives vectors per role, with a graph where gradients are on; size: examples in a piece, at least 1.
+        device: where it draws dropout masks, besides the CPU.
+    Returns: role -> (N, H) leaves of a new graph; the function adds to the gradients of the weights.
+    """
+    examples = max(map(len, views.values()))
+    pieces = [{role: rows[at : at + size] for role, rows in views.items()} for at in range(0, examples, size)]
+    states: list[tuple[Tensor, Tensor | None]] = []
+    parts: list[dict[str, Tensor]] = []
+    with torch.no_grad():
+        for piece in pieces:
+            states.append(random_state(device))
+            parts.append(encode(piece))
+    leaves = {role: torch.cat([part[role] for part in parts]).requires_grad_() for role in parts[0]}
+
+    def accumulate() -> None:
+        after, begin = random_state(device), dict.fromkeys(leaves, 0)
+        for piece, state in zip(pieces, states, strict=True):
+            set_random_state(state, device)
+            outputs: list[Tensor] = []
+            gradients: list[Tensor] = []
+            for role, vectors in encode(piece).items():
+                gradient, at = leaves[role].grad, begin[role]
+                begin[role] += len(vectors)
+                if gradient is not None and vectors.requires_grad:
+                    outputs.append(vectors)
+                    gradients.append(gradient[at : at + len(vectors)])
+            torch.autograd.backward(outputs, gradients)
+        set_random_state(after, device)
+
+    return leaves, accumulate
+
+
+def largest_piece(encode: Encode, views: Views, room: float, device: torch.device) -> int:
+    """`micro_batch: auto`: the examples, at least 1, whose graph takes at most `USED` of `room` bytes.
+
+    Computed from what a few examples save for backward, not tried out: a CPU has no out-of-memory error to catch. The
+    same machine gives the same size, so that a resumed trial draws the same dropout masks. No generator is moved.
+
+    Args:
+        encode: gives vectors per role, with a graph; views: of a batch, or a worker's share of it.
+    """
+    examples = max(map(len, views.values()))
+    lengths = [max(len(rows[i]) for rows in views.values() if i < len(rows)) for i in range(examples)]
+    longest = sorted(range(examples), key=lengths.__getitem__, reverse=True)[:PROBE]
+    before = random_state(device)
+    small, large = (_saved_bytes(encode, views, longest * times) for times in (1, 2))
+    set_random_state(before, device)
+    return max(1, int(USED * room / max((large - small) / len(longest), 1.0)))
+
+
+def _saved_bytes(encode: Encode, views: Views, picked: list[int]) -> int:
+    """Bytes that the graph of some examples saves for backward, each storage once."""
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        graph = encode({role: [rows[i] for i in picked if i < len(rows)] for role, rows in views.items()})
+    del graph
+    return sum(saved.values())
+
+
+def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """States of the generators that dropout draws from: the CPU's, and the GPU's if the device is one."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    """Back to a `random_state`."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

@@ -1,43 +1,72 @@
-"""The body of a trial that one of the methods trains: data, encoder, network, dev evaluations, then the loop."""
+"""Trials that a method trains: data, encoder, network, dev evaluations, then the loop.
+
+What trials on one encoder and one data set share is in `TrialInputs`: a warm process loads it once, and a further trial
+costs its training. Tokens, parses and scores are in the disk cache too, where a second process or study finds them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.errors import DataError, PluginError
+from trainables.contract.evaluation import DevEvaluation
 from trainables.contract.knobs import build
-from trainables.contract.metric_names import ROWS_LEFT_OUT
+from trainables.contract.metric_names import DEV_SUFFIX, ROWS_LEFT_OUT
 from trainables.contract.phases import phase
+from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.data.holdout import held_out
+from trainables.data.parsers import parsed
+from trainables.data.parses import Parses
+from trainables.data.prompts import PromptSizes, measured
+from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
+from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
+from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
+from trainables.data.tokens import TokenColumn, Tokens
+from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import revision
-from trainables.evaluation.metrics import selecting_value
-from trainables.evaluation.sts import evaluate
-from trainables.methods.method import load_method
-from trainables.methods.shared import adamw
+from trainables.encoders.source import EncoderSource, fingerprints, load_source, revision, token_ids
+from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
+from trainables.evaluation.sts import PreparedSets, evaluate, prepare_sets
+from trainables.methods.method import Examples, Method, load_method
+from trainables.methods.shared import PLAIN_ENCODER, adamw, plain_encoder
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.distributed import World
-from trainables.training.inputs import Prepared, TrialInputs, inputs_key, load_inputs, read_by
-from trainables.training.loop import train
-from trainables.training.memory import give_back
-from trainables.training.setup import TrainingSetup
+from trainables.training.distributed import World, random_state, set_random_state
+from trainables.training.loop import Training
+from trainables.training.machine import release_memory
 from trainables.training.trial import ProcessCache, seed_generators
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+IDS_AT_ONCE = 2**22
+UNKNOWN_CHECKED = 2_000  # training texts in which unknown tokens are counted
+Embed = Callable[[Sequence[Tokens]], Tensor]
+
 
 def train_by_method(
-    spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]
+    spec: TrialSpec, report: Report, world: World, cache: ProcessCache, pausing: Callable[[], bool]
 ) -> Outcome:
-    """The body (`trial.Body`) of every trial that a `Method` trains."""
+    """The runner (`trial.TrialRunner`) of every trial that a `Method` trains."""
     method = load_method(spec.method)
     config = build(method.config, spec.params)
     key = inputs_key(spec)
-    inputs: TrialInputs = kept.get("inputs", key, lambda: load_inputs(spec, world.device))
+    inputs: TrialInputs = cache.get("inputs", key, lambda: load_inputs(spec, world.device))
     inputs.check_prompts(config)
     phase("preparing the examples")
 
@@ -45,17 +74,17 @@ def train_by_method(
         seed_generators(spec.seed)
         return inputs.prepared(method, config, spec.seed)
 
-    prepared = kept.get("examples", (key, repr(read_by(config, spec.seed, method.prepared_from))), make_examples)
+    prepared = cache.get("examples", (key, repr(read_by(config, spec.seed, method.prepared_from))), make_examples)
     examples = prepared.examples
     if config.sample_size is not None and config.sample_size > len(examples):
         log.warning("sample_size %d: there are %d examples, all of them are used", config.sample_size, len(examples))
 
     gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
 
-    def evaluated(embed: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+    def evaluated(embed: Embed) -> tuple[float, dict[str, float], dict[str, Any]]:
         result = evaluate(embed, inputs.sets)
         metrics = result.metrics | inputs.outside_scores(embed)
-        give_back()
+        release_memory()
         return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
 
     untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
@@ -64,24 +93,242 @@ def train_by_method(
         facts[ROWS_LEFT_OUT] = float(inputs.corpus.left_out)
     seed_generators(spec.seed)  # after all that an earlier trial may have done already
     network = method.network(config, inputs.source, spec.seed)
-    if method.optimiser is adamw:  # under which a row without gradient stays
+    if method.optimiser is adamw:  # which leaves a row without gradient as it is
         for part in network.modules():
             if isinstance(part, SentenceNetwork):
                 part.keep_words([prepared.tokens, *inputs.sets.sentences])
-    setup = TrainingSetup(
-        method=method,
-        config=config,
-        network=network,
-        examples=replace(examples, facts=facts),
-        evaluate=evaluated,
-        seed=spec.seed,
-        files=TrialFiles(spec.folder),
-        mode=spec.mode,
-        about={
-            "spec": spec.to_dict(),
-            "revisions": inputs.revisions,
-            "encoder": revision(inputs.source),
-            "packing_note": inputs.packing_note,
-        },
+    training = Training(
+        method=method, config=config, network=network, examples=replace(examples, facts=facts), evaluate=evaluated,
+        seed=spec.seed, files=TrialFiles(spec.folder), mode=spec.mode, world=world, pausing=pausing,
+        about={"spec": spec.to_dict(), **inputs.record},
+    )  # fmt: skip
+    return training.run(report)
+
+
+def inputs_key(spec: TrialSpec) -> Hashable:
+    """Equal for trials that share their inputs."""
+    data = json.dumps(spec.data, sort_keys=True, default=list)
+    return (spec.method, spec.plugins, spec.encoder, spec.holdout, data, _further_texts(spec))
+
+
+def _further_texts(spec: TrialSpec) -> bool:
+    """Whether texts will be encoded that are not among the data: by evaluations from outside, or sentences that are
+    made of others. The vectors of their words are needed, too."""
+    return bool(spec.data.get("evaluations")) or spec.params.get("sentence_augmentation", "none") != "none"
+
+
+def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
+    """Load what a trial needs.
+
+    Raises: DataError, EncoderError or ValueError in one line for what is missing or of another kind.
+    """
+    declaration, data = declared(spec.method), spec.data
+    language, columns = data["language"], data.get("columns")
+    phase("reading the data")
+    corpus = load_corpus(data["train"], language, declaration.columns, columns)
+    pair_sets = (load_pairs(name, "dev", language, columns) for name in data["dev"] if not is_retrieval(name))
+    dev = held_out(pair_sets, spec.holdout)
+    retrieval = tuple(load_retrieval(name) for name in data["dev"] if is_retrieval(name))
+    sides = [side for p in dev for side in (p.first, p.second)]
+    sides += [side for r in retrieval for side in (r.documents, r.queries)]
+    texts = itertools.chain(*corpus.columns.values(), *sides)
+    phase("loading the encoder")
+    source = load_source(declaration.encoders, spec.encoder, language, None if _further_texts(spec) else texts)
+    fingerprint, of_tokens = fingerprints(source)
+    most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
+    tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache(), most)
+    tools = CachedTextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
+    evaluations = tuple(
+        (evaluation_named(name), None if folder is None else Path(folder).expanduser())
+        for name, folder in (data.get("evaluations") or {}).items()
     )
-    return train(setup, report, world, pausing)
+    sets = prepare_sets(dev, tools.tokenise, retrieval, tools.prompts)
+    if isinstance(source, LoadedEncoder):
+        some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_CHECKED])
+        check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])
+    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, retrieval, evaluations)
+
+
+@dataclass(frozen=True, eq=False)
+class CachedTextTools:
+    """The `TextTools` that methods prepare their examples with. seen: what was tokenised, for `Prepared`."""
+
+    language: str
+    parser: str | None
+    source: EncoderSource
+    tokens: TokenCache
+    device: torch.device
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    seen: list[TokenColumn] | None = None
+
+    def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
+        column = self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
+        if self.seen is not None:
+            self.seen.append(column)
+        return column
+
+    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
+        return self.tokens.cache.cached(name, parts, make)
+
+    def parse(self, texts: Sequence[str]) -> Parses:
+        return parsed(texts, self.parser, self.language, self.cached)
+
+    def embed(self, column: TokenColumn, config: EncoderConfig) -> NDArray[np.float32]:
+        assert isinstance(self.source, LoadedEncoder), "only methods on an encoder score with it"
+        source = self.source
+
+        def make() -> NDArray[np.float32]:
+            network: Any = plain_encoder(config, source).to(self.device)
+            vectors: NDArray[np.float32] = network.embed(column.take(np.arange(len(column)))).cpu().numpy()
+            return vectors
+
+        read = read_by(config, 0, PLAIN_ENCODER.reads)
+        return self.cached("vectors", [source.fingerprint, *read, column], make)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A method's examples, and the (n,) ids of all tokens that they or what they were made of hold."""
+
+    examples: Examples
+    tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrialInputs:
+    """Everything about a trial that its hyperparameters do not change."""
+
+    source: EncoderSource
+    corpus: Corpus
+    dev: tuple[Pairs, ...]
+    sets: PreparedSets
+    tools: CachedTextTools
+    fingerprint: str  # of encoder or vectors
+    retrieval: tuple[Retrieval, ...] = ()
+    evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What was read: data set -> revision or hash, the encoder's, and why batches are padded ("": packed)."""
+        sets: tuple[Pairs | Retrieval, ...] = (*self.dev, *self.retrieval)
+        revisions = {self.corpus.name: self.corpus.revision, **{f"{one.name}_dev": one.revision for one in sets}}
+        note = self.source.packing_note if isinstance(self.source, LoadedEncoder) else ""
+        return {"revisions": revisions, "encoder": revision(self.source), "packing_note": note}
+
+    def check_prompts(self, config: RunConfig) -> None:
+        """That training sees something of every text behind its prompt. Raises: DataError."""
+        if not isinstance(self.source, LoadedEncoder) or not isinstance(config, EncoderConfig):
+            return
+        prompts = measured(self.tools.prompts)
+        counted = map(len, self.tools.tokens.encode(list(prompts.values())) if prompts else ())
+        special = len(self.source.prefix) + len(self.source.suffix)
+        sizes = PromptSizes(dict(zip(prompts, counted, strict=True)), special)
+        if wrong := sizes.problems(config.max_length):
+            raise DataError("; ".join(f"{key}: {message}" for key, message in wrong))
+        for note in sizes.notes(config.max_length):
+            log.warning(note)
+
+    def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
+        """What `method.prepare` makes of the training data."""
+        tools = replace(self.tools, seen=[])
+        examples = method.prepare(self.corpus.columns, config, seed, tools)
+        columns = [column.flat for column in (*(tools.seen or ()), *examples.columns.values())]
+        return Prepared(examples, distinct(columns))
+
+    def outside_scores(self, embed: Embed) -> dict[str, float]:
+        """Scores of the evaluations from outside, by metric name; NaN only of vectors that are NaN or all the same.
+
+        What they draw moves no generator of the training. Raises: PluginError if one returns other than it declares.
+        """
+        broken = False  # whether any vectors were NaN or all the same
+
+        def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
+            nonlocal broken
+            column = self.tools.tokenise(list(texts) or [""], "query")  # the width is known also of no texts
+            vectors: NDArray[np.float32] = embed(column.take(np.arange(len(column)))).float().cpu().numpy()
+            vectors = vectors[: len(texts)]
+            broken = broken or collapsed(vectors)
+            return vectors
+
+        scores: dict[str, float] = {}
+        for evaluation, folder in self.evaluations:
+            with preserved_generators(self.tools.device):
+                found = evaluation.evaluate(embed_texts, folder)
+            for metric, value in checked(evaluation, found).items():
+                if not (broken or math.isfinite(value)):
+                    raise PluginError(f"evaluation {evaluation.name}: {metric}: expected a finite number, got {value}")
+                scores[metric + DEV_SUFFIX] = value
+        return scores
+
+    def untrained(
+        self, method: Method, config: RunConfig, seed: int, metric: str, value: Callable[[Embed], float]
+    ) -> float:
+        """The selecting metric (`metric` its name, `value` what computes it) of the method's untrained network."""
+
+        def scored(make: Callable[[Any, Any, int], Any]) -> float:
+            return value(make(config, self.source, seed).to(self.tools.device).embed)
+
+        phase("evaluating the untrained encoder")
+        if (untrained := method.untrained) is None:
+            return scored(method.network)
+        what: list[object] = [self.fingerprint, self.tools.tokens.fingerprint, metric, self.tools.prompts]
+        # the pairs themselves: one file read by other columns, or with another part held out, has the same revision
+        what += [[pairs.name, pairs.first, pairs.second, pairs.gold] for pairs in self.dev]
+        what += [[one.name, one.revision] for one in self.retrieval]
+        if self.evaluations:  # their code and data have no fingerprint: nothing of theirs is cached
+            return scored(untrained.network)
+        what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
+        what += [read_by(config, seed, untrained.reads)]
+        return self.tools.cached("untrained", what, lambda: scored(untrained.network))
+
+
+@contextlib.contextmanager
+def preserved_generators(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn or seeded inside, the generators have the same state afterwards."""
+    torch_state, numpy_state, python_state = random_state(device), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        set_random_state(torch_state, device)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def collapsed(vectors: NDArray[np.float32]) -> bool:
+    """Whether (n, D) vectors are no numbers, or several that all point the same way."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
+    return not np.isfinite(unit).all() or (len(unit) > 1 and float(np.ptp(unit, axis=0).max()) < NO_SPREAD)
+
+
+def checked(evaluation: DevEvaluation, found: object) -> dict[str, float]:
+    """What an evaluation returned, as numbers. Raises: PluginError where it is no mapping of its metrics to numbers."""
+    place = f"evaluation {evaluation.name}"
+    if not isinstance(found, Mapping) or set(found) != set(evaluation.metrics):
+        given = ", ".join(map(str, found)) or "none" if isinstance(found, Mapping) else type(found).__name__
+        raise PluginError(f"{place}: expected values of {', '.join(evaluation.metrics)}, got {given}")
+    numbers: dict[str, float] = {}
+    for metric, value in found.items():
+        try:
+            numbers[metric] = float(value)
+        except (TypeError, ValueError):
+            raise PluginError(f"{place}: {metric}: expected a finite number, got {value!r}") from None
+    return numbers
+
+
+def distinct(columns: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
+    """The (n,) different ids >= 0, rising; of columns that may be larger than memory."""
+    found = np.zeros(1, bool)
+    for flat in columns:
+        for start in range(0, len(flat), IDS_AT_ONCE):
+            part = flat[start : start + IDS_AT_ONCE]
+            part = part[part >= 0]
+            if (top := int(part.max(initial=0))) >= len(found):
+                found = np.pad(found, (0, top + 1 - len(found)))
+            found[part] = True
+    return np.flatnonzero(found)
+
+
+def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
+    """The values of these fields of a configuration, where "seed" is the trial's."""
+    values = (seed if name == "seed" else getattr(config, name) for name in names)
+    return [list(v) if isinstance(v, tuple) else v for v in values]

@@ -1,15 +1,20 @@
-"""One trial from its spec: what a warm process keeps between trials, and `run_trial`. No Ray here.
+"""One trial from its spec: `run_trial`, what it does with faults, what a process holds between trials. No Ray here.
 
-What trains is the trial's body, named by the `Declaration` of its method.
+What trains is the trial's runner, named by the `Declaration` of its method.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import random
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,31 +22,42 @@ import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
 from trainables.contract.registry import declared, resolved, use_plugins
-from trainables.contract.spec import Outcome, Report, TrialSpec
-from trainables.training.broken import Broken
+from trainables.contract.spec import Evaluation, Outcome, Report, TrialSpec, Verdict
+from trainables.contract.trial_files import LOG
+from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
-from trainables.training.memory import free_device_memory
 
 T = TypeVar("T")
 OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")  # system, CUDA, cuBLAS
 BROKEN_DEVICE = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL error", "ECC error", "device-side assert")
-KEPT = 4  # prepared things of each kind that a warm process holds: the encoder, corpora, dev sets of recent trials
+CACHED = 4  # prepared objects of each kind that a process holds: the encoder, corpora, dev sets of recent trials
+PAUSE_CHECK_S, PAUSE_CHECK_SHARE = 0.5, 0.01  # pause checks: this often, for at most this share of the time
+LOG_FIRST, LOG_LAST = 200, 800  # lines of a trial's log that are saved
+LOG_LINE = 2_000  # characters of one
+
+
+class TrainingFailure(RuntimeError):
+    """Training cannot go on; `kind` is the failure's kind in the tracking schema ("nan" or "collapse")."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 class ProcessCache:
     """What a trial process holds so that the next trial costs its training only."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[Hashable, Any]] = {}
+        self._objects: dict[str, dict[Hashable, Any]] = {}
 
     def get(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
-        """The thing made before for this key, or `make()`; the least recently used of a kind goes first."""
-        kept = self._kept.setdefault(kind, {})
-        thing = kept.pop(key) if key in kept else make()
-        kept[key] = thing
-        while len(kept) > KEPT:
-            kept.pop(next(iter(kept)))
-        return thing
+        """The object made before for this key, or `make()`; the least recently used of a kind is dropped first."""
+        objects = self._objects.setdefault(kind, {})
+        found = objects.pop(key) if key in objects else make()
+        objects[key] = found
+        while len(objects) > CACHED:
+            objects.pop(next(iter(objects)))
+        return found
 
 
 def seed_generators(seed: int) -> None:
@@ -51,16 +67,16 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class Body(Protocol):
-    """Runs (or goes on with) one trial to its end, from its spec.
+class TrialRunner(Protocol):
+    """Runs (or resumes) one trial to its end, from its spec.
 
-    It hands every evaluation to `report` and obeys the verdict, asks `pausing` now and then whether to save its state
-    and end, and keeps what it needs to go on, and its best checkpoint, in `spec.folder`. What it raises is an outcome
-    by `classify`. kept: what this process holds from one trial to the next.
+    It passes every evaluation to `report` and obeys the verdict, calls `pausing` between evaluations (cheap: once a
+    step) and, if true, saves its state and ends. State and best checkpoint are in `spec.folder`. What it raises becomes
+    an outcome by `classify`. cache: what this process holds from one trial to the next.
     """
 
     def __call__(
-        self, spec: TrialSpec, report: Report, world: World, kept: ProcessCache, pausing: Callable[[], bool]
+        self, spec: TrialSpec, report: Report, world: World, cache: ProcessCache, pausing: Callable[[], bool]
     ) -> Outcome: ...
 
 
@@ -68,48 +84,71 @@ def run_trial(
     spec: TrialSpec,
     report: Report,
     world: World | None = None,
-    kept: ProcessCache | None = None,
+    cache: ProcessCache | None = None,
     pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run (or go on with) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
+    """Run (or resume) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
 
     In a group of workers a fault that only one of them met is raised there, since the others wait for it.
     """
-    world, kept = world or World(), kept or ProcessCache()
-    last: list[Any] = []
+    world, cache = world or World(), cache or ProcessCache()
+    last: Evaluation | None = None
 
-    def remember(evaluation: Any) -> Any:
-        last[:] = [evaluation]
+    def remember(evaluation: Evaluation) -> Verdict:
+        nonlocal last
+        last = evaluation
         return report(evaluation)
 
     try:
         use_plugins(spec.plugins)
-        body: Body = resolved(declared(spec.method).body)
-        outcome = body(spec, remember, world, kept, pausing)
-    except BaseException as fault:  # of code from outside also what is no Exception: a cancelled task, a panic of Rust
+        runner: TrialRunner = resolved(declared(spec.method).runner)
+        outcome = runner(spec, remember, world, cache, throttled(pausing))
+    except BaseException as fault:  # code from outside also raises what is no Exception: a cancelled task, Rust's panic
         if not isinstance(fault, Exception) and threading.current_thread() is threading.main_thread():
-            raise  # whoever trains there is ended by a signal
-        kind, reason = classify(fault)
-        if world.size > 1 and not isinstance(fault, Broken):
+            raise  # a signal: it ends whoever trains in the main thread
+        if world.size > 1 and not isinstance(fault, TrainingFailure):
             raise
-        best, best_at, examples, seconds = (
-            (last[0].best, last[0].best_at, last[0].examples, last[0].seconds) if last else (None, 0, 0, 0.0)
-        )
-        text = "" if kind in ("nan", "collapse") else traceback.format_exc()
-        outcome = Outcome(f"failed:{kind}", best, best_at, examples, seconds, reason, text)
-    if world.device.type == "cuda":
-        free_device_memory()  # only here: a fault's traceback holds the network
+        outcome = failed(fault, last)
+    if world.device.type == "cuda":  # only here: a fault's traceback holds the network
+        gc.collect()  # a network and its hooks refer to each other
+        with contextlib.suppress(RuntimeError):  # a broken device raises where it is used
+            torch.cuda.empty_cache()
     return outcome
+
+
+def throttled(pausing: Callable[[], bool]) -> Callable[[], bool]:
+    """The same check, cheap enough to be called in every step; once true it stays true."""
+    requested, next_check = False, 0.0
+
+    def check() -> bool:
+        nonlocal requested, next_check
+        now = time.monotonic()
+        if not requested and now >= next_check:
+            requested = pausing()
+            next_check = now + max(PAUSE_CHECK_S, (time.monotonic() - now) / PAUSE_CHECK_SHARE)
+        return requested
+
+    return check
+
+
+def failed(fault: BaseException, last: Evaluation | None = None) -> Outcome:
+    """The outcome of a trial that a fault has ended after this evaluation. Call it where the fault is handled."""
+    kind, reason = classify(fault)
+    text = "" if isinstance(fault, TrainingFailure) else traceback.format_exc()
+    outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, text)
+    if last is None:
+        return outcome
+    return replace(outcome, best=last.best, best_at=last.best_at, examples=last.examples, seconds=last.seconds)
 
 
 def classify(fault: BaseException) -> tuple[str, str]:
     """(kind, one line) of a fault: nan, collapse, oom, device, disk, data or error.
 
-    `device`: the GPU or what speaks with it is in a broken state, and with it this process: no trial can run in it any
-    more, whatever its configuration.
+    `device`: the GPU or its driver is in a broken state, and with it this process: no trial can run in it any more,
+    whatever its configuration.
     """
     line, text = first_line(fault), str(fault)
-    if isinstance(fault, Broken):
+    if isinstance(fault, TrainingFailure):
         return fault.kind, line
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in OUT_OF_MEMORY):
         return "oom", line
@@ -123,3 +162,45 @@ def classify(fault: BaseException) -> tuple[str, str]:
         return "device", line
     name = type(fault).__name__
     return "error", name if line == name else f"{name}: {line}"
+
+
+@contextlib.contextmanager
+def saved_log(folder: str) -> Iterator[None]:
+    """Inside, what this process prints and warns is also recorded; at the end it is appended to the trial's `log.txt`.
+
+    Only `write` of stdout and stderr changes: scripts may do with the two streams whatever else they want.
+    """
+    lines, rest, dropped = list[str](), "", 0
+    streams: set[Any] = {sys.stdout, sys.stderr} - {None}
+
+    def record(stream: Any) -> None:
+        onward = stream.write
+
+        def write(text: str) -> int:
+            nonlocal rest, dropped
+            *new, rest = (rest + text).split("\n")
+            rest = rest[-LOG_LINE:]
+            lines.extend(line.rsplit("\r", 1)[-1][:LOG_LINE] for line in new)  # of a progress bar the last state
+            extra = max(0, len(lines) - LOG_FIRST - LOG_LAST)
+            del lines[LOG_FIRST : LOG_FIRST + extra]
+            dropped += extra
+            with contextlib.suppress(Exception):  # a closed stream, a text that it cannot encode
+                onward(text)
+            return len(text)
+
+        stream.write = write
+
+    for stream in streams:
+        record(stream)
+    try:
+        yield
+    finally:
+        for stream in streams:
+            del stream.write
+        if dropped:
+            lines.insert(LOG_FIRST, f"[{dropped} lines left out]")
+        if text := "".join(f"{line}\n" for line in lines) + rest.rsplit("\r", 1)[-1]:
+            with contextlib.suppress(Exception):  # a full disk: the trial's own end reports it
+                files = TrialFolder(folder)
+                text = (files.read(LOG) or b"").decode(errors="replace") + text.removesuffix("\n") + "\n"
+                files.write(LOG, text[-LOG_LAST * LOG_LINE :].encode(errors="backslashreplace"))

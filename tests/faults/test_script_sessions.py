@@ -27,9 +27,9 @@ STEPS = 9
 def train(config, report):
     step = json.loads(Path(config["resume"]).read_text())["step"] if config["resume"] else 0
     trial = Path(config["checkpoints"]).parents[1].name
-    told = Path(config["notes"])
+    notes = Path(config["notes"])
     def note(line):
-        with told.open("a") as file:
+        with notes.open("a") as file:
             file.write(f"{trial} {line}\\n")
     note(f"begun {step}")
     while step < STEPS:
@@ -73,7 +73,7 @@ def kill_trials(driver: int) -> None:
 
 
 @pytest.mark.parametrize("pruner", ["asha", "successive_halving"])
-def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path: Path, pruner: str) -> None:
+def test_killed_twice_every_point_runs_once_and_resumes(tmp_path: Path, pruner: str) -> None:
     study = study_of(tmp_path, pruner={"kind": pruner})
     first = study.run()
     study.wait_until(lambda events: sum(e["e"] == "eval" for e in events) >= 4, first)
@@ -90,7 +90,7 @@ def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path:
     assert {"completed", "pruned"} <= set(ends.values())
     notes = [line.split() for line in (tmp_path / "notes.txt").read_text().splitlines()]
     steps = Counter((trial, int(n)) for trial, word, n in notes if word == "step")
-    assert max(steps.values()) <= 3  # what a death cost is the step that was under way, of up to two trials
+    assert max(steps.values()) <= 3  # a crash costs the step that was under way, of up to two trials
     assert sum(count - 1 for count in steps.values()) <= 4
     begun = [int(n) for _, word, n in notes if word == "begun"]
     assert len(begun) > 6
@@ -112,7 +112,7 @@ def test_killed_twice_every_point_runs_once_and_goes_on_from_its_state(tmp_path:
     assert (test.exit_code, "a script trained it" in test.stderr) == (1, True)
 
 
-def test_without_a_model_there_is_nothing_to_export(tmp_path: Path) -> None:
+def test_script_without_a_model_has_nothing_to_export(tmp_path: Path) -> None:
     study = study_of(tmp_path, search={"sampler": "random", "trials": 2, "seed": 1})
     (tmp_path / "train.py").write_text(SCRIPT.replace("model=write, ", "").replace("0.15", "0"), encoding="utf-8")
     first = study.run()

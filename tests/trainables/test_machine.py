@@ -1,0 +1,110 @@
+"""Memory, precision and load of a trial's machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainables.training import machine
+from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+ALLOCATE = """
+from trainables.contract.spec import TrialSpec
+from trainables.on_ray.trainable import InProcess
+InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"))  # as Tune sets up a trial's process
+import torch
+kept = torch.ones(2**25)
+print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) / 1024)
+"""
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+
+@pytest.mark.costly
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs malloc_trim")
+def test_freed_memory_returns_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SECONDS_BETWEEN", 0.0)
+    blocks = [bytearray(60_000) for _ in range(4_000)]  # below the size that malloc maps separately
+    keep = blocks[::200]  # pins the heap's end: free alone returns nothing
+    full = resident_mb()
+    del blocks
+    machine.release_memory()
+    assert full - resident_mb() > 100
+    assert len(keep) == 20
+
+
+def output_of(code: str, **changes: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "THP_MEM_ALLOC_ENABLE"} | changes
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    ).stdout.strip()
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this system has no transparent huge pages"
+)
+@pytest.mark.slow
+def test_large_tensors_use_huge_pages_unless_disabled() -> None:
+    asked = float(output_of(ALLOCATE))
+    assert asked >= 2  # of 128: at least one, also where memory is in pieces
+    if "[madvise]" in HUGE_PAGES.read_text():
+        assert float(output_of(ALLOCATE, THP_MEM_ALLOC_ENABLE="0")) < asked
+
+
+@pytest.mark.costly
+def test_importing_the_package_changes_no_environment() -> None:
+    code = "import os; before = dict(os.environ); import trainables.training.trial; print(before == dict(os.environ))"
+    assert output_of(code) == "True"
+
+
+@pytest.mark.fast
+def test_a_busy_core_is_a_hundred_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, work = iter([10.0, 12.0, 16.0]), iter([1.0, 4.0, 5.0])  # 3 s of work in 2 s, then 1 in 4
+    monkeypatch.setattr(machine.time, "monotonic", lambda: next(wall))
+    monkeypatch.setattr(machine.time, "process_time", lambda: next(work))
+    with closing(Usage(torch.device("cpu"))) as used:
+        first, second = used.read(), used.read()
+    assert (first[CPU], second[CPU]) == (150.0, 25.0)
+    assert 20 < first[MEMORY] < 100_000
+    assert GPU not in first
+
+
+@pytest.mark.fast
+def test_gpu_utilisation_is_sampled_and_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = itertools.cycle([40, 60])
+    monkeypatch.setattr(machine, "SAMPLED_S", 0.002)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda _: next(busy))
+    with closing(Usage(torch.device("cuda"))) as used:
+        time.sleep(0.05)
+        assert 40 <= used.read()[GPU] <= 60
+    monkeypatch.delattr(torch.cuda, "utilization")  # as without nvidia-ml-py: one figure less, no failed trial
+    with closing(Usage(torch.device("cuda"))) as used:
+        assert GPU not in used.read()
+
+
+@pytest.mark.parametrize(
+    ("amx", "avx", "pays_from"), [(True, True, 256), (False, True, 128), (False, False, None)], ids=str
+)
+def test_bf16_is_chosen_by_the_device_and_the_width(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, avx: bool, pays_from: int | None
+) -> None:
+    assert {"amx_tile", "avx512_bf16"} <= torch.cpu.get_capabilities().keys() or platform.machine() != "x86_64"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": amx, "avx512_bf16": avx})
+    cpu = torch.device("cpu")
+    for width in (64, 128, 256, 384):
+        network = torch.nn.Linear(512, width)
+        assert in_bf16("auto", network, cpu) is (pays_from is not None and width >= pays_from)
+        assert in_bf16("bf16", network, cpu)
+        assert not in_bf16("fp32", network, cpu)

@@ -1,0 +1,137 @@
+"""What a trial's process and the host that trains in it exchange, and where they ask for pauses.
+
+Free of torch and Ray Train: the driver imports this module, and so does the process of a `Mailbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import fsspec
+
+from trainables.contract.phases import heard
+from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial_files import PAUSE_FILE, study_folder
+
+if TYPE_CHECKING:
+    from trainables.training.distributed import World
+    from trainables.training.trial import ProcessCache
+
+Message = dict[str, Any]
+PHASE = "phase"  # key of the messages that get no answer
+
+
+class DeviceFault(RuntimeError):
+    """The device of a trial or its driver is broken, and with it the process: no trial can run in it."""
+
+    def __init__(self, reason: str, node: str, text: str) -> None:
+        super().__init__(reason, node, text)
+        self.reason, self.node, self.text = reason, node, text
+
+
+class Host(Protocol):
+    """Where trials train. Messages are Evaluation dicts with done False, and one Outcome dict with done True; before
+    the first evaluation those of phases (what the trial is busy with), which get no answer.
+
+    The outcome has "node", Ray's id of where the trial ran, where that may be another node than this process's.
+    """
+
+    def begin(self, spec: TrialSpec) -> None: ...
+
+    def receive(self) -> Message: ...
+
+    def answer(self, verdict: Verdict) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Mailbox:
+    """An asyncio actor between a worker group and a trial's process: specs and verdicts one way, messages the other.
+    All waiting happens here."""
+
+    def __init__(self) -> None:
+        self._specs: list[Message | None] = []
+        self._posted = asyncio.Condition()
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
+
+    async def post(self, spec: Message | None) -> None:
+        """The next trial for every worker; None ends the group."""
+        async with self._posted:
+            self._specs.append(spec)
+            self._posted.notify_all()
+
+    async def spec(self, number: int) -> Message | None:
+        """Trial `number` of this group, as soon as it is posted."""
+        async with self._posted:
+            await self._posted.wait_for(lambda: len(self._specs) > number)
+            return self._specs[number]
+
+    async def send(self, message: Message) -> None:
+        await self._messages.put(message)
+
+    async def receive(self, timeout_s: float) -> Message | None:
+        """The next message of the group, or None after `timeout_s` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            return await asyncio.wait_for(self._messages.get(), timeout_s)
+        return None
+
+    async def answer(self, verdict: Verdict) -> None:
+        await self._verdicts.put(verdict)
+
+    async def verdict(self) -> Verdict:
+        return await self._verdicts.get()
+
+
+def run_and_send(
+    spec: TrialSpec, send: Callable[[Message], None], verdict: Callable[[], Verdict], world: World, cache: ProcessCache
+) -> None:
+    """Run a trial in this process: send its phases, evaluations and outcome, take a verdict after each evaluation."""
+    from trainables.training.machine import Usage, describe
+    from trainables.training.trial import run_trial, saved_log
+
+    place = describe(world.device) + (f", {world.size} workers" if world.size > 1 else "")
+    usage = Usage(world.device)
+
+    def report(evaluation: Evaluation) -> Verdict:
+        nonlocal place
+        send(evaluation_message(evaluation, place, usage.read()))
+        place = ""  # once in a session
+        return verdict()
+
+    phases = heard(lambda what, done, of: send({PHASE: what, "phase_done": done, "phase_of": of, "done": False}))
+    with saved_log(spec.folder), phases, contextlib.closing(usage):
+        outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
+    send(outcome_message(outcome))
+
+
+def evaluation_message(evaluation: Evaluation, place: str, usage: Mapping[str, float]) -> Message:
+    """usage: of the machine since the last evaluation, logged as metrics of this one."""
+    metrics = {**evaluation.metrics, **usage}
+    return {**vars(evaluation), "metrics": metrics, "place": place, "done": False}
+
+
+def outcome_message(outcome: Outcome) -> Message:
+    return {**dataclasses.asdict(outcome), "done": True}
+
+
+def study_pausing(spec: TrialSpec) -> bool:
+    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder)."""
+    return pause_requested(study_folder(spec.folder))
+
+
+def pause_requested(folder: str) -> bool:
+    """Whether the driver's marker is in a folder: a study's, or that of a trial which is to save its state and end at
+    the evaluation that it has just reported."""
+    if "://" not in folder:
+        return (Path(folder) / PAUSE_FILE).exists()
+    with contextlib.suppress(Exception):  # unreachable remote storage ends no trial: the next check finds the marker
+        filesystem, path = fsspec.core.url_to_fs(f"{folder}/{PAUSE_FILE}")
+        return bool(filesystem.exists(path))
+    return False
