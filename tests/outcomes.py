@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 
-from trainables.methods.sda.dice import Dice
+from trainables.methods.sda.words import Dice
 
 
 class Replay:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from random import Random
 
 from trainables.data.parses import Parses, Token
-from trainables.methods.sda.corpus import rule_for
+from trainables.methods.sda.edits import rule_for
 from trainables.methods.sda.words import ADVERBS_EN, NEGATION_OPENERS_EN
 
 DRAWS = 4  # of every rule on every sentence

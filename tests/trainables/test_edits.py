@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from outcomes import outcomes
 
-from trainables.methods.sda import comparison_edits as edits
+from trainables.methods.sda import edits
 from trainables.methods.sda.config import COMPARISON_EDITS
-from trainables.methods.sda.dice import pick_places
+from trainables.methods.sda.words import pick_places
 
 TEN = [str(i) for i in range(10)]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.contract.knobs import build
+from trainables.contract.config import build
 from trainables.methods import losses
 from trainables.methods.simcse.config import SimcseSupConfig
 from trainables.methods.simcse.method import supervised_loss

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.contract.knobs import build, knobs
+from trainables.contract.config import build, hyperparameters
 from trainables.contract.registry import declared, method_names
-from trainables.contract.spec import TrialSpec
-from trainables.methods.method import load_method
-from trainables.methods.shared import PLAIN_ENCODER
+from trainables.contract.trial import TrialSpec
+from trainables.methods.method import PLAIN_ENCODER, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.inputs import load_inputs, read_by
 from trainables.training.trial import ProcessCache, run_trial
@@ -107,7 +106,7 @@ def test_gradient_reaches_every_trained_weight(name):
     method = load_method(name)
     if method.loss is None:
         pytest.skip("it trains nothing")
-    spec = spec_of(name, dropout=0.1) if "dropout" in knobs(method.config) else spec_of(name)
+    spec = spec_of(name, dropout=0.1) if "dropout" in hyperparameters(method.config) else spec_of(name)
     config = build(method.config, spec.params)
     inputs = load_inputs(spec, torch.device("cpu"))
     examples = method.prepare(inputs.corpus.columns, config, 0, inputs.tools)
@@ -234,7 +233,7 @@ def test_every_preset_builds():
     for method in map(declared, method_names()):
         for name, preset in method.presets.items():
             build(method.config, preset.values)
-            assert set(preset.values) <= set(knobs(method.config)), name
+            assert set(preset.values) <= set(hyperparameters(method.config)), name
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,7 @@ def test_max_length_changes_nothing_before_training():
     """Evaluations cut no sentence at it: a search over it scores the untouched encoder once."""
     source, sentence = load_inputs(spec_of("simcse"), torch.device("cpu")).source, np.arange(10, 50, dtype=np.int32)
     for method in map(load_method, method_names()):
-        if "max_length" in knobs(method.config):
+        if "max_length" in hyperparameters(method.config):
             configs = [build(method.config, {"max_length": length}) for length in (8, 32)]
             short, long = (method.untrained.network(config, source, 0).embed([sentence]) for config in configs)
             assert torch.equal(short, long)

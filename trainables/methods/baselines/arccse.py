@@ -15,14 +15,11 @@ import torch
 from torch import Tensor
 
 from trainables.data.tokens import Texts, Tokens
-from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.network import Network
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import ARCCSE, ArccseConfig
 from trainables.methods.losses import cosines, own_column
-from trainables.methods.method import Batch, Examples, Method, TextTools
-from trainables.methods.shared import PLAIN_ENCODER, adamw, mask_text, shuffled_epochs, tokenised_sentences
+from trainables.methods.method import Batch, Examples, Method, TextTools, mask_text, tokenised_sentences
 
 PAIR, TRIPLET = ("anchor", "positive"), ("whole", "masked", "masked more")
 EDGE = 1e-6  # of the cosine: beyond it the arc cosine has no finite slope
@@ -80,11 +77,6 @@ class ArccseNetwork(SentenceNetwork):
             return pair | super().encode({role: views[role] for role in TRIPLET})
 
 
-def network(config: ArccseConfig, source: LoadedEncoder, seed: int) -> Network:
-    """An encoder for pairs and triplets."""
-    return ArccseNetwork(config, source, seed)
-
-
 def arc_con(anchor: Tensor, positive: Tensor, temperature: float, margin: float) -> Tensor:
     """InfoNCE with cos(theta_ii + margin) for the positive's cosine (Eq. 4).
 
@@ -110,13 +102,4 @@ def loss(z: Encoded, config: ArccseConfig) -> Tensor:
     return pairs + config.triplet_weight * triplet(z["whole"], z["masked"], z["masked more"], config.triplet_margin)
 
 
-METHOD = Method(
-    declaration=ARCCSE,
-    prepare=prepare,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=ARCCSE, prepare=prepare, views=views, loss=loss, network=ArccseNetwork)

@@ -1,8 +1,16 @@
-"""The word lists of SDA's rules (arXiv:2210.03963; methods 4.2), in the order of the public code."""
+"""What SDA's rules are made of: word lists (methods 4.2), a parse by token numbers, and chance as an argument.
+
+The word lists are in the order of the public code of arXiv:2210.03963. Everything random in an edit comes from a small
+interface that `random.Random` fits; so does anything that replays chosen outcomes, which is how tests list every result
+of a rule with its exact probability.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from trainables.data.parses import Token
 
 CLAUSES = ("acl", "advcl", "ccomp", "csubj", "csubjpass", "relcl", "xcomp")  # dependency labels
 SUBJECTS = ("nsubj", "nsubjpass")
@@ -68,3 +76,77 @@ PARTICIPLES = {  # past tense -> past participle, where they differ; not from th
     "tore": "torn", "underwent": "undergone", "undertook": "undertaken", "went": "gone", "withdrew": "withdrawn",
     "woke": "woken", "wore": "worn", "wove": "woven", "wrote": "written",
 }  # fmt: skip
+
+
+# ------------------------------------------------------------ parses
+def label(token: Token) -> str:
+    """The dependency label without its subtype: the Chinese parser's advcl:loc is an advcl (D38)."""
+    return token.dep.split(":")[0]
+
+
+def is_mark(token: Token) -> bool:
+    return token.pos == "PUNCT"
+
+
+def root_of(tokens: Sequence[Token]) -> int | None:
+    """The number of the first root."""
+    return next((i for i, t in enumerate(tokens) if t.dep == "ROOT"), None)
+
+
+def children_of(tokens: Sequence[Token], i: int) -> list[int]:
+    """The numbers of the direct children of token i, in token order."""
+    return [j for j, t in enumerate(tokens) if t.head == i and j != i]
+
+
+def subtree(tokens: Sequence[Token], top: int) -> list[int]:
+    """The numbers of a token and of all below it, in token order."""
+    return [i for i in range(len(tokens)) if top in _path(tokens, i)]
+
+
+def main_clause(tokens: Sequence[Token]) -> Iterator[int]:
+    """The numbers of the tokens that are in no subordinate clause."""
+    for i in range(len(tokens)):
+        if not any(label(tokens[j]) in CLAUSES for j in _path(tokens, i)):
+            yield i
+
+
+def _path(tokens: Sequence[Token], i: int) -> Iterator[int]:
+    """Token i and its heads up to a root."""
+    for _ in tokens:  # bounds the walk, should an annotation contain a circle
+        yield i
+        if tokens[i].head == i:
+            return
+        i = tokens[i].head
+
+
+# ------------------------------------------------------------ chance
+T = TypeVar("T")
+
+
+class Dice(Protocol):
+    """The only source of chance of an edit."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A uniform whole number in 0..stop - 1."""
+
+
+def half(rng: Dice) -> bool:
+    """A fair coin."""
+    return rng.randrange(2) == 0
+
+
+def pick(rng: Dice, options: Sequence[T]) -> T:
+    """One of `options` (not empty), each equally likely."""
+    return options[rng.randrange(len(options))]
+
+
+def pick_places(rng: Dice, n: int, count: int) -> list[int]:
+    """`count` distinct numbers of 0..n - 1 in rising order, every set equally likely (a partial shuffle)."""
+    places = list(range(n))
+    for i in range(count):
+        j = i + rng.randrange(n - i)
+        places[i], places[j] = places[j], places[i]
+    return sorted(places[:count])
+
+
+Rule = Callable[[Sequence[Token], Dice], str]  # an edit of a parsed sentence

@@ -15,8 +15,8 @@ from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.encoders.word_vectors import WordVectors, unknown_vectors
+from trainables.methods.gclsr.augmentation import augment, padding_importance, softmax_attention, word_importance
 from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig
-from trainables.methods.gclsr.pwva import augment, padding_importance, softmax_attention, word_importance
 
 PREDICTOR_HIDDEN = 1024
 EVALUATION_CHUNK = 256  # sentences at once; bounds memory at chunk * max_words * filters floats
