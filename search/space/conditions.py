@@ -14,8 +14,8 @@ from search.space.params import Param, stored
 from search.space.problems import Problems, Where
 from search.space.sections import Search, mistake
 from search.space.space import Space
+from trainables.contract.config import Hyperparameter
 from trainables.contract.errors import did_you_mean
-from trainables.contract.knobs import Knob
 from trainables.contract.registry import declared
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\d[\d.e-]*")
 def check_conditions(
     params: Mapping[str, Param],
     base: Mapping[str, Any],
-    known: Mapping[str, Knob],
+    known: Mapping[str, Hyperparameter],
     unsure: Collection[str],
     written: Mapping[str, Node],
     problems: Problems,

@@ -11,9 +11,8 @@ from typing import Any
 from search.space.params import KINDS
 from search.space.sections import LANGUAGE, Pruner, Resources, Search
 from search.space.space import TRAIN_KEYS
-from trainables.contract.config import GROUPS
+from trainables.contract.config import GROUPS, Hyperparameter, hyperparameters
 from trainables.contract.declaration import Declaration
-from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names, trial_kinds
 from trainables.data.tokens import PROMPTS
 
@@ -28,9 +27,9 @@ HOLDOUT = "share of the dev pairs that do not select, reported beside as <set>_h
 def json_schema() -> Schema:
     """JSON schema (draft 2020-12) of space files for the methods that are known here."""
     declarations: list[Declaration] = [declared(name) for name in method_names()]
-    known: dict[str, list[Knob]] = {}  # methods may take different values under one name
+    known: dict[str, list[Hyperparameter]] = {}  # methods may take different values under one name
     for declaration in declarations:
-        for name, knob in knobs(declaration.config).items():
+        for name, knob in hyperparameters(declaration.config).items():
             if knob not in known.setdefault(name, []):
                 known[name].append(knob)
     presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {"none"})
@@ -115,10 +114,10 @@ def _object(properties: Schema) -> Schema:
 
 def _section(settings: type[Any]) -> Schema:
     doc = (settings.__doc__ or "").strip().splitlines()[0]
-    return {**_object({name: _value(knob) for name, knob in knobs(settings).items()}), "description": doc}
+    return {**_object({name: _value(knob) for name, knob in hyperparameters(settings).items()}), "description": doc}
 
 
-def _value(knob: Knob) -> Schema:
+def _value(knob: Hyperparameter) -> Schema:
     """A bare value."""
     if knob.kind == "ints":
         out: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
@@ -140,7 +139,7 @@ def _value(knob: Knob) -> Schema:
     return {"description": knob.doc, "default": knob.default, **({"anyOf": [out, *words]} if words else out)}
 
 
-def _params(known: dict[str, list[Knob]]) -> Schema:
+def _params(known: dict[str, list[Hyperparameter]]) -> Schema:
     return {name: _param(found) for name, found in known.items() if name not in TRAIN_KEYS}
 
 
@@ -152,13 +151,13 @@ def _groups(params: Schema) -> Schema:
     return {group: {**_object(own), "description": f"of {group}"} for group, own in parts.items()}
 
 
-def _param(found: list[Knob]) -> Schema:
+def _param(found: list[Hyperparameter]) -> Schema:
     """A constant, or what is searched, for the methods that have a parameter of this name."""
     forms = [form for knob in found for form in _forms(knob)]
     return {"description": found[0].doc, "default": found[0].default, "anyOf": forms}
 
 
-def _forms(knob: Knob) -> list[Schema]:
+def _forms(knob: Hyperparameter) -> list[Schema]:
     value = _value(knob)
     plain = {key: v for key, v in value.items() if key not in ("description", "default")}
     bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}

@@ -47,9 +47,9 @@ from search.space.sections import (
 )
 from search.space.selecting import check_taken_names, read_metric
 from search.space.space import TRAIN_KEYS, Space
+from trainables.contract.config import Hyperparameter, hyperparameters
 from trainables.contract.declaration import TRANSFORMER, Declaration
 from trainables.contract.errors import close_to, did_you_mean
-from trainables.contract.knobs import Knob, knobs
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 
 TOP_KEYS = (
@@ -179,7 +179,7 @@ def _build(root: Node, source: str, problems: Problems, draws: bool = False) -> 
         preset: Any = read_own_preset(part("preset"), known, searched_names(root), problems)
         search = search if preset else replace(search, baseline="none")
     else:
-        known = knobs(method.config)
+        known = hyperparameters(method.config)
         preset = read_preset(part("preset"), method, encoder, problems)
     params, constants, rows, places = _read_params(root, method, known, preset, problems)
     if method.scripted and preset:
@@ -222,7 +222,7 @@ def _read_name(node: Node | None, source: str, problems: Problems) -> str | None
 def _read_params(
     root: Node,
     method: Declaration,
-    known: Mapping[str, Knob],
+    known: Mapping[str, Hyperparameter],
     preset: str | Mapping[str, Any] | None,
     problems: Problems,
 ) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...], dict[str, Where]]:
@@ -254,7 +254,9 @@ def _read_params(
     return check_conditions(params, base, known, unsure, searched, problems), constants, rows, places
 
 
-def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:
+def _named(
+    node: Node | None, key: str, method: str, known: Mapping[str, Hyperparameter], problems: Problems
+) -> dict[str, Node]:
     if node is None or node.value is None:
         return {}
     if not isinstance(node.value, dict):
@@ -268,7 +270,7 @@ def _named(node: Node | None, key: str, method: str, known: Mapping[str, Knob], 
     return {name: item for name, item in node.value.items() if name in known}
 
 
-def _read_constant(knob: Knob, node: Node, key: str, constants: dict[str, Any], problems: Problems) -> None:
+def _read_constant(knob: Hyperparameter, node: Node, key: str, constants: dict[str, Any], problems: Problems) -> None:
     value = node.plain()
     if message := mistake(knob, value):
         if isinstance(value, list) and knob.kind != "ints":
@@ -279,7 +281,11 @@ def _read_constant(knob: Knob, node: Node, key: str, constants: dict[str, Any], 
 
 
 def _read_rows(
-    node: Node | None, method: str, known: Mapping[str, Knob], elsewhere: Mapping[str, Node], problems: Problems
+    node: Node | None,
+    method: str,
+    known: Mapping[str, Hyperparameter],
+    elsewhere: Mapping[str, Node],
+    problems: Problems,
 ) -> tuple[dict[str, Any], ...]:
     """The `points` section: a list of mappings, each one point of an exact list."""
     if node is None:

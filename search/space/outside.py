@@ -10,9 +10,8 @@ from typing import Any
 from search.space.nodes import Node
 from search.space.problems import Problems
 from trainables.contract.errors import PluginError
-from trainables.contract.metric_names import DEV_SUFFIX
-from trainables.contract.plugins import Plugin, read_plugin
-from trainables.contract.registry import evaluation_named, use_plugins
+from trainables.contract.registry import Plugin, evaluation_named, read_plugin, use_plugins
+from trainables.contract.trial import DEV_SUFFIX
 
 
 def read_plugins(node: Node | None, problems: Problems) -> tuple[Plugin, ...]:

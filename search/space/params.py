@@ -12,8 +12,8 @@ from typing import Any
 from search.space.nodes import Node
 from search.space.problems import Problems
 from search.space.sections import mistake
+from trainables.contract.config import Hyperparameter
 from trainables.contract.errors import did_you_mean
-from trainables.contract.knobs import Knob
 
 KINDS = ("float", "int", "choice", "grid")
 _KEYS = (*KINDS, "log", "step", "when")
@@ -129,7 +129,7 @@ class Param:
         return out
 
 
-def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param:
+def read_param(knob: Hyperparameter, node: Node, key: str, problems: Problems) -> Param:
     """A `{float: [low, high], ...}` mapping as a parameter of this knob.
 
     `when` is read as lists of values; `conditions.py` checks it against the other parameters. A mistaken parameter is
@@ -160,7 +160,7 @@ def read_param(knob: Knob, node: Node, key: str, problems: Problems) -> Param:
     return Param(**{**vars(param), "when": when})
 
 
-def _read_list(knob: Knob, kind: str, node: Node, key: str, problems: Problems) -> Param | None:
+def _read_list(knob: Hyperparameter, kind: str, node: Node, key: str, problems: Problems) -> Param | None:
     if not isinstance(node.value, list) or not node.value:
         got = "an empty list" if node.value == [] else node.kind()
         problems.add(node.where, key, f"expected a list of values, got {got}")
@@ -177,7 +177,9 @@ def _read_list(knob: Knob, kind: str, node: Node, key: str, problems: Problems) 
     return Param(name=knob.name, kind=kind, values=tuple(values)) if values else None
 
 
-def _read_range(knob: Knob, kind: str, given: Mapping[str, Node], key: str, problems: Problems) -> Param | None:
+def _read_range(
+    knob: Hyperparameter, kind: str, given: Mapping[str, Node], key: str, problems: Problems
+) -> Param | None:
     node = given[kind]
     place = f"{key}.{kind}"
     if knob.kind != kind or knob.choices is not None:
@@ -235,7 +237,7 @@ def _read_when(node: Node, key: str, problems: Problems) -> dict[str, tuple[Any,
     return {name: tuple(v if isinstance(v := item.plain(), list) else [v]) for name, item in node.value.items()}
 
 
-def stored(knob: Knob, value: Any) -> Any:
+def stored(knob: Hyperparameter, value: Any) -> Any:
     """A legal value as spaces keep it: floats as float, lists as lists."""
     return list(value) if knob.kind in ("ints", "words") and value is not None else knob.coerce(value)
 

@@ -11,8 +11,8 @@ from search.space.conditions import distinct
 from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
 from trainables.contract.declaration import Declaration
-from trainables.contract.metric_names import metric_parts
 from trainables.contract.registry import declared
+from trainables.contract.trial import metric_parts
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 from trainables.data.retrieval import dev_metrics
 

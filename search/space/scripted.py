@@ -10,11 +10,10 @@ from search.space.nodes import Node
 from search.space.params import KINDS, Param
 from search.space.problems import Problems, Where
 from search.space.sections import Resources, Search, mistake
+from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError, close_to
-from trainables.contract.knobs import Knob
-from trainables.contract.plugins import Plugin
-from trainables.contract.scripts import RESERVED, is_installed, read_script
+from trainables.contract.registry import RESERVED, Plugin, is_installed, read_script
 
 WHAT = "a Python file beside the space, or module:function"
 
@@ -52,7 +51,7 @@ def written_script(script: Plugin) -> str | dict[str, str]:
     return {"file": script.file, "text": script.text} if script.text else script.file
 
 
-def declared_knobs(root: Node, problems: Problems) -> dict[str, Knob]:
+def declared_knobs(root: Node, problems: Problems) -> dict[str, Hyperparameter]:
     """Hyperparameters with the types that their ranges, values and constants in a space show.
 
     Names that a script's `config` has for something else are reported.
@@ -72,7 +71,7 @@ def declared_knobs(root: Node, problems: Problems) -> dict[str, Knob]:
 
 
 def read_own_preset(
-    node: Node | None, known: Mapping[str, Knob], searched: Iterable[str], problems: Problems
+    node: Node | None, known: Mapping[str, Hyperparameter], searched: Iterable[str], problems: Problems
 ) -> dict[str, Any] | None:
     """The setting that a script's author has: a value of every searched hyperparameter; None without one."""
     if node is None or node.value in (None, "none"):
@@ -135,7 +134,7 @@ def _sections(root: Node) -> Iterator[tuple[str, Node]]:
             yield f"points[{i}]", row
 
 
-def _knob(name: str, given: list[Node]) -> Knob:
+def _knob(name: str, given: list[Node]) -> Hyperparameter:
     """The kind of hyperparameter that these constants, ranges and lists are of: what stands first says it."""
     values: list[Any] = []
     for item in given:
@@ -143,13 +142,13 @@ def _knob(name: str, given: list[Node]) -> Knob:
         if not isinstance(plain, dict):
             values.append(plain)
         elif kind := next((kind for kind in ("float", "int") if kind in plain), None):
-            return Knob(name, kind, None)
+            return Hyperparameter(name, kind, None)
         else:
             listed = next((plain[kind] for kind in KINDS if kind in plain), None)
             values += listed if isinstance(listed, list) else []
     kinds = [_kind(value) for value in values if value is not None]
     first = "float" if {*kinds[:1]} <= {"int", "float"} and "float" in kinds else next(iter(kinds), "str")
-    return Knob(name, first, None, optional=None in values)
+    return Hyperparameter(name, first, None, optional=None in values)
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,7 @@ from search.space.problems import Problems
 from search.space.sections import Data, Metric, entries, text
 from search.space.space import Space
 from trainables.contract.declaration import Declaration
-from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
+from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import dev_metrics, is_retrieval
 

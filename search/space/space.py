@@ -14,10 +14,9 @@ from search.space.outside import written
 from search.space.params import Param
 from search.space.scripted import written_script
 from search.space.sections import Data, Metric, Pruner, Resources, Search
-from trainables.contract.knobs import knobs
-from trainables.contract.metric_names import metric_parts
-from trainables.contract.plugins import Plugin
-from trainables.contract.registry import declared
+from trainables.contract.config import hyperparameters
+from trainables.contract.registry import Plugin, declared
+from trainables.contract.trial import metric_parts
 from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
@@ -122,7 +121,7 @@ class Space:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
         base = self.base
         searched: dict[str, Any] = {name: p.written() for name, p in self.params.items() if not p.listed}
-        known = knobs(declared(self.method).config)
+        known = hyperparameters(declared(self.method).config)
         fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
         fixed = {k: v for k, v in fixed.items() if k not in LATER or k not in known or v != known[k].default}
         train = {k: base[k] for k in TRAIN_KEYS if k not in self.params and not self.script}

@@ -18,7 +18,7 @@ from search.store.clock import Clock
 from search.store.errors import UserError
 from search.store.layout import reading
 from search.store.ledger import Event, Ledger
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "life", "start", "end", "reopen", "point", "close")  # what a power cut may not take
 GOOD_ENDS = ("finished", "out_of_budget")  # of a stage, with nothing lost

@@ -41,8 +41,7 @@ import platformdirs
 from search.store.errors import UserError
 from search.store.parts import fetch, there
 from trainables.contract.errors import first_line
-from trainables.contract.trial_files import PAUSE_FILE, TRIALS
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import PAUSE_FILE, TRIALS, whole_file
 
 SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
 STOP_FILE = "STOP"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainables.contract.metric_names import DEVICE_MEMORY
+from trainables.contract.trial import DEVICE_MEMORY
 
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's birth and when `resume --set` changes it: space (resolved)

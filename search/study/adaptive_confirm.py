@@ -14,7 +14,7 @@ from search.study.belief import Belief
 from search.study.confirm_plan import confirming_trial, confirming_values, first_trials
 from search.study.plan import point_means, seed_values
 from search.study.seeds import about_means
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 PRIOR_DF = 3  # of the prior of the seeds' variance, as in the analysis
 LEAST = 3  # common seeds of leader and baseline before a gain can settle

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 RACE_LEVEL = 0.05  # of one look, shared out over the rivals; what a race comes to is in `ConfirmPlan`
 RACE_SEEDS = 3  # common seeds before two points are compared

@@ -19,7 +19,7 @@ from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
 from search.study.plan import Plan
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 STOP_LOOK_S = 1.0  # between two looks whether `search stop` has left word

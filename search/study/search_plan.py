@@ -28,7 +28,7 @@ from search.study.pruners import earliest, first_rung, make_pruner, number, warm
 from search.study.samplers import Point, PointSampler, first_remembered, key, rows
 from search.study.seeds import ENDLESS, Seeds
 from search.study.study_as_seen import OWN_FAULT
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
 PRUNER_RESOURCES = "pruner_resources"  # user attribute of the Optuna study: [first, longest] examples

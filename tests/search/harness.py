@@ -27,7 +27,7 @@ from search.study.driver import Driver
 from search.study.optuna_storage import UnsyncedBackend, open_storage
 from search.study.plan import make_trial
 from search.study.search_plan import SearchPlan
-from trainables.contract.spec import Evaluation, Outcome
+from trainables.contract.trial import Evaluation, Outcome
 
 RUNG, EVALUATIONS = 100, 6
 

@@ -9,14 +9,14 @@ import pytest
 from search.space.nodes import Node
 from search.space.params import Param, read_param, stored
 from search.space.problems import Problems, Where
-from trainables.contract.knobs import Knob
+from trainables.contract.config import Hyperparameter
 
-RATE = Knob("rate", "float", 0.1)
-COUNT = Knob("count", "int", 3, low=1, high=1000)
-KIND = Knob("kind", "str", "a", choices=("a", "b"))
-FEW = Knob("few", "int", 1, choices=(1, 2))
-TEXT = Knob("text", "str", "", optional=True)
-SIZES = Knob("sizes", "ints", (1,))
+RATE = Hyperparameter("rate", "float", 0.1)
+COUNT = Hyperparameter("count", "int", 3, low=1, high=1000)
+KIND = Hyperparameter("kind", "str", "a", choices=("a", "b"))
+FEW = Hyperparameter("few", "int", 1, choices=(1, 2))
+TEXT = Hyperparameter("text", "str", "", optional=True)
+SIZES = Hyperparameter("sizes", "ints", (1,))
 
 
 def node(value: Any) -> Node:
@@ -25,7 +25,7 @@ def node(value: Any) -> Node:
     return Node([node(v) for v in value] if isinstance(value, list) else value, Where("x.yaml", 3))
 
 
-def read(knob: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
+def read(knob: Hyperparameter, written: dict[str, Any]) -> tuple[Param, list[str]]:
     problems = Problems()
     param = read_param(knob, node(written), knob.name, problems)
     return param, [f"{problem.key}: {problem.message}" for problem in problems.found]
@@ -53,7 +53,7 @@ def read(knob: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
         ),
     ],
 )  # fmt: skip
-def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None:
+def test_what_is_read(knob: Hyperparameter, written: dict[str, Any], param: Param) -> None:
     found, problems = read(knob, written)
     assert problems == []
     assert found == param
@@ -111,7 +111,7 @@ def test_what_is_read(knob: Knob, written: dict[str, Any], param: Param) -> None
         ]),
     ],
 )  # fmt: skip
-def test_each_refusal_at_its_limit(knob: Knob, written: dict[str, Any], problems: list[str]) -> None:
+def test_each_refusal_at_its_limit(knob: Hyperparameter, written: dict[str, Any], problems: list[str]) -> None:
     found, got = read(knob, written)
     assert sorted(got) == sorted(problems)
     assert (found.kind, found.values) == ("choice", ())
@@ -159,4 +159,4 @@ def test_values_are_kept_as_their_knob_has_them() -> None:
     assert (stored(RATE, 1), type(stored(RATE, 1))) == (1.0, float)
     assert stored(SIZES, (1, 2)) == [1, 2]
     assert stored(TEXT, None) is None
-    assert stored(Knob("words", "words", (), optional=True), None) is None
+    assert stored(Hyperparameter("words", "words", (), optional=True), None) is None

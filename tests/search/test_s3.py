@@ -23,7 +23,7 @@ from search.store.layout import StudyFolder, find_study, new_study, studies
 from search.store.lease import Held, _create, lease, newest
 from search.store.mirror import Mirror
 from search.store.parts import Parts, fetch, there
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.on_ray.host import pausing
 from trainables.training.checkpoint import TrialFiles
 

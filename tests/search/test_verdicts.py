@@ -11,7 +11,7 @@ from harness import make_space
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.search_plan import PRUNER_RESOURCES, SearchPlan
-from trainables.contract.spec import Evaluation
+from trainables.contract.trial import Evaluation
 
 
 class Study:

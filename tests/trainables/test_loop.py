@@ -12,7 +12,7 @@ import pytest
 import torch
 import toy
 
-from trainables.contract.trial_files import SIMILARITIES, TRIAL, WEIGHTS
+from trainables.contract.trial import SIMILARITIES, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.broken import Broken
 from trainables.training.checkpoint import TrialFiles

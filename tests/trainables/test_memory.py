@@ -29,7 +29,7 @@ def test_holes_in_the_heap_are_given_back() -> None:
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.on_ray.in_process import InProcess
 InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"))  # as Tune sets up a trial's process
 import torch

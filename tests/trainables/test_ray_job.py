@@ -15,7 +15,7 @@ import ray.train
 from ray import tune
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.contract.trial_files import PAUSE_FILE, study_folder
+from trainables.contract.trial import PAUSE_FILE, study_folder
 from trainables.on_ray.host import PHASE, pausing
 from trainables.on_ray.in_process import InProcess
 from trainables.on_ray.trainable import TrialJob, placement

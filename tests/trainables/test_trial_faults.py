@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.training import method_trial
 from trainables.training.distributed import World
 from trainables.training.trial import classify, run_trial

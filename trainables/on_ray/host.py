@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import fsspec
 
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.contract.trial_files import PAUSE_FILE, study_folder
+from trainables.contract.trial import PAUSE_FILE, Evaluation, Outcome, TrialSpec, Verdict, study_folder
 
 Message = dict[str, Any]
 PHASE = "phase"  # key of the messages that want no answer

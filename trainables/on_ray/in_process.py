@@ -13,8 +13,7 @@ from typing import Any
 import ray.train
 
 from trainables.contract.errors import first_line
-from trainables.contract.phases import heard
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict, phases_to
 from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
 from trainables.on_ray.place import place_of
 from trainables.on_ray.usage import Usage
@@ -83,7 +82,7 @@ class InProcess:
             from trainables.training.trial_log import kept_log
 
             world = World(device=device(spec))
-            tell = heard(lambda what, done, of: self._messages.put(phase_message(what, done, of)))
+            tell = phases_to(lambda what, done, of: self._messages.put(phase_message(what, done, of)))
             with kept_log(spec.folder), tell, usage:
                 outcome = run_trial(spec, report, world, self._kept, partial(pausing, spec))
             self._messages.put(outcome_message(outcome))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from trainables.contract.spec import Verdict
+from trainables.contract.trial import Verdict
 from trainables.on_ray.host import Message
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from trainables.contract.spec import TrialSpec, Verdict
+from trainables.contract.trial import TrialSpec, Verdict
 from trainables.on_ray.host import PHASE, DeviceFault, Host, Message, elsewhere, marked, pausing
 from trainables.on_ray.in_process import InProcess
 

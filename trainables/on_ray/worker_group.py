@@ -26,9 +26,7 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
-from trainables.contract.phases import heard
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.contract.trial_files import study_folder
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict, phases_to, study_folder
 from trainables.on_ray.host import Message, evaluation_message, outcome_message, pausing, phase_message
 from trainables.on_ray.mailbox import Mailbox
 from trainables.on_ray.place import place_of
@@ -208,7 +206,7 @@ def serve(config: dict[str, Any]) -> None:
                 if rank == 0:
                     stack.enter_context(usage := Usage(device))
                     stack.enter_context(kept_log(spec.folder))
-                    stack.enter_context(heard(tell))
+                    stack.enter_context(phases_to(tell))
                 outcome = run_trial(spec, report, world, kept, partial(pausing, spec))
         except BaseException as fault:  # one worker's fault ends the group, since the others wait for this one
             if not lost_peer(fault):

@@ -20,8 +20,7 @@ from typing import Any
 
 import fsspec
 
-from trainables.contract.trial_files import MODEL, SCRIPT_FOLDER, SCRIPT_STATE, TRIAL
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import MODEL, SCRIPT_FOLDER, SCRIPT_STATE, TRIAL, whole_file
 
 WriteModel = Callable[[str], object]  # writes a model into the folder of this name
 

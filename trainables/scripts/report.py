@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from trainables.contract.errors import PluginError
-from trainables.contract.metric_names import DEVICE_MEMORY, metric_parts
-from trainables.contract.spec import Evaluation, Outcome, Report, TrialSpec, Verdict
+from trainables.contract.trial import DEVICE_MEMORY, Evaluation, Outcome, Report, TrialSpec, Verdict, metric_parts
 from trainables.scripts.files import ScriptFiles, WriteModel
 from trainables.training.broken import Broken
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainables.contract.phases import phase
-from trainables.contract.scripts import CHECKPOINTS, DATA, DEVICE, ENCODER, RESUME, SEED, script_function
-from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.contract.registry import CHECKPOINTS, DATA, DEVICE, ENCODER, RESUME, SEED, script_function
+from trainables.contract.trial import Outcome, Report, TrialSpec, phase
 from trainables.scripts.files import ScriptFiles
 from trainables.scripts.report import ScriptReport, TrialOver
 from trainables.training.distributed import World

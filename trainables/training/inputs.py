@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
-from trainables.contract.evaluation import DevEvaluation
-from trainables.contract.metric_names import DEV_SUFFIX
-from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import DEV_SUFFIX, TrialSpec, phase
 from trainables.data.holdout import held_out
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
@@ -41,8 +39,7 @@ from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM
 from trainables.evaluation.sts import PreparedSets, prepare_sets
-from trainables.methods.method import Examples, Method
-from trainables.methods.shared import PLAIN_ENCODER, plain_encoder
+from trainables.methods.method import PLAIN_ENCODER, Examples, Method, plain_encoder
 from trainables.training.gradient_cache import random_state, set_random_state
 
 log = logging.getLogger(__name__)

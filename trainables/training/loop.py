@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.config import AUTO
-from trainables.contract.metric_names import DEVICE_MEMORY, MICRO_BATCH
-from trainables.contract.phases import phase
-from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
-from trainables.contract.streams import AUGMENT
+from trainables.contract.trial import AUGMENT, DEVICE_MEMORY, MICRO_BATCH, Evaluation, Outcome, Report, Verdict, phase
 from trainables.encoders.views import Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch

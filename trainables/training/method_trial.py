@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from trainables.contract.knobs import build
-from trainables.contract.metric_names import ROWS_LEFT_OUT
-from trainables.contract.phases import phase
-from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.contract.config import build
+from trainables.contract.trial import ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import revision
 from trainables.evaluation.metrics import selecting_value
 from trainables.evaluation.sts import evaluate
-from trainables.methods.method import load_method
-from trainables.methods.shared import adamw
+from trainables.methods.method import adamw, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World
 from trainables.training.inputs import Prepared, TrialInputs, inputs_key, load_inputs, read_by

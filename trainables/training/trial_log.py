@@ -12,7 +12,7 @@ from typing import Any
 
 import fsspec
 
-from trainables.contract.trial_files import LOG
+from trainables.contract.trial import LOG
 
 FIRST, LAST = 200, 800  # lines that are kept
 LINE = 2_000  # characters of one
