@@ -20,7 +20,7 @@ def check_idle(space: Space, root: Node, problems: Problems) -> None:
     ordinary = method.values(space.preset)
     set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
     points = [({**space.base, **point}, point) for point in combinations(space)]
-    idle = [(method.config.idle(values), values, point) for values, point in points]
+    idle = [(method.config.unused(values), values, point) for values, point in points]
     found: dict[str, tuple[str, Any]] = {}
     for name in set_here:
         if idle and all(name in without for without, *_ in idle):
@@ -39,8 +39,8 @@ def check_idle(space: Space, root: Node, problems: Problems) -> None:
 
 
 def _unsaid(method: Declaration) -> bool:
-    """Whether a method from outside has a network of its own and no `idle`: the one that it inherits tells of ours."""
-    owner = next(base for base in method.config.__mro__ if "idle" in vars(base))
+    """Whether a method from outside has its own network and no own `unused`: what it inherits is about our network."""
+    owner = next(base for base in method.config.__mro__ if "unused" in vars(base))
     if _ours(method.config) or not _ours(owner):
         return False
     return not _ours(getattr(method_object(method.name), "network", None))

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from search.space.nodes import Node
 from search.space.outside import read_evaluations
 from search.space.problems import Problems
+from trainables.contract.config import Hyperparameter, hyperparameter, hyperparameters
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import close_to, did_you_mean
-from trainables.contract.knobs import Knob, knob, knobs
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import dev_metrics
 from trainables.data.roles import ROLES, is_role
@@ -74,42 +74,46 @@ class Metric:
 class Search:
     """How many trials, proposed how, ended when."""
 
-    sampler: str = knob(
+    sampler: str = hyperparameter(
         "auto",
         "what proposes points; auto = gp (a Gaussian process); grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )
-    trials: int | None = knob(
+    trials: int | None = hyperparameter(
         None, "points at most; a grid has as many as its product", kind="int", low=1, optional=True
     )
-    seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
-    repeats: int = knob(
+    seed: int = hyperparameter(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
+    repeats: int = hyperparameter(
         1,
         "seeds per point at most, the study sees their mean; further ones go to the best points",
         low=1,
         high=1000,
     )
-    time: float | None = knob(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
-    device_hours: float | None = knob(None, "hours summed over trials and GPUs", kind="float", above=0, optional=True)
-    budget: float | None = knob(
+    time: float | None = hyperparameter(None, "wall-clock seconds (8h, 90m, 30s)", kind="float", above=0, optional=True)
+    device_hours: float | None = hyperparameter(
+        None, "hours summed over trials and GPUs", kind="float", above=0, optional=True
+    )
+    budget: float | None = hyperparameter(
         None,
         "training in whole trials: examples of all trials over those of the first one planned",
         kind="float",
         above=0,
         optional=True,
     )
-    examples: int | None = knob(None, "training examples of all trials together", kind="int", low=1, optional=True)
-    patience: float | None = knob(
+    examples: int | None = hyperparameter(
+        None, "training examples of all trials together", kind="int", low=1, optional=True
+    )
+    patience: float | None = hyperparameter(
         None, "stop after this many whole trials' training without improvement", kind="float", above=0, optional=True
     )
-    baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
-    start: tuple[str, ...] = knob(
+    baseline: str = hyperparameter("paper", "run the published setting first", choices=("paper", "none"))
+    start: tuple[str, ...] = hyperparameter(
         (), "studies whose best points are tried first; paper = its settings for other encoders", kind="words"
     )
-    max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
-    max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
-    keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)
-    concurrent: int | None = knob(
+    max_failed_share: float = hyperparameter(0.5, "a study with more failing trials ends", low=0, high=1)
+    max_retries: int = hyperparameter(2, "new starts of a trial whose process died", low=0, high=100)
+    keep_best: int = hyperparameter(3, "trials whose checkpoints stay on disk", low=0)
+    concurrent: int | None = hyperparameter(
         None, "trials at the same time, null = as the resources allow", kind="int", low=1, optional=True
     )
 
@@ -118,22 +122,26 @@ class Search:
 class Pruner:
     """What stops trials early. Resource = training examples seen."""
 
-    kind: str = knob("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
-    states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
-    reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
-    warmup: int | None = knob(
+    kind: str = hyperparameter("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
+    states_gb: float = hyperparameter(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
+    reduction: int = hyperparameter(
+        3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100
+    )
+    warmup: int | None = hyperparameter(
         None,
         "no pruning before this many examples; null = auto, the schedule's, none for asha",
         kind="int",
         low=0,
         optional=True,
     )
-    min_rung: int | None = knob(
+    min_rung: int | None = hyperparameter(
         None, "examples of the first rung; null = after a fifteenth of a trial", kind="int", low=1, optional=True
     )
-    percentile: float = knob(25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100)
-    patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
-    lower: float | None = knob(
+    percentile: float = hyperparameter(
+        25.0, "of the percentile pruner: this share of the best is kept", above=0, below=100
+    )
+    patience: int = hyperparameter(3, "of the patient pruner: evaluations without improvement", low=1)
+    lower: float | None = hyperparameter(
         None, "of the threshold pruner: a value below ends the trial", kind="float", optional=True
     )
 
@@ -142,15 +150,15 @@ class Pruner:
 class Resources:
     """What one trial gets."""
 
-    gpus: float | None = knob(
+    gpus: float | None = hyperparameter(
         None,
         "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any",
         kind="float",
         low=0,
         optional=True,
     )
-    cpus: float = knob(1.0, "CPU cores of each worker", above=0)
-    workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
+    cpus: float = hyperparameter(1.0, "CPU cores of each worker", above=0)
+    workers: int = hyperparameter(1, "data-parallel workers of a trial", low=1, high=4096)
 
 
 def entries(node: Node | None, key: str, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
@@ -172,11 +180,11 @@ def settings(
     problems: Problems,
     readers: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> S:
-    """A section whose fields are knobs. `readers` turn a written value (`8h`) into the knob's (seconds) first.
+    """A section whose fields are hyperparameters. `readers` turn a written value (`8h`) into its value (seconds).
 
     Mistaken values are reported and replaced by their defaults, so that checking goes on.
     """
-    known = knobs(cls)
+    known = hyperparameters(cls)
     good = {}
     for name, item in entries(node, key, tuple(known), problems).items():
         value = item.plain()
@@ -193,7 +201,7 @@ def settings(
     return cls(**good)
 
 
-def mistake(knob_: Knob, value: Any) -> str | None:
+def mistake(knob_: Hyperparameter, value: Any) -> str | None:
     """What is wrong with a value, with a suggestion when it is close to an allowed word."""
     message = knob_.problem(value)
     return message + close_to(value, knob_.choices or ()) if message else None

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from trainables.methods.gclsr import textcnn
+from trainables.methods.gclsr import network as textcnn
 
 NARROW = 64
 

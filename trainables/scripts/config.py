@@ -17,6 +17,6 @@ SCRIPT = Declaration(
     name="script",
     config=ScriptConfig,
     encoders=OWN_ENCODER,
-    body="trainables.scripts.trial:train_by_script",
+    runner="trainables.scripts.trial:train_by_script",
     scripted=True,
 )

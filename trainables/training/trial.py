@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
-from trainables.contract.registry import declared, resolved, use_plugins
-from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.contract.registry import declared, load_object, use_plugins
+from trainables.contract.trial import Outcome, Report, TrialSpec
 from trainables.training.broken import Broken
 from trainables.training.distributed import World
 from trainables.training.memory import free_device_memory
@@ -84,7 +84,7 @@ def run_trial(
 
     try:
         use_plugins(spec.plugins)
-        body: Body = resolved(declared(spec.method).body)
+        body: Body = load_object(declared(spec.method).runner)
         outcome = body(spec, remember, world, kept, pausing)
     except BaseException as fault:  # of code from outside also what is no Exception: a cancelled task, a panic of Rust
         if not isinstance(fault, Exception) and threading.current_thread() is threading.main_thread():
