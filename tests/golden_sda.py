@@ -10,7 +10,7 @@ from outcomes import outcomes
 
 from trainables.data.parses import Token
 from trainables.methods.sda import official
-from trainables.methods.sda.words import WRITING, Dice
+from trainables.methods.sda.words import LANGUAGES, Dice
 
 TOLERANCE = 1e-8  # the files' own
 
@@ -32,14 +32,10 @@ def check_sda_rules_zh(data: Mapping[str, Any]) -> None:
 def _check(
     data: Mapping[str, Any], language: str, with_word: Mapping[str, Callable[[Sequence[Token], str, Dice], str]]
 ) -> None:
-    writing = WRITING[language]
+    writing = LANGUAGES[language]
     rules: dict[str, Callable[..., str]] = {edit: official.RULES[language][edit] for edit in ("pi", "mv", "dn", "neg")}
-    for name, step in (
-        ("subject", official.mark_subject),
-        ("clause", official.mark_clause),
-        ("tail", official.mark_tail),
-    ):
-        rules[f"pi_aug_{name}"] = partial(step, writing=writing)
+    for name in ("subject", "clause", "tail"):
+        rules[f"pi_aug_{name}"] = partial(getattr(official, f"mark_{name}"), writing=writing)
     assert data["cases"]
     for case in data["cases"]:
         tokens = [Token(**{k: v for k, v in t.items() if k != "i"}) for t in case["tokens"]]

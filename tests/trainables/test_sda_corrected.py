@@ -20,9 +20,9 @@ from trainables.data.spacy_parser import parse_texts
 from trainables.methods.sda import corrected, official
 from trainables.methods.sda.config import check_parser
 from trainables.methods.sda.edits import rule_for
-from trainables.methods.sda.words import ADVERBS_EN, MODALS_ZH, NEGATING_OPENERS_ZH, NEGATION_OPENERS_EN
+from trainables.methods.sda.words import EN, ZH
 
-EN, ZH, PRINTED = corrected.RULES["en"], corrected.RULES["zh"], corrected.PRINTED["en"]
+RULES_EN, RULES_ZH, PRINTED = corrected.RULES["en"], corrected.RULES["zh"], corrected.PRINTED["en"]
 
 # A long subject whose words come again, a relative clause after its comma, a negated auxiliary.
 MAN = annotated(
@@ -49,7 +49,7 @@ def texts(rule: Callable[..., str], tokens: object) -> dict[str, Fraction]:
 
 
 def test_the_subject_is_its_subtree_by_number() -> None:
-    assert texts(EN["pi"], MAN) == {
+    assert texts(RULES_EN["pi"], MAN) == {
         '" The man who saw the man " ca run .': Fraction(1, 4),
         "The man who saw the man , ca run .": Fraction(1, 4),
         "The man , who saw the man ca run .": Fraction(1, 2),
@@ -57,11 +57,11 @@ def test_the_subject_is_its_subtree_by_number() -> None:
 
 
 def test_no_comma_beside_a_mark_and_the_tail_exclaims() -> None:
-    assert texts(EN["pi"], COMMA) == {"Go , if you want !": Fraction(1)}
+    assert texts(RULES_EN["pi"], COMMA) == {"Go , if you want !": Fraction(1)}
     plain = annotated("Red|ADJ|JJ|amod|1 roses|NOUN|NNS|ROOT|1")
-    assert texts(EN["pi"], plain) == {"Red roses !": Fraction(1)}
+    assert texts(RULES_EN["pi"], plain) == {"Red roses !": Fraction(1)}
     stop = annotated("Roses|NOUN|NNS|ROOT|0 .|PUNCT|.|punct|0")
-    assert texts(EN["pi"], stop) == {"Roses !": Fraction(1)}
+    assert texts(RULES_EN["pi"], stop) == {"Roses !": Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_no_comma_beside_a_mark_and_the_tail_exclaims() -> None:
     ],
 )
 def test_english_negation(tokens: object, negated: str) -> None:
-    assert texts(EN["neg"], tokens) == {negated: Fraction(1)}
+    assert texts(RULES_EN["neg"], tokens) == {negated: Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_english_negation(tokens: object, negated: str) -> None:
     ],
 )
 def test_no_longer_goes_whole_and_not_only_stays(sentence: str, negated: str) -> None:
-    assert texts(EN["neg"], annotated(sentence)) == {negated: Fraction(1)}
+    assert texts(RULES_EN["neg"], annotated(sentence)) == {negated: Fraction(1)}
 
 
 def test_english_negation_without_a_root_takes_an_opener() -> None:
     loose = annotated("Roses|NOUN|NNS|dep|0")
-    assert set(texts(EN["neg"], loose)) == {f"{o} roses" for o in NEGATION_OPENERS_EN}
+    assert set(texts(RULES_EN["neg"], loose)) == {f"{o} roses" for o in EN.negation_openers}
 
 
 def test_a_lone_no_is_not_emptied() -> None:
-    found = texts(EN["neg"], annotated("No|INTJ|UH|ROOT|0|no"))
-    assert found == {f"{opener} no": Fraction(1, 9) for opener in NEGATION_OPENERS_EN}
+    found = texts(RULES_EN["neg"], annotated("No|INTJ|UH|ROOT|0|no"))
+    assert found == {f"{opener} no": Fraction(1, 9) for opener in EN.negation_openers}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_lone_no_is_not_emptied() -> None:
     ],
 )
 def test_english_verbs_without_auxiliary(sentence: str, negated: str) -> None:
-    assert texts(EN["neg"], annotated(sentence)) == {negated: Fraction(1)}
+    assert texts(RULES_EN["neg"], annotated(sentence)) == {negated: Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,18 @@ def test_english_verbs_without_auxiliary(sentence: str, negated: str) -> None:
 )
 def test_double_negation_keeps_acronyms_and_names(first: str, written: str) -> None:
     tokens = annotated(f"{first}|nsubj|1 fell|VERB|VBD|ROOT|1|fall")
-    assert set(texts(EN["dn"], tokens)) == {f"{opener} {written} did not fall" for opener in NEGATION_OPENERS_EN}
+    assert set(texts(RULES_EN["dn"], tokens)) == {f"{opener} {written} did not fall" for opener in EN.negation_openers}
 
 
 def test_english_modals_agree_with_their_verb() -> None:
     it = annotated("It|PRON|PRP|nsubj|1 flows|VERB|VBZ|ROOT|1|flow")
-    assert set(texts(EN["mv"], it)) == {
+    assert set(texts(RULES_EN["mv"], it)) == {
         f"It {phrase} flow"
         for phrase in ("must", "has to", "has no choice but", "cannot but", "can't avoid to", "can't help but",
                        "should", "needs to", "ought to")
     }  # fmt: skip
     was = annotated("It|PRON|PRP|nsubj|1 was|VERB|VBD|ROOT|1|be")
-    assert {"It had to be", "It needed to be", "It must be"} < set(texts(EN["mv"], was))
+    assert {"It had to be", "It needed to be", "It must be"} < set(texts(RULES_EN["mv"], was))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_english_modals_agree_with_their_verb() -> None:
 )
 def test_english_modals_where_none_fits(sentence: str) -> None:
     tokens = annotated(sentence)
-    assert texts(EN["mv"], tokens) == {" ".join(t.text for t in tokens): Fraction(1)}
+    assert texts(RULES_EN["mv"], tokens) == {" ".join(t.text for t in tokens): Fraction(1)}
 
 
 def test_one_adverb_and_its_article() -> None:
@@ -170,21 +170,21 @@ def test_one_adverb_and_its_article() -> None:
         "An|DET|DT|det|2 old|ADJ|JJ|amod|2 house|NOUN|NN|ROOT|2 on|ADP|IN|prep|2 a|DET|DT|det|6 big|ADJ|JJ|amod|6 "
         "hill|NOUN|NN|pobj|3"
     )
-    assert set(texts(EN["mv"], house)) == {
-        f"{'An' if adverb[0] in 'ea' else 'A'} {adverb} old house on a big hill" for adverb in ADVERBS_EN
+    assert set(texts(RULES_EN["mv"], house)) == {
+        f"{'An' if adverb[0] in 'ea' else 'A'} {adverb} old house on a big hill" for adverb in EN.adverbs
     }
 
 
 @pytest.mark.parametrize("adjective", ["due", "previous", "national", "fourth", "western"])
 def test_no_adverb_before_an_adjective_without_degrees(adjective: str) -> None:
     tokens = annotated(f"The|DET|DT|det|2 {adjective}|ADJ|JJ|amod|2 day|NOUN|NN|ROOT|2")
-    assert texts(EN["mv"], tokens) == {f"The {adjective} day": Fraction(1)}
+    assert texts(RULES_EN["mv"], tokens) == {f"The {adjective} day": Fraction(1)}
 
 
 def test_adjectives_without_degrees_take_no_adverb() -> None:
     words = "American|ADJ|JJ|amod|4 larger|ADJ|JJR|amod|4 other|ADJ|JJ|amod|4 well|ADV|RB|advmod|4 known|ADJ|JJ|ROOT|4"
     tokens = annotated(words)
-    assert texts(EN["mv"], tokens) == {" ".join(t.text for t in tokens): Fraction(1)}
+    assert texts(RULES_EN["mv"], tokens) == {" ".join(t.text for t in tokens): Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_adjectives_without_degrees_take_no_adverb() -> None:
     ],
 )
 def test_the_final_mark_is_replaced(sentence: str, exclaimed: str) -> None:
-    assert texts(EN["pi"], annotated(sentence)) == {exclaimed: Fraction(1)}
+    assert texts(RULES_EN["pi"], annotated(sentence)) == {exclaimed: Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_the_final_mark_is_replaced(sentence: str, exclaimed: str) -> None:
     ],
 )
 def test_english_double_negation_is_opener_and_negation(tokens: object, rest: str) -> None:
-    found = texts(EN["dn"], tokens)
-    assert found == {f"{opener} {rest}": Fraction(1, 9) for opener in NEGATION_OPENERS_EN}
+    found = texts(RULES_EN["dn"], tokens)
+    assert found == {f"{opener} {rest}": Fraction(1, 9) for opener in EN.negation_openers}
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_english_double_negation_is_opener_and_negation(tokens: object, rest: st
 )
 def test_chinese_negation(sentence: str, negated: str) -> None:
     tokens = annotated(sentence)
-    assert texts(ZH["neg"], tokens) == {negated: Fraction(1)}
-    assert texts(ZH["dn"], tokens) == {o + negated: Fraction(1, 4) for o in NEGATING_OPENERS_ZH}
+    assert texts(RULES_ZH["neg"], tokens) == {negated: Fraction(1)}
+    assert texts(RULES_ZH["dn"], tokens) == {o + negated: Fraction(1, 4) for o in ZH.negating_openers}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_chinese_negation(sentence: str, negated: str) -> None:
     ],
 )
 def test_chinese_negation_of_words_with_one(sentence: str, negated: str) -> None:
-    assert texts(ZH["neg"], annotated(sentence)) == {negated: Fraction(1)}
+    assert texts(RULES_ZH["neg"], annotated(sentence)) == {negated: Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -261,31 +261,31 @@ def test_chinese_negation_of_words_with_one(sentence: str, negated: str) -> None
 def test_chinese_words_that_take_no_further_negation_take_an_opener(sentence: str) -> None:
     tokens = annotated(sentence)
     text = "".join(t.text for t in tokens)
-    assert set(texts(ZH["neg"], tokens)) == {o + text for o in NEGATING_OPENERS_ZH}
-    assert set(texts(ZH["dn"], tokens)) == {
-        one + two + text for one in NEGATING_OPENERS_ZH for two in NEGATING_OPENERS_ZH if one != two
+    assert set(texts(RULES_ZH["neg"], tokens)) == {o + text for o in ZH.negating_openers}
+    assert set(texts(RULES_ZH["dn"], tokens)) == {
+        one + two + text for one in ZH.negating_openers for two in ZH.negating_openers if one != two
     }
 
 
 @pytest.mark.parametrize("aspect", ["在", "正在"])
 def test_nothing_comes_between_a_verb_and_its_progressive(aspect: str) -> None:
     tokens = annotated(f"她|PRON|PN|nsubj|2 {aspect}|ADV|AD|advmod|2 睡觉|VERB|VV|ROOT|2")
-    assert texts(ZH["neg"], tokens) == {f"她没有{aspect}睡觉": Fraction(1)}
-    found = {text for text in texts(ZH["mv"], tokens) if text.startswith("她")}
-    assert found == {f"她{modal}{aspect}睡觉" for modal in MODALS_ZH}
+    assert texts(RULES_ZH["neg"], tokens) == {f"她没有{aspect}睡觉": Fraction(1)}
+    found = {text for text in texts(RULES_ZH["mv"], tokens) if text.startswith("她")}
+    assert found == {f"她{modal}{aspect}睡觉" for modal in ZH.modals}
 
 
 @pytest.mark.parametrize("mark", ["", "？|PUNCT|PU|punct|1"])
 def test_a_final_negation_asks(mark: str) -> None:
     tokens = annotated(f"可以|VERB|VV|aux:modal|1 借|VERB|VV|ROOT|1 不|ADV|AD|neg|1 {mark}".rstrip())
     text = "".join(t.text for t in tokens)
-    assert set(texts(ZH["neg"], tokens)) == {o + text for o in NEGATING_OPENERS_ZH}
+    assert set(texts(RULES_ZH["neg"], tokens)) == {o + text for o in ZH.negating_openers}
 
 
 def test_chinese_modals_do_not_double_a_negation() -> None:
     tokens = annotated("我|PRON|PN|nsubj|1 不知道|VERB|VV|ROOT|1")
-    found = {text for text in texts(ZH["mv"], tokens) if text.startswith("我")}
-    assert found == {f"我{m}不知道" for m in MODALS_ZH if not m.endswith("不")}
+    found = {text for text in texts(RULES_ZH["mv"], tokens) if text.startswith("我")}
+    assert found == {f"我{m}不知道" for m in ZH.modals if not m.endswith("不")}
 
 
 def test_blanks_of_latin_names_stay() -> None:
@@ -293,9 +293,9 @@ def test_blanks_of_latin_names_stay() -> None:
         "我|PRON|PN|nsubj|1 用|VERB|VV|ROOT|1 Cisco|PROPN|NR|compound|3 Systems|PROPN|NR|dobj|1 。|PUNCT|PU|punct|1"
     )
     tokens = [t._replace(space=t.text == "Cisco") for t in tokens]
-    assert texts(ZH["none"], tokens) == {"我用Cisco Systems。": Fraction(1)}
-    assert texts(ZH["neg"], tokens) == {"我不用Cisco Systems。": Fraction(1)}
-    assert all("Cisco Systems" in t for t in texts(ZH["pi"], tokens))
+    assert texts(RULES_ZH["none"], tokens) == {"我用Cisco Systems。": Fraction(1)}
+    assert texts(RULES_ZH["neg"], tokens) == {"我不用Cisco Systems。": Fraction(1)}
+    assert all("Cisco Systems" in t for t in texts(RULES_ZH["pi"], tokens))
 
 
 @pytest.mark.costly
@@ -322,14 +322,14 @@ def test_no_fault_on_real_sentences(real_data: Path, language: str) -> None:
 
 def test_chinese_without_a_verb_takes_an_opener_that_negates() -> None:
     big = annotated("房子|NOUN|NN|nsubj|1 大|ADJ|VA|ROOT|1")
-    assert texts(ZH["neg"], big) == {o + "房子大": Fraction(1, 4) for o in NEGATING_OPENERS_ZH}
+    assert texts(RULES_ZH["neg"], big) == {o + "房子大": Fraction(1, 4) for o in ZH.negating_openers}
 
 
 def test_chinese_punctuation_has_its_fallbacks_and_subtypes() -> None:
     car = annotated("红色|NOUN|NN|compound:nn|1 汽车|NOUN|NN|ROOT|1")
-    assert texts(ZH["pi"], car) == {"红色汽车！": Fraction(1)}
+    assert texts(RULES_ZH["pi"], car) == {"红色汽车！": Fraction(1)}
     after = annotated("走|VERB|VV|ROOT|0 下雨|VERB|VV|advcl:loc|0 后|ADP|LC|case|1")
-    assert texts(ZH["pi"], after) == {"走，下雨后": Fraction(1)}
+    assert texts(RULES_ZH["pi"], after) == {"走，下雨后": Fraction(1)}
 
 
 # ------------------------------------------------------------ as printed

@@ -8,30 +8,19 @@ parsed sentence of at least one token and returns the text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from trainables.data.parses import Token
 from trainables.methods.sda.official import word_negated
 from trainables.methods.sda.words import (
-    ADVERBS_EN,
-    ADVERBS_ZH,
     AUXILIARIES,
     CLAUSES,
-    ENGLISH,
-    MODALS_EN,
-    MODALS_ZH,
-    NEGATED_AT_ROOT_ZH,
-    NEGATING_OPENERS_ZH,
-    NEGATION_OPENERS_EN,
-    NEGATIONS_EN,
-    NEGATIONS_ZH,
-    OPENERS_ZH,
+    EN,
+    LANGUAGES,
     PARTICIPLES,
     SUBJECTS,
-    WRITING,
+    ZH,
     Dice,
-    Rule,
-    Writing,
+    Language,
     children_of,
     half,
     is_mark,
@@ -39,6 +28,7 @@ from trainables.methods.sda.words import (
     main_clause,
     pick,
     root_of,
+    rule_table,
     subtree,
 )
 
@@ -60,16 +50,12 @@ def words_of(tokens: Sequence[Token], language: str) -> list[str]:
 
 def joined(words: Sequence[str], language: str) -> str:
     """The text of words as `words_of` gives them, with some changed or added."""
-    return WRITING[language].blank.join(words).rstrip()
+    return LANGUAGES[language].blank.join(words).rstrip()
 
 
 def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str:
-    """PI: marks the subject or a clause (a coin says which first), or ends the sentence with an exclamation mark.
-
-    Args:
-        tokens: a parsed sentence, at least one token; language: "en" or "zh".
-    """
-    writing = WRITING[language]
+    """PI: marks the subject or a clause (a coin decides which first), or ends the sentence with an exclamation mark."""
+    writing = LANGUAGES[language]
     words = words_of(tokens, language)
     rules = (mark_subject, mark_clause) if half(rng) else (mark_clause, mark_subject)
     edits = (rule(tokens, words, rng, writing) for rule in rules)
@@ -77,7 +63,7 @@ def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str
     return joined(edited, language)
 
 
-def mark_subject(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writing: Writing) -> list[str]:
+def mark_subject(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writing: Language) -> list[str]:
     """Quotes around the subject, or a comma after it unless a mark is there, if the root's first child is one."""
     root = root_of(tokens)
     children = [] if root is None else children_of(tokens, root)
@@ -92,7 +78,7 @@ def mark_subject(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writi
     return list(words)
 
 
-def mark_clause(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writing: Writing) -> list[str]:
+def mark_clause(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writing: Language) -> list[str]:
     """A comma before the first clause that does not begin the sentence or follow a mark."""
     del rng
     for i, token in enumerate(tokens):
@@ -103,11 +89,11 @@ def mark_clause(tokens: Sequence[Token], words: Sequence[str], rng: Dice, writin
     return list(words)
 
 
-def _with_comma(words: Sequence[str], place: int, writing: Writing) -> list[str]:
+def _with_comma(words: Sequence[str], place: int, writing: Language) -> list[str]:
     return [*words[: place - 1], words[place - 1].rstrip(), writing.comma, *words[place:]]
 
 
-def exclaimed(words: Sequence[str], writing: Writing) -> list[str]:
+def exclaimed(words: Sequence[str], writing: Language) -> list[str]:
     """An exclamation mark in place of the final marks, before closing quotes or brackets, or added."""
     ends = (*writing.ends, *QUESTION_MARKS)
     stop = len(words)
@@ -155,7 +141,7 @@ def modal_verb(tokens: Sequence[Token], rng: Dice, *, perfect: bool = False) -> 
     """
     deciding = (i for i in _outside(tokens) if tokens[i].dep in (*AUXILIARIES, "ROOT") and tokens[i].tag != "TO")
     i = next(deciding, None)
-    if i is None or (i + 1 < len(tokens) and tokens[i + 1].text.lower() in NEGATIONS_EN):
+    if i is None or (i + 1 < len(tokens) and tokens[i + 1].text.lower() in EN.negations):
         return None
     if tokens[-1].text == "?" and any(t.dep in SUBJECTS for t in tokens[i:]):
         return None
@@ -168,7 +154,7 @@ def modal_verb(tokens: Sequence[Token], rng: Dice, *, perfect: bool = False) -> 
         return None
     if perfect and tag == "VBD":
         verb = "have " + ("been" if verb == "be" else PARTICIPLES.get(word, word))
-    first, *rest = pick(rng, MODALS_EN).split(" ")
+    first, *rest = pick(rng, EN.modals).split(" ")
     phrase = [INFLECTED.get(first, {}).get(tag, first), *rest, verb]
     return [*(t.text for t in tokens[:i]), *phrase, *(t.text for t in tokens[i + 1 :])]
 
@@ -186,7 +172,7 @@ def _strong_adjective(tokens: Sequence[Token], rng: Dice) -> list[str] | None:
     words = [t.text for t in tokens]
     for i, token in enumerate(tokens):
         if _gradable(token) and not any(_adverb_or_hyphen(tokens[j]) for j in (i - 1, i + 1) if 0 <= j < len(tokens)):
-            adverb = pick(rng, ADVERBS_EN)
+            adverb = pick(rng, EN.adverbs)
             if i and words[i - 1].lower() in ("a", "an"):
                 article = "an" if adverb[0] in "aeiou" else "a"
                 words[i - 1] = article.capitalize() if words[i - 1][0] == "A" else article
@@ -205,7 +191,7 @@ def _adverb_or_hyphen(token: Token) -> bool:
 
 def double_negation_en(tokens: Sequence[Token], rng: Dice) -> str:
     """DN: an opener that negates, then the negated sentence."""
-    opener = pick(rng, NEGATION_OPENERS_EN)
+    opener = pick(rng, EN.negation_openers)
     return " ".join([opener, *(_negated_en([_lowered(tokens[0]), *tokens[1:]]) or [NOT_TRUE, *_after_opener(tokens)])])
 
 
@@ -215,7 +201,7 @@ def negate_en(tokens: Sequence[Token], rng: Dice) -> str:
     One comes in after the first auxiliary of the main clause or at the verbal root ("did not" + lemma, "not built");
     before a sentence without either, an opener that negates.
     """
-    return " ".join(_negated_en(tokens) or [pick(rng, NEGATION_OPENERS_EN), *_after_opener(tokens)])
+    return " ".join(_negated_en(tokens) or [pick(rng, EN.negation_openers), *_after_opener(tokens)])
 
 
 def _after_opener(tokens: Sequence[Token]) -> list[str]:
@@ -235,11 +221,9 @@ def _negated_en(tokens: Sequence[Token]) -> list[str] | None:
     words = [t.text for t in tokens]
     main = list(_outside(tokens))
     for i in main:
-        # A negation word as root is an interjection ("No ."): nothing would be left.
+        # "not only" denies nothing. A negation word as root is an interjection ("No ."): nothing would be left.
         after = words[i + 1].lower() if i + 1 < len(words) else ""
-        if (
-            words[i].lower() in NEGATIONS_EN and tokens[i].dep != "ROOT" and after != "only"
-        ):  # "not only" denies nothing
+        if words[i].lower() in EN.negations and tokens[i].dep != "ROOT" and after != "only":
             if after == "longer":  # what is used no longer is used, not longer used
                 return [*words[:i], *words[i + 2 :]]
             if i and words[i].lower() == "n't":
@@ -297,22 +281,22 @@ def add_modal_zh(tokens: Sequence[Token], rng: Dice) -> str:
     words = words_of(tokens, "zh")
     if half(rng):
         places = [i for i, t in enumerate(tokens) if t.dep == "ROOT" and t.pos.startswith("V")]
-        phrases: Sequence[str] = MODALS_ZH
+        phrases: Sequence[str] = ZH.modals
         if places and (_negative(tokens[places[0]].text) or (places[0] and _negating(tokens[places[0] - 1].text))):
-            phrases = tuple(p for p in MODALS_ZH if not p.endswith("不"))
+            phrases = tuple(p for p in ZH.modals if not p.endswith("不"))
         if places and places[0] and tokens[places[0] - 1].text in PROGRESSIVE:
             places = [places[0] - 1]
     else:
         places = [i for i, t in enumerate(tokens) if t.pos == "ADJ" and not (i and tokens[i - 1].text in DEGREES)]
-        phrases = ADVERBS_ZH
-    words.insert(places[0] if places else 0, pick(rng, phrases if places else OPENERS_ZH))
+        phrases = ZH.adverbs
+    words.insert(places[0] if places else 0, pick(rng, phrases if places else ZH.openers))
     return joined(words, "zh")
 
 
 def double_negation_zh(tokens: Sequence[Token], rng: Dice) -> str:
-    """DN: an opener that negates, then the negated sentence; two different openers where nothing else can negate_zh."""
-    opener = pick(rng, NEGATING_OPENERS_ZH)
-    others = [o for o in NEGATING_OPENERS_ZH if o != opener]
+    """DN: an opener that negates, then the negated sentence; two different openers where nothing else can negate."""
+    opener = pick(rng, ZH.negating_openers)
+    others = [o for o in ZH.negating_openers if o != opener]
     return joined([opener, *_negated_zh(tokens, rng, others)], "zh")
 
 
@@ -323,7 +307,7 @@ def negate_zh(tokens: Sequence[Token], rng: Dice) -> str:
     a progressive (在, 正在). Where there is none, or the word already carries a 不 or 没 that cannot be taken off, an
     opener that negates goes in front.
     """
-    return joined(_negated_zh(tokens, rng, NEGATING_OPENERS_ZH), "zh")
+    return joined(_negated_zh(tokens, rng, ZH.negating_openers), "zh")
 
 
 def _negated_zh(tokens: Sequence[Token], rng: Dice, openers: Sequence[str]) -> list[str]:
@@ -335,7 +319,7 @@ def _inside_negated_zh(tokens: Sequence[Token], words: Sequence[str]) -> list[st
     main = list(main_clause(tokens))
     for i in main:
         text = tokens[i].text
-        if text in NEGATIONS_ZH:
+        if text in ZH.negations:
             rest = [t.text for t in tokens[i + 1 :] if not is_mark(t)]
             if not rest or (i and tokens[i - 1].text == rest[0]):  # 能 不 能, 能 借 不 ask, they do not deny
                 return None
@@ -345,7 +329,7 @@ def _inside_negated_zh(tokens: Sequence[Token], words: Sequence[str]) -> list[st
                 return [*words[:i], left, *words[i + 1 :]]
     for i in main:
         text = tokens[i].text
-        root = tokens[i].dep == "ROOT" and (text in NEGATED_AT_ROOT_ZH or tokens[i].pos.startswith("V"))
+        root = tokens[i].dep == "ROOT" and (text in ZH.negated_at_root or tokens[i].pos.startswith("V"))
         if root and i and text != "有" and tokens[i - 1].text in PROGRESSIVE:
             return [*words[: i - 1], "没有", *words[i - 1 :]]
         if root or tokens[i].dep in AUXILIARIES_ZH:
@@ -378,8 +362,8 @@ PREFIX = "Not that"
 def printed_punctuation(tokens: Sequence[Token], rng: Dice) -> str:
     """PI (Algorithm 1): a comma before a clause, else quotes around or a comma after the subject, else a final "!"."""
     words = [t.text for t in tokens]
-    edits = (rule(tokens, words, rng, ENGLISH) for rule in (mark_clause, mark_subject))
-    return " ".join(next((e for e in edits if e != words), exclaimed(words, ENGLISH)))
+    edits = (rule(tokens, words, rng, EN) for rule in (mark_clause, mark_subject))
+    return " ".join(next((e for e in edits if e != words), exclaimed(words, EN)))
 
 
 def printed_modal(tokens: Sequence[Token], rng: Dice) -> str:
@@ -393,7 +377,7 @@ def printed_double_negation(tokens: Sequence[Token], rng: Dice) -> str:
     The pseudo-code writes "do not" before any root verb, whatever its tense.
     """
     del rng
-    kept = [t for t in tokens if t.text not in NEGATIONS_EN]
+    kept = [t for t in tokens if t.text not in EN.negations]
     count = len(tokens) - len(kept)
     words = []
     for token in kept:
@@ -410,14 +394,10 @@ def _printed_negated(token: Token) -> str | None:
     return found
 
 
-def _rules(language: str, modal: Rule, double: Rule, negation: Rule) -> dict[str, Rule]:
-    anchor, punctuation = partial(plain, language=language), partial(insert_punctuation, language=language)
-    return {"none": anchor, "pi": punctuation, "mv": modal, "dn": double, "neg": negation}
-
-
+_SHARED = {"none": plain, "pi": insert_punctuation}
 RULES = {
-    "en": _rules("en", add_modal_en, double_negation_en, negate_en),
-    "zh": _rules("zh", add_modal_zh, double_negation_zh, negate_zh),
+    "en": rule_table("en", _SHARED, mv=add_modal_en, dn=double_negation_en, neg=negate_en),
+    "zh": rule_table("zh", _SHARED, mv=add_modal_zh, dn=double_negation_zh, neg=negate_zh),
 }
 PRINTED = {  # no Chinese: the paper prints none
     "en": RULES["en"] | {"pi": printed_punctuation, "mv": printed_modal, "dn": printed_double_negation},

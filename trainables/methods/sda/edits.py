@@ -18,7 +18,7 @@ from trainables.data.parsers import Cached
 from trainables.data.parses import Arrays, Parses, pack_texts, unpack_texts
 from trainables.methods.sda import corrected, official
 from trainables.methods.sda.config import COMPARISON_EDITS
-from trainables.methods.sda.words import WRITING, Dice, Rule, pick, pick_places
+from trainables.methods.sda.words import LANGUAGES, Dice, Rule, pick, pick_places
 
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
@@ -75,7 +75,7 @@ def edited_texts(
 
 def _edit_chunk(chunk: tuple[Parses, str, str, str, str]) -> list[str]:
     parses, edit, rule_set, language, mask = chunk
-    rule, blank, rng = rule_for(edit, rule_set, language, mask), WRITING[language].blank, Random()
+    rule, blank, rng = rule_for(edit, rule_set, language, mask), LANGUAGES[language].blank, Random()
     stream = AUGMENTATION_SEED << 64 | zlib.crc32(edit.encode()) << 32
     texts = []
     for tokens in parses.sentences():
@@ -104,7 +104,7 @@ def rule_for(edit: str, rule_set: str, language: str, mask: str = "") -> Rule:
         return lambda tokens, rng: pick(rng, drawn)(tokens, rng)
     change = word_edit(edit, language, mask)
     if rule_set == "official":
-        blank = WRITING[language].blank
+        blank = LANGUAGES[language].blank
         return lambda tokens, rng: blank.join(change([t.text for t in tokens], rng))
     return lambda tokens, rng: corrected.joined(change(corrected.words_of(tokens, language), rng), language)
 

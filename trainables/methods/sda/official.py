@@ -9,40 +9,31 @@ sentence of at least one token and returns the text, tokens joined by blanks (Ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from trainables.data.parses import Token
 from trainables.methods.sda.words import (
-    ADVERBS_EN,
-    ADVERBS_ZH,
     AUXILIARIES,
-    BE_FORMS,
     CLAUSES,
-    MODALS_EN,
-    MODALS_ZH,
-    NEGATED_AT_ROOT_EN,
-    NEGATED_AT_ROOT_ZH,
-    NEGATION_OPENERS_EN,
-    NEGATION_OPENERS_ZH,
-    NEGATIONS_EN,
-    NEGATIONS_ZH,
-    OPENERS_ZH,
+    EN,
+    LANGUAGES,
     SUBJECTS,
-    WRITING,
+    ZH,
     Dice,
-    Rule,
-    Writing,
+    Language,
     children_of,
     half,
     pick,
     root_of,
+    rule_table,
 )
+
+BE_FORMS = ("am", "is", "are", "was", "were", "be")
 
 
 def plain(tokens: Sequence[Token], rng: Dice, language: str) -> str:
     """The anchor: the tokens joined as every edit joins them (D21)."""
     del rng
-    return WRITING[language].blank.join(t.text for t in tokens)
+    return LANGUAGES[language].blank.join(t.text for t in tokens)
 
 
 def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str:
@@ -53,7 +44,7 @@ def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str
     Returns: the joined text. In Chinese the code compares a text with blanks to one without, so that the fallbacks run
         for one-token sentences only and about half of the sentences stay as they are (D22).
     """
-    writing = WRITING[language]
+    writing = LANGUAGES[language]
     compared = " ".join(t.text for t in tokens)
     rules = (mark_subject, mark_clause) if half(rng) else (mark_clause, mark_subject)
     for rule in (*rules, mark_tail):
@@ -63,7 +54,7 @@ def insert_punctuation(tokens: Sequence[Token], rng: Dice, language: str) -> str
     return edited
 
 
-def mark_subject(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
+def mark_subject(tokens: Sequence[Token], rng: Dice, writing: Language) -> str:
     """Quotes around the subject, or a comma after it, if the root's first child is one."""
     words = [t.text for t in tokens]
     root = root_of(tokens)
@@ -80,7 +71,7 @@ def mark_subject(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
     return writing.blank.join(words)
 
 
-def mark_clause(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
+def mark_clause(tokens: Sequence[Token], rng: Dice, writing: Language) -> str:
     """A comma before the first child of the first clause that has a place for one."""
     del rng
     words = [t.text for t in tokens]
@@ -98,7 +89,7 @@ def mark_clause(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
     return writing.blank.join(words)
 
 
-def mark_tail(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
+def mark_tail(tokens: Sequence[Token], rng: Dice, writing: Language) -> str:
     """Quotes around the sentence, or a random end mark in place of the present one (perhaps the same) or added."""
     words = [t.text for t in tokens]
     if half(rng):
@@ -110,11 +101,50 @@ def mark_tail(tokens: Sequence[Token], rng: Dice, writing: Writing) -> str:
     return writing.blank.join(words)
 
 
+def double_negation(tokens: Sequence[Token], rng: Dice, language: str) -> str:
+    """DN: negations removed and added until there are two, an opener standing in for a missing second one.
+
+    In Chinese the parts of speech are those of the sentence before the removal, so out of step after one (D22).
+    """
+    writing = LANGUAGES[language]
+    kept, count = without_negations(tokens, writing.negations)
+    words = [t.text for t in kept]
+    for i, token in enumerate(kept):
+        if count == 2:  # a higher count goes on, as in the code (D22)
+            break
+        if language == "en":
+            negated = word_negated(token)
+        else:
+            takes_one = token.dep in AUXILIARIES or _negated_root(token, tokens[i].pos)
+            negated = "不" + token.text if takes_one else None
+        if negated is not None:
+            words[i] = negated
+            count += 1
+    if count == 1:
+        words.insert(0, pick(rng, writing.negation_openers))
+    return writing.blank.join(words)
+
+
+def without_negations(tokens: Sequence[Token], negations: Sequence[str]) -> tuple[list[Token], int]:
+    """The tokens less the negation words, and how many these were.
+
+    As the code deletes while it iterates, the token directly after a deleted one is not looked at (D22).
+    """
+    kept, count, after_deletion = [], 0, False
+    for token in tokens:
+        after_deletion = token.text in negations and not after_deletion
+        if after_deletion:
+            count += 1
+        else:
+            kept.append(token)
+    return kept, count
+
+
 # ------------------------------------------------------------ English
 def add_modal_en(tokens: Sequence[Token], rng: Dice) -> str:
     """MV: a modal phrase at the verb or an adverb at the adjectives; the other one if the first changed nothing."""
     text = " ".join(t.text for t in tokens)
-    steps = ((modal_verb_en, MODALS_EN), (strong_adjectives_en, ADVERBS_EN))
+    steps = ((modal_verb_en, EN.modals), (strong_adjectives_en, EN.adverbs))
     for step, phrases in steps if half(rng) else reversed(steps):
         edited = step(tokens, pick(rng, phrases))
         if edited != text:
@@ -155,42 +185,9 @@ def strong_adjectives_en(tokens: Sequence[Token], adverb: str) -> str:
     return " ".join(f"{adverb} {t.text}" if t.pos == "ADJ" else t.text for t in tokens)
 
 
-def double_negation_en(tokens: Sequence[Token], rng: Dice) -> str:
-    """DN: negations removed and added until there are two, an opener standing in for a missing second one."""
-    kept, count = without_negations(tokens)
-    words = [t.text for t in kept]
-    for i, token in enumerate(kept):
-        if count == 2:  # a higher count goes on, as in the code (D22)
-            break
-        negated = word_negated(token)
-        if negated is not None:
-            words[i] = negated
-            count += 1
-    if count == 1:
-        words.insert(0, pick(rng, NEGATION_OPENERS_EN))
-    return " ".join(words)
-
-
-def without_negations(
-    tokens: Sequence[Token], negations: Sequence[str] = NEGATIONS_EN
-) -> tuple[list[Token], int]:  # also the Chinese rules'
-    """The tokens less the negation words, and how many these were.
-
-    As the code deletes while it iterates, the token directly after a deleted one is not looked at (D22).
-    """
-    kept, count, after_deletion = [], 0, False
-    for token in tokens:
-        after_deletion = token.text in negations and not after_deletion
-        if after_deletion:
-            count += 1
-        else:
-            kept.append(token)
-    return kept, count
-
-
 def word_negated(token: Token) -> str | None:
     """The auxiliary or root with its negation, or None where the rules have none."""
-    if token.dep in AUXILIARIES or (token.dep == "ROOT" and token.text.lower() in NEGATED_AT_ROOT_EN):
+    if token.dep in AUXILIARIES or (token.dep == "ROOT" and token.text.lower() in EN.negated_at_root):
         return token.text + " not"
     do = {"VBP": "do", "VBZ": "does", "VBD": "did"}.get(token.tag)
     return f"{do} not {token.lemma}" if token.dep == "ROOT" and do else None
@@ -200,7 +197,7 @@ def negate_en(tokens: Sequence[Token], rng: Dice) -> str:
     """NEG: the first negation word, auxiliary or root decides; "did n't" becomes "did not n't" (D22)."""
     words = [t.text for t in tokens]
     for i, token in enumerate(tokens):
-        if token.text in NEGATIONS_EN:
+        if token.text in EN.negations:
             del words[i]
         elif negated := word_negated(token):
             words[i] = negated
@@ -209,13 +206,13 @@ def negate_en(tokens: Sequence[Token], rng: Dice) -> str:
         else:
             continue
         return " ".join(words)
-    return " ".join([pick(rng, NEGATION_OPENERS_EN), *words])
+    return " ".join([pick(rng, EN.negation_openers), *words])
 
 
 # ------------------------------------------------------------ Chinese
 def add_modal_zh(tokens: Sequence[Token], rng: Dice) -> str:
     """MV: a modal phrase before the root verb or an adverb before the first adjective, else an opener."""
-    step, phrases = (modal_verb_zh, MODALS_ZH) if half(rng) else (strong_adjective_zh, ADVERBS_ZH)
+    step, phrases = (modal_verb_zh, ZH.modals) if half(rng) else (strong_adjective_zh, ZH.adverbs)
     return step(tokens, pick(rng, phrases), rng)  # each always changes the sentence: no second step as in English
 
 
@@ -232,25 +229,7 @@ def strong_adjective_zh(tokens: Sequence[Token], adverb: str, rng: Dice) -> str:
 
 def _before(tokens: Sequence[Token], i: int | None, phrase: str, rng: Dice) -> str:
     words = [t.text for t in tokens]
-    words.insert(i or 0, pick(rng, OPENERS_ZH) if i is None else phrase)
-    return "".join(words)
-
-
-def double_negation_zh(tokens: Sequence[Token], rng: Dice) -> str:
-    """DN: negations removed and added until there are two, an opener standing in for a missing second one.
-
-    The parts of speech are those of the sentence before the removal, so they are out of step after one (D22).
-    """
-    kept, count = without_negations(tokens, NEGATIONS_ZH)
-    words = [t.text for t in kept]
-    for i, token in enumerate(kept):
-        if count == 2:  # a higher count goes on, as in the code (D22)
-            break
-        if token.dep in AUXILIARIES or _negated_root(token, tokens[i].pos):
-            words[i] = "不" + token.text
-            count += 1
-    if count == 1:
-        words.insert(0, pick(rng, NEGATION_OPENERS_ZH))
+    words.insert(i or 0, pick(rng, ZH.openers) if i is None else phrase)
     return "".join(words)
 
 
@@ -258,7 +237,7 @@ def negate_zh(tokens: Sequence[Token], rng: Dice) -> str:
     """NEG: the first negation word, auxiliary (an English " not" follows it, D38) or verbal root decides."""
     words = [t.text for t in tokens]
     for i, token in enumerate(tokens):
-        if token.text in NEGATIONS_ZH:
+        if token.text in ZH.negations:
             del words[i]
         elif token.dep in AUXILIARIES:
             words[i] += " not"
@@ -267,19 +246,15 @@ def negate_zh(tokens: Sequence[Token], rng: Dice) -> str:
         else:
             continue
         return "".join(words)
-    return "".join([pick(rng, NEGATION_OPENERS_ZH), *words])
+    return "".join([pick(rng, ZH.negation_openers), *words])
 
 
 def _negated_root(token: Token, pos: str) -> bool:
-    return token.dep == "ROOT" and (token.text in NEGATED_AT_ROOT_ZH or pos.startswith("V"))
+    return token.dep == "ROOT" and (token.text in ZH.negated_at_root or pos.startswith("V"))
 
 
-def _rules(language: str, modal: Rule, double: Rule, negation: Rule) -> dict[str, Rule]:
-    anchor, punctuation = partial(plain, language=language), partial(insert_punctuation, language=language)
-    return {"none": anchor, "pi": punctuation, "mv": modal, "dn": double, "neg": negation}
-
-
+_SHARED = {"none": plain, "pi": insert_punctuation, "dn": double_negation}
 RULES = {
-    "en": _rules("en", add_modal_en, double_negation_en, negate_en),
-    "zh": _rules("zh", add_modal_zh, double_negation_zh, negate_zh),
+    "en": rule_table("en", _SHARED, mv=add_modal_en, neg=negate_en),
+    "zh": rule_table("zh", _SHARED, mv=add_modal_zh, neg=negate_zh),
 }
