@@ -189,11 +189,6 @@ def test_chinese(name, warm, tmp_path):
     assert outcome.stop == "completed", outcome.traceback
 
 
-def test_mlm_term(warm, tmp_path):
-    outcome, _ = life(spec_of("simcse", tmp_path, mlm_weight=0.1), warm)
-    assert outcome.stop == "completed", outcome.traceback
-
-
 def test_a_fault_is_an_outcome(warm, tmp_path):
     (tmp_path / "best").write_text("a file where the folder should be")
     outcome, seen = life(spec_of("simcse", tmp_path), warm)
@@ -224,11 +219,6 @@ def test_a_file_of_ones_own_has_no_builtin_parses(tmp_path):
     assert outcome.reason.startswith("parser 'builtin': knows the sentences of the builtin corpus alone, got 'A ")
 
 
-def test_the_reproductions_train_without_mixed_precision():
-    assert declared("simcse").values("post_unsup")["precision"] == "fp32"
-    assert declared("simcse_sup").values("post_sup")["precision"] == "fp32"
-
-
 def test_every_preset_builds():
     for method in map(declared, method_names()):
         for name, preset in method.presets.items():
@@ -255,14 +245,10 @@ def test_every_preset_builds():
             (method, encoder, None)  # no paper trained these
             for method in ("simcse", "simcse_sup", "edacse", "sda", "selfccl", "consert", "diffcse")
             for encoder in (
-                "albert-base-v2",
                 "albert/albert-base-v2",
                 "xlm-roberta-base",
-                "FacebookAI/xlm-roberta-large",
-                "distilbert-base-uncased",
                 "distilroberta-base",
                 "microsoft/deberta-v3-large",
-                "camembert-base",
             )
         ),
     ],

@@ -89,12 +89,6 @@ def test_a_sample_keeps_the_order() -> None:
     assert len(ranks) == 8
 
 
-def test_random_order_follows_the_seed() -> None:
-    config = replace(CONFIG, order="random")
-    orders = [selfccl.prepare(TEXTS, config, seed, Desk()).order.tolist() for seed in (1, 1, 2)]
-    assert orders[0] == orders[1] != orders[2]
-
-
 def test_the_loss_is_infonce_with_hard_negatives() -> None:
     draw = torch.Generator().manual_seed(0)
     z = {role: torch.randn(5, 3, generator=draw, dtype=torch.float64) for role in ("anchor", "positive", "negative")}

@@ -152,7 +152,7 @@ def metric_parts(metric: str) -> list[str]:
     return parts
 
 
-def normal_metric(metric: str, suffix: str = DEV_SUFFIX) -> str:
+def normal_metric(metric: str) -> str:
     """The one way in which a metric is written and stored: no blanks around its names.
 
     >>> normal_metric(" mean( stsb_dev, atec_dev )")
@@ -160,8 +160,8 @@ def normal_metric(metric: str, suffix: str = DEV_SUFFIX) -> str:
 
     Raises: ValueError as `metric_parts`.
     """
-    parts = [part.removesuffix(DEV_SUFFIX) + suffix if suffix != DEV_SUFFIX else part for part in metric_parts(metric)]
-    return f"mean({','.join(parts)})" if "(" in metric else parts[0]
+    parts = ",".join(metric_parts(metric))
+    return f"mean({parts})" if "(" in metric else parts
 
 
 def held_metric(metric: str) -> str:
@@ -170,7 +170,8 @@ def held_metric(metric: str) -> str:
     >>> held_metric("mean(stsb_dev,atec_dev)")
     'mean(stsb_held_dev,atec_held_dev)'
     """
-    return normal_metric(metric, HELD + DEV_SUFFIX)
+    parts = ",".join(part.removesuffix(DEV_SUFFIX) + HELD + DEV_SUFFIX for part in metric_parts(metric))
+    return f"mean({parts})" if "(" in metric else parts
 
 
 # ------------------------------------------------------------ files

@@ -171,7 +171,8 @@ def _strong_adjective(tokens: Sequence[Token], rng: Dice) -> list[str] | None:
     """An adverb before the first adjective that has degrees and no adverb yet, its article following suit."""
     words = [t.text for t in tokens]
     for i, token in enumerate(tokens):
-        if _gradable(token) and not any(_adverb_or_hyphen(tokens[j]) for j in (i - 1, i + 1) if 0 <= j < len(tokens)):
+        neighbours = [tokens[j] for j in (i - 1, i + 1) if 0 <= j < len(tokens)]
+        if _gradable(token) and not any(t.pos == "ADV" or t.text in ("-", "–") for t in neighbours):
             adverb = pick(rng, EN.adverbs)
             if i and words[i - 1].lower() in ("a", "an"):
                 article = "an" if adverb[0] in "aeiou" else "a"
@@ -183,10 +184,6 @@ def _strong_adjective(tokens: Sequence[Token], rng: Dice) -> list[str] | None:
 def _gradable(token: Token) -> bool:
     graded = token.text.isalpha() and token.text.islower() and token.text not in UNGRADED
     return graded and token.pos == "ADJ" and token.tag not in ("JJR", "JJS")
-
-
-def _adverb_or_hyphen(token: Token) -> bool:
-    return token.pos == "ADV" or token.text in ("-", "–")
 
 
 def double_negation_en(tokens: Sequence[Token], rng: Dice) -> str:
