@@ -55,9 +55,8 @@ def nested_masks(
 def views(examples: Examples, batch: Batch, config: ArccseConfig, rng: np.random.Generator) -> Views:
     """The sentence twice; for the triplet the sentence and its two masked versions."""
     assert isinstance(examples, MaskExamples)
-    kept = [
-        s[: config.max_length - 2] for s in examples.columns["sentence"].take(batch)
-    ]  # what is cut off hides a mask
+    # Cut first: a mask in what the encoder cuts off would have no effect.
+    kept = [s[: config.max_length - 2] for s in examples.columns["sentence"].take(batch)]
     pair = dict.fromkeys(PAIR, kept)
     if not config.triplet_weight:
         return pair

@@ -21,7 +21,7 @@ class WhiteningConfig(RunConfig):
     """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
 
     pooling: str = hyperparameter("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    max_length: int = hyperparameter(64, "tokens kept of a sentence that is looked at (ours)", low=4)
+    max_length: int = hyperparameter(64, "tokens kept per sentence that whitening learns from (ours)", low=4)
     dimensions: int | None = hyperparameter(None, "k, leading directions kept; null = all", kind="int", low=1)
 
 

@@ -1,9 +1,9 @@
 """DiffCSE (arXiv:2204.10298): SimCSE, and a discriminator that finds replaced tokens, given the sentence's vector.
 
-A fixed generator fills in masked tokens; a second encoder with the vector in the place of its first token says of every
-token whether it was replaced (Eq. 2-3). The generator is the encoder as it came, with its own head for masked tokens,
-where the authors take DistilBERT. The vector is taken before the head, one of the two places that their code offers: so
-workers' gradients stay those of one device.
+A fixed generator fills in masked tokens. A second encoder, with the vector in the place of its first token, decides for
+every token whether it was replaced (Eq. 2-3). The generator is the encoder as it came, with its own head for masked
+tokens, where the authors take DistilBERT. The vector is taken before the head, one of the two places that their code
+offers: so workers' gradients are those of one device.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DiffcseNetwork(SentenceNetwork):
 
     @torch.no_grad()
     def filled_in(self, packed: Packed, rng: np.random.Generator) -> Tensor:
-        """(T,) token ids of which the generator guessed a random share; special tokens stay."""
+        """(T,) token ids of which the generator predicted a random share; special tokens stay."""
         body = special_free(packed, len(self.prefix), len(self.suffix))
         chosen = to_device(body[rng.random(len(body)) < self.share], self.device)
         assert self.mask_token is not None

@@ -151,7 +151,7 @@ GCLSR = Declaration(
     config=GclsrConfig,
     columns="sentences",
     encoders=WORD_VECTORS,
-    languages=("en", "zh"),  # how words are told apart
+    languages=("en", "zh"),  # how a text is split into words
     code="trainables.methods.gclsr.method:METHOD",
     preflight=check_sentences,
     # Projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores; the
