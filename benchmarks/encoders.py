@@ -133,7 +133,7 @@ def _trained(
     folder: Path, encoder: Path, data: Mapping[str, Any], params: Mapping[str, Any], pause: bool = False
 ) -> str:
     """Train four steps; "works", or the line of what went wrong."""
-    from trainables.contract.spec import TrialSpec
+    from trainables.contract.trial import TrialSpec
     from trainables.training.trial import run_trial
 
     own = {"batch_size": 8, "max_length": 16, "eval_examples": 16, "precision": "fp32", "learning_rate": 1e-3}

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict
 from trainables.on_ray.messages import Message, evaluation_message, outcome_message
 from trainables.on_ray.trainable import TrialJob
 

@@ -79,8 +79,8 @@ def training(
     method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, **params: Any
 ) -> Any:
     """A trial that stands before its first step, in the real loop. params: instead of the method's own."""
-    from trainables.contract.knobs import build
-    from trainables.contract.spec import TrialSpec
+    from trainables.contract.config import build
+    from trainables.contract.trial import TrialSpec
     from trainables.encoders.load import LoadedEncoder
     from trainables.evaluation.sts import evaluate
     from trainables.methods.method import load_method

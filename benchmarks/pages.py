@@ -26,7 +26,7 @@ def trial(encoder: str, sentences: str) -> None:
     """One trial in this process; prints processor seconds of a step and of an evaluation."""
     import torch
 
-    from trainables.contract.spec import TrialSpec
+    from trainables.contract.trial import TrialSpec
     from trainables.training import loop
     from trainables.training.trial import run_trial
 

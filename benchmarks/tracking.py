@@ -119,7 +119,7 @@ def starts(space: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def evaluations() -> Iterator[tuple[float, dict[str, Any]]]:
     """(seconds after the beginning, fields) of every evaluation, in the order of time; eight metrics each."""
-    from trainables.contract.spec import Evaluation
+    from trainables.contract.trial import Evaluation
 
     rng = random.Random(0)
     offsets = sorted((rng.uniform(0, EVERY_S), n) for n in range(TRIALS))

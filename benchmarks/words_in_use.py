@@ -71,7 +71,7 @@ def case(encoder: Path, sentences: Path, which: str, folder: Path) -> dict[str, 
     """A trial of one case, in this process."""
     import torch
 
-    from trainables.contract.spec import TrialSpec
+    from trainables.contract.trial import TrialSpec
     from trainables.encoders import words_in_use
     from trainables.training.loop import Training
     from trainables.training.machine import use_large_pages

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from trainables.contract.metric_names import DEV_SUFFIX as DEV_SUFFIX
+from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
 
 # Tags. `mlflow.parentRunId` links a trial to its study.
 ROLE: Final = "role"  # "study" | "trial"
@@ -57,7 +57,7 @@ WORKFLOW: Final = "workflowType=machine_learning"  # in an address, the same for
 
 # Artifacts.
 SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint
-# Of retrieval sets it holds the measures of each query: trainables.contract.metric_names.QUERIES_SUFFIX.
+# Of retrieval sets it holds the measures of each query: trainables.contract.trial.QUERIES_SUFFIX.
 GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the same pairs: stsb_dev, stsb_gold
 SPACE_FILE: Final = "space.yaml"  # study: the resolved space
 ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine

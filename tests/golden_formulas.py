@@ -10,7 +10,7 @@ import torch
 from trainables.methods.edacse import method as edacse
 from trainables.methods.edacse.config import EdacseConfig
 from trainables.methods.losses import info_nce, info_nce_margin
-from trainables.methods.selfccl.curriculum import cosine_distances, difficulty_order, paced_size, triplet_classes
+from trainables.methods.selfccl.method import cosine_distances, difficulty_order, paced_size, triplet_classes
 
 TOLERANCE = 1e-8
 

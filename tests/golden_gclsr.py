@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from trainables.methods.gclsr.config import GclsrConfig
-from trainables.methods.gclsr.method import optimiser
-from trainables.methods.gclsr.pwva import (
+from trainables.methods.gclsr.augmentation import (
     OPERATIONS,
     choose_operations,
     gaussian_white_noise,
@@ -21,7 +19,9 @@ from trainables.methods.gclsr.pwva import (
     remove_mean,
     word_importance,
 )
-from trainables.methods.gclsr.textcnn import Layout, Predictor, Projector, TextCNN
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.method import optimiser
+from trainables.methods.gclsr.network import Layout, TextCNN, predictor, projector
 from trainables.methods.losses import grouped_cosine
 
 EXACT = {"atol": 1e-8, "rtol": 0.0}
@@ -54,9 +54,9 @@ def check_gclsr_heads(data: dict[str, Any]) -> None:
         hidden, width = state["layer1.0.weight"].shape
         network: nn.Module
         if case["name"] == "projector":
-            network = Projector(width, hidden, len(state["layer3.0.weight"]))
+            network = projector(width, hidden, len(state["layer3.0.weight"]))
         else:
-            network = Predictor(width, hidden)
+            network = predictor(width, hidden)
         network.double()
         missing = network.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys

@@ -317,7 +317,7 @@ def test_the_documented_script_trains_reports_and_resumes() -> None:
 def test_parts_of_a_method_run(block: Block, tmp_path: Path) -> None:
     import numpy as np
 
-    from trainables.contract.knobs import knobs
+    from trainables.contract.config import hyperparameters
 
     scope: dict[str, Any] = {"__name__": "mine"}
     sys.modules["mine"] = SimpleNamespace(__dict__=scope)  # type: ignore[assignment]  # dataclasses look there
@@ -326,7 +326,7 @@ def test_parts_of_a_method_run(block: Block, tmp_path: Path) -> None:
     finally:
         del sys.modules["mine"]
     if "MyConfig" in scope:
-        assert knobs(scope["MyConfig"])["margin"].default == 0.1
+        assert hyperparameters(scope["MyConfig"])["margin"].default == 0.1
     else:
         (tmp_path / "texts.txt").write_text("one\ntwo\n")
         assert scope["EVALUATION"].evaluate(lambda lines: np.eye(len(lines)), tmp_path) == {"topics": 0.5}

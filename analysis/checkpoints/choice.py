@@ -15,7 +15,7 @@ from analysis.errors import AnalysisError, unknown
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
-from trainables.contract.trial_files import CHECKPOINT, TRIAL
+from trainables.contract.trial import CHECKPOINT, TRIAL
 
 SHOWN = 5  # trials that are named in place of one whose weights are gone
 

@@ -27,7 +27,7 @@ from analysis.statistics.paired_gain import PairedGain, paired_gains
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
-from trainables.contract.metric_names import metric_parts
+from trainables.contract.trial import metric_parts
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs

@@ -13,10 +13,10 @@ from torch import nn
 
 from analysis.checkpoints.choice import read_record
 from analysis.errors import AnalysisError
+from trainables.contract.config import build
 from trainables.contract.errors import PluginError
-from trainables.contract.knobs import build
 from trainables.contract.registry import use_plugins
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.source import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors

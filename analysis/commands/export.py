@@ -40,8 +40,8 @@ def export(
     from analysis.checkpoints.trained import load_trained
     from analysis.errors import InputError
     from analysis.writing.card import About, model_card
-    from trainables.contract.knobs import values
-    from trainables.contract.trial_files import MODEL
+    from trainables.contract.config import values
+    from trainables.contract.trial import MODEL
 
     if public and not repository:
         raise InputError("--public: says who sees a model of the hub; expected --push-to-hub beside it")

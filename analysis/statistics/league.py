@@ -28,7 +28,7 @@ from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
-from trainables.contract.metric_names import HELD, RETRIEVAL_MEASURES
+from trainables.contract.trial import HELD, RETRIEVAL_MEASURES
 from trainables.data.catalogue import set_name
 
 __all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.statistics.correlation import Floats, spearman_influence
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
-from trainables.contract.metric_names import QUERIES_SUFFIX, retrieval_measure
+from trainables.contract.trial import QUERIES_SUFFIX, retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.tables.study import Study
 from search.schema import best_key
-from trainables.contract.metric_names import held_metric, metric_parts
+from trainables.contract.trial import held_metric, metric_parts
 
 
 @dataclass(frozen=True)

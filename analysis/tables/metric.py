@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from analysis.errors import InputError
 from search.schema import DEV_SUFFIX, SHOWN_SCALE, TEST_SUFFIX
-from trainables.contract.metric_names import metric_parts, normal_metric
+from trainables.contract.trial import metric_parts, normal_metric
 
 Mode = Literal["max", "min"]
 

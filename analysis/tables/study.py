@@ -20,7 +20,7 @@ from analysis.tables.points import points_table
 from analysis.tables.trials import PARAM, add_values, parameter, trials_table, values_at_best
 from search import schema
 from search.schema import BEST_AT_EXAMPLES, best_key
-from trainables.contract.metric_names import held_metric, metric_parts, retrieval_measure
+from trainables.contract.trial import held_metric, metric_parts, retrieval_measure
 from trainables.data.catalogue import set_name
 
 Arrays = Mapping[str, NDArray[np.float32]]

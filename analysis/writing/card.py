@@ -20,8 +20,8 @@ from analysis.tables.trials import PARAM
 from analysis.writing.card_front import Result, citation, front_matter, repositories
 from analysis.writing.state_text import value_unit
 from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, stored
-from trainables.contract.metric_names import QUERIES_SUFFIX
 from trainables.contract.registry import declared
+from trainables.contract.trial import QUERIES_SUFFIX
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from search.schema import DEV_SUFFIX, TEST_SUFFIX
-from trainables.contract.metric_names import RETRIEVAL_MEASURES, metric_parts, retrieval_measure
+from trainables.contract.trial import RETRIEVAL_MEASURES, metric_parts, retrieval_measure
 from trainables.data.catalogue import EDACSE, EDACSE_PARTS, HUB, set_name
 from trainables.data.hub import hub_name, is_hub
 from trainables.data.retrieval import NANO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.tables.study import Study
 from search.schema import DEV_SUFFIX
-from trainables.contract.metric_names import retrieval_measure
+from trainables.contract.trial import retrieval_measure
 from trainables.data.catalogue import set_name
 
 

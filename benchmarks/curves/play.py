@@ -20,7 +20,7 @@ from search.study.driver import Driver
 from search.study.related import related_points
 from search.study.samplers import FIRST, Point
 from search.study.search_plan import SearchPlan
-from trainables.contract.spec import Evaluation, Outcome
+from trainables.contract.trial import Evaluation, Outcome
 
 SEED_OF_TRIALS = 1000  # first trials have this plus the search's seed, in every library: the same luck
 Judged = Literal["go", "stop", "wait"]  # stop for good, or save the state and wait to be taken up

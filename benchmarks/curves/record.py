@@ -38,7 +38,7 @@ def record(space: Space, inputs: Inputs, point: Point, seed: int, warm: Any) -> 
 
     Seconds are of this process's one thread, so that other work on the machine does not count as training.
     """
-    from trainables.contract.spec import Evaluation, Verdict
+    from trainables.contract.trial import Evaluation, Verdict
     from trainables.training.trial import run_trial
 
     rows: list[list[float]] = []

@@ -103,7 +103,7 @@ def fewer_pieces(folder: Path, texts: Iterable[str]) -> None:
 
 def trial_spec(space: Space, inputs: Inputs, point: Point, seed: int, folder: str) -> Any:
     """A trial of a table, with the real paths instead of the space's names."""
-    from trainables.contract.spec import TrialSpec
+    from trainables.contract.trial import TrialSpec
 
     data = asdict(space.data) | {"train": inputs.train, "parser": inputs.parser}
     data |= {"dev": [inputs.selecting, inputs.held_out]}

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from trainables.contract.config import EncoderConfig
-from trainables.contract.declaration import Declaration
-from trainables.contract.knobs import knob
+from trainables.contract import Declaration, EncoderConfig, hyperparameter
 from trainables.methods.method import Method
-from trainables.methods.shared import PLAIN_ENCODER, adamw, sentence_network, shuffled_epochs, tokenised_sentences
 
 
 @dataclass(frozen=True, kw_only=True)
 class DclConfig(EncoderConfig):
-    decoupled: bool = knob(True, "false: the positive stays in the denominator, which is NT-Xent")
+    decoupled: bool = hyperparameter(True, "false: the positive stays in the denominator, which is NT-Xent")
 
 
 def views(examples, batch, config, rng):
@@ -33,11 +30,6 @@ def loss(z, config):  # z: role -> (N, D) vectors of the global batch
 
 METHOD = Method(
     declaration=Declaration(name="dcl", config=DclConfig, columns="sentences"),
-    prepare=tokenised_sentences,  # corpus -> token columns, once
-    plan=shuffled_epochs,  # which examples make a batch
     views=views,
     loss=loss,
-    network=sentence_network,  # a transformer with pooling and head
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,  # scored before training
-)
+)  # defaults: tokenised sentences, shuffled epochs, a transformer with pooling and head, AdamW

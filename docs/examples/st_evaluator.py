@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from trainables.contract.evaluation import DevEvaluation
+from trainables.contract import DevEvaluation
 
 
 class Encoded:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from search.space.json_schema import json_schema
-from trainables.contract.config import EncoderConfig
-from trainables.contract.knobs import Knob, knobs
+from trainables.contract.config import EncoderConfig, Hyperparameter, hyperparameters
 from trainables.contract.registry import SHIPPED, declared
 
 HEAD = "| name | default | values | meaning |\n|---|---|---|---|\n"
@@ -17,10 +16,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """mkdocs calls it with every page's text."""
     if page.file.src_uri != "reference/hyperparameters.md":
         return markdown
-    shared = knobs(EncoderConfig)
+    shared = hyperparameters(EncoderConfig)
     methods = []
     for name in SHIPPED:
-        own = [knob for key, knob in knobs(declared(name).config).items() if shared.get(key) != knob]
+        own = [knob for key, knob in hyperparameters(declared(name).config).items() if shared.get(key) != knob]
         methods.append(f"### `{name}`\n\n{table(own) if own else 'Nothing.'}")
     parts = {"sections": sections(), "shared": table(shared.values()), "methods": "\n\n".join(methods)}
     for name, text in parts.items():
@@ -28,7 +27,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return markdown
 
 
-def table(found: Iterable[Knob]) -> str:
+def table(found: Iterable[Hyperparameter]) -> str:
     """A row per hyperparameter."""
     rows = [f"| `{knob.name}` | {word(knob.default)} | {cell(knob.expected())} | {cell(knob.doc)} |" for knob in found]
     return HEAD + "\n".join(rows)

@@ -12,7 +12,7 @@ from search.store.journal import fold, read
 from search.store.layout import StudyFolder, absolute, find_study
 from search.store.ledger import Ledger
 from search.wording import trial_line
-from trainables.contract.trial_files import LOG
+from trainables.contract.trial import LOG
 
 
 def log_lines(storage: str, study: str | None, trial: str | None) -> list[str]:

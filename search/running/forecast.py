@@ -15,8 +15,7 @@ from search.store.errors import UserError
 from search.study.pruners import first_rung, warmup_examples
 from search.study.rungs import rungs
 from search.wording import wanted_points
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.contract.trial_files import WEIGHTS
+from trainables.contract.trial import WEIGHTS, Evaluation, Outcome, TrialSpec, Verdict
 
 FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of start-up and evaluation
 

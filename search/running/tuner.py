@@ -20,7 +20,7 @@ from search.space import Resources
 from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
-from trainables.contract.spec import Evaluation, Outcome
+from trainables.contract.trial import Evaluation, Outcome
 from trainables.on_ray.messages import PHASE, DeviceFault
 from trainables.on_ray.trainable import placement
 

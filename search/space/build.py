@@ -26,9 +26,9 @@ from search.space.sections import (
     text,
 )  # fmt: skip
 from search.space.space import NO_PRESET, TRAIN_KEYS, Space
+from trainables.contract.config import Hyperparameter, hyperparameters
 from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, Declaration
 from trainables.contract.errors import PluginError, close_to, did_you_mean
-from trainables.contract.knobs import Knob, knobs
 from trainables.contract.registry import declared, method_names, trial_kinds
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 
@@ -72,7 +72,7 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False) -> S
         known = declared_fields(root, problems)
         preset = read_own_preset(root, known, problems)
     else:
-        known = knobs(method.config)
+        known = hyperparameters(method.config)
         preset = _read_preset(root.get("preset"), method, encoder, problems)
     params, constants, rows = _read_params(root, method, known, preset, problems)
     if method.scripted:
@@ -155,7 +155,7 @@ def _read_preset(node: Node | None, method: Declaration, encoder: str | None, pr
 
 
 def _read_params(
-    root: Node, method: Declaration, known: Mapping[str, Knob], preset: str | Mapping[str, Any] | None,
+    root: Node, method: Declaration, known: Mapping[str, Hyperparameter], preset: str | Mapping[str, Any] | None,
     problems: Problems,
 ) -> tuple[dict[str, Param], dict[str, Any], tuple[dict[str, Any], ...]]:  # fmt: skip
     """Searched parameters, constants, listed rows."""
@@ -184,7 +184,9 @@ def _read_params(
     return check_conditions(params, base, known, unsure, root, problems), constants, rows
 
 
-def _named(node: Node | None, method: Declaration, known: Mapping[str, Knob], problems: Problems) -> dict[str, Node]:
+def _named(
+    node: Node | None, method: Declaration, known: Mapping[str, Hyperparameter], problems: Problems
+) -> dict[str, Node]:
     """The entries of `params` or of a point that are hyperparameters; everything else is reported."""
     if node is None or node.value is None:
         return {}
@@ -200,7 +202,7 @@ def _named(node: Node | None, method: Declaration, known: Mapping[str, Knob], pr
 
 
 def _read_rows(
-    node: Node | None, method: Declaration, known: Mapping[str, Knob], elsewhere: set[str], problems: Problems
+    node: Node | None, method: Declaration, known: Mapping[str, Hyperparameter], elsewhere: set[str], problems: Problems
 ) -> tuple[dict[str, Any], ...]:
     """The `points` section: a list of mappings, each one point of an exact list."""
     if node is None:

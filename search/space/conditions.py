@@ -13,9 +13,9 @@ from search.space.nodes import Node, Problems, Where
 from search.space.params import Param, stored
 from search.space.sections import Search, mistake
 from search.space.space import Space
+from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import did_you_mean
-from trainables.contract.knobs import Knob
 from trainables.contract.registry import declared, method_object
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
@@ -34,7 +34,7 @@ def written_at(root: Node, name: str) -> Where | None:
 
 
 def check_conditions(
-    params: Mapping[str, Param], base: Mapping[str, Any], known: Mapping[str, Knob], unsure: Collection[str],
+    params: Mapping[str, Param], base: Mapping[str, Any], known: Mapping[str, Hyperparameter], unsure: Collection[str],
     root: Node, problems: Problems,
 ) -> dict[str, Param]:  # fmt: skip
     """The parameters with checked conditions, each after those it depends on (otherwise in the order given).
@@ -175,7 +175,7 @@ def check_unused(space: Space, root: Node, problems: Problems) -> None:
     ordinary = method.values(space.preset)
     set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
     points = [(space.values(point), point) for point in combinations(space)]
-    unused = [(method.config.idle(values), values, point) for values, point in points]
+    unused = [(method.config.unused(values), values, point) for values, point in points]
     found: dict[str, tuple[str, Any]] = {}
     for name in set_here:
         if unused and all(name in without for without, *_ in unused):
@@ -193,8 +193,8 @@ def check_unused(space: Space, root: Node, problems: Problems) -> None:
 
 
 def _unknown(method: Declaration) -> bool:
-    """Whether a method from outside has a network of its own and no `idle`: the inherited one is about our networks."""
-    owner = next(base for base in method.config.__mro__ if "idle" in vars(base))
+    """Whether a method from outside has a network and no `unused` of its own: the inherited one is about ours."""
+    owner = next(base for base in method.config.__mro__ if "unused" in vars(base))
     if _ours(method.config) or not _ours(owner):
         return False
     return not _ours(getattr(method_object(method.name), "network", None))

@@ -13,8 +13,7 @@ from search.space.build import TOP_KEYS
 from search.space.params import KINDS
 from search.space.sections import TEXT, TEXTS, Data, Metric, Pruner, Resources, Schema, Search
 from search.space.space import NO_PRESET, TRAIN_KEYS
-from trainables.contract.config import GROUPS
-from trainables.contract.knobs import Knob, knobs
+from trainables.contract.config import GROUPS, Hyperparameter, hyperparameters
 from trainables.contract.registry import declared, method_names, trial_kinds
 
 TYPES = {"float": "number", "int": "integer", "bool": "boolean", "str": "string"}
@@ -24,9 +23,9 @@ LIMITS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "bel
 def json_schema() -> Schema:
     """JSON schema (draft 2020-12) of space files for the methods that are known here."""
     declarations = [declared(name) for name in method_names()]
-    known: dict[str, list[Knob]] = {}  # methods may take different values under one name
+    known: dict[str, list[Hyperparameter]] = {}  # methods may take different values under one name
     for declaration in declarations:
-        for name, field in knobs(declaration.config).items():
+        for name, field in hyperparameters(declaration.config).items():
             if field not in known.setdefault(name, []):
                 known[name].append(field)
     presets = sorted({preset for declaration in declarations for preset in declaration.presets} | {NO_PRESET})
@@ -82,11 +81,11 @@ def _object(properties: Schema) -> Schema:
 
 def _section(settings: type[Any]) -> Schema:
     own = {f.name: f.metadata["schema"] for f in dataclasses.fields(settings) if "schema" in f.metadata}
-    own = own or {name: _value(field) for name, field in knobs(settings).items()}
+    own = own or {name: _value(field) for name, field in hyperparameters(settings).items()}
     return {**_object(own), "description": (settings.__doc__ or "").strip().splitlines()[0]}
 
 
-def _value(field: Knob) -> Schema:
+def _value(field: Hyperparameter) -> Schema:
     """A bare value."""
     out: Schema
     if field.kind in ("ints", "words"):
@@ -103,13 +102,13 @@ def _value(field: Knob) -> Schema:
     return {"description": field.doc, "default": field.default, **({"anyOf": [out, *others]} if others else out)}
 
 
-def _param(found: list[Knob]) -> Schema:
+def _param(found: list[Hyperparameter]) -> Schema:
     """A constant, or what is searched, for the methods that have a parameter of this name."""
     forms = [form for field in found for form in _forms(field)]
     return {"description": found[0].doc, "default": found[0].default, "anyOf": forms}
 
 
-def _forms(field: Knob) -> list[Schema]:
+def _forms(field: Hyperparameter) -> list[Schema]:
     plain = {key: value for key, value in _value(field).items() if key not in ("description", "default")}
     bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     listed = {"type": "array", "items": plain, "minItems": 1}

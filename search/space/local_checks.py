@@ -19,8 +19,8 @@ from search.space.sections import LANGUAGE, evaluation_metrics
 from search.space.space import Space
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.errors import DataError, EncoderError
-from trainables.contract.metric_names import DEV_SUFFIX, HELD
 from trainables.contract.registry import declared
+from trainables.contract.trial import DEV_SUFFIX, HELD
 from trainables.data.catalogue import data_dir, find_file, find_local, is_path, set_name, unlisted
 from trainables.data.hub import check_hub_name, is_hub
 from trainables.data.prompts import PromptSizes, sizes_at_hand

@@ -13,12 +13,10 @@ from typing import Any
 from search.space.nodes import Node, Problems
 from search.space.params import KINDS, Param
 from search.space.sections import Resources, Search, mistake, text
+from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError, close_to
-from trainables.contract.knobs import Knob
-from trainables.contract.plugins import Plugin, read_plugin
-from trainables.contract.registry import use_plugins
-from trainables.contract.scripts import RESERVED, is_installed, read_script
+from trainables.contract.registry import RESERVED, Plugin, is_installed, read_plugin, read_script, use_plugins
 
 SCRIPT = "a Python file beside the space, or module:function"
 
@@ -92,7 +90,7 @@ def changed(files: Iterable[Plugin]) -> list[str]:
     return lines
 
 
-def declared_fields(root: Node, problems: Problems) -> dict[str, Knob]:
+def declared_fields(root: Node, problems: Problems) -> dict[str, Hyperparameter]:
     """Hyperparameter fields with the types that their ranges, values and constants in a space show.
 
     Names that a script's `config` has for something else are reported.
@@ -109,7 +107,7 @@ def declared_fields(root: Node, problems: Problems) -> dict[str, Knob]:
     return {name: _field(name, nodes) for name, nodes in given.items()}
 
 
-def read_own_preset(root: Node, known: Mapping[str, Knob], problems: Problems) -> dict[str, Any] | None:
+def read_own_preset(root: Node, known: Mapping[str, Hyperparameter], problems: Problems) -> dict[str, Any] | None:
     """The setting that a script's author has: a value of every searched hyperparameter; None without one."""
     node = root.get("preset")
     if node is None or node.value in (None, "none"):
@@ -156,7 +154,7 @@ def _points(root: Node) -> Iterator[dict[str, Node]]:
     yield from (row.entries() for row in points.value) if points and isinstance(points.value, list) else ()
 
 
-def _field(name: str, given: list[Node]) -> Knob:
+def _field(name: str, given: list[Node]) -> Hyperparameter:
     """The kind of hyperparameter that these constants, ranges and lists are of; the first one decides."""
     values: list[Any] = []
     for item in given:
@@ -164,13 +162,13 @@ def _field(name: str, given: list[Node]) -> Knob:
         if not isinstance(plain, dict):
             values.append(plain)
         elif kind := next((kind for kind in ("float", "int") if kind in plain), None):
-            return Knob(name, kind, None)
+            return Hyperparameter(name, kind, None)
         else:
             listed = next((plain[kind] for kind in KINDS if kind in plain), None)
             values += listed if isinstance(listed, list) else []
     kinds = [_kind(value) for value in values if value is not None]
     first = "float" if {*kinds[:1]} <= {"int", "float"} and "float" in kinds else next(iter(kinds), "str")
-    return Knob(name, first, None, optional=None in values)
+    return Hyperparameter(name, first, None, optional=None in values)
 
 
 def _kind(value: Any) -> str:

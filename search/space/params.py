@@ -12,8 +12,8 @@ from typing import Any
 
 from search.space.nodes import Node, Problems
 from search.space.sections import mistake
+from trainables.contract.config import Hyperparameter
 from trainables.contract.errors import did_you_mean
-from trainables.contract.knobs import Knob
 
 KINDS = ("float", "int", "choice", "grid")
 _KEYS = (*KINDS, "log", "step", "when")
@@ -135,7 +135,7 @@ class Param:
         return out
 
 
-def read_param(field: Knob, node: Node, problems: Problems) -> Param:
+def read_param(field: Hyperparameter, node: Node, problems: Problems) -> Param:
     """A `{float: [low, high], ...}` mapping as a parameter of this hyperparameter field.
 
     `when` is read as lists of values; `conditions.py` checks it against the other parameters. A mistaken parameter is
@@ -165,7 +165,7 @@ def read_param(field: Knob, node: Node, problems: Problems) -> Param:
     return Param(name=field.name, kind=kinds[0], when=when, **settings)
 
 
-def _read_list(field: Knob, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
+def _read_list(field: Hyperparameter, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
     node = param.value[kind]
     for name in ("log", "step"):
         if name in param.value:
@@ -185,7 +185,7 @@ def _read_list(field: Knob, kind: str, param: Node, problems: Problems) -> dict[
     return {"values": tuple(values)}
 
 
-def _read_range(field: Knob, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
+def _read_range(field: Hyperparameter, kind: str, param: Node, problems: Problems) -> dict[str, Any]:
     node, before = param.value[kind], len(problems.found)
     if field.kind != kind or field.choices is not None:
         fits = f"write {field.kind}" if field.kind in ("float", "int") and not field.choices else "write choice or grid"
@@ -235,7 +235,7 @@ def step_problem(kind: str, step: Any, low: float, high: float, log: bool) -> st
     return None if divides else f"must divide the range {low:g} to {high:g}, got {step:g}"
 
 
-def stored(field: Knob, value: Any) -> Any:
+def stored(field: Hyperparameter, value: Any) -> Any:
     """A legal value as spaces keep it: floats as float, lists as lists."""
     return list(value) if field.kind in ("ints", "words") and value is not None else field.coerce(value)
 

@@ -13,8 +13,8 @@ from search.space.local_checks import check_taken_names
 from search.space.nodes import Node, Problems, Where, from_plain, merge
 from search.space.params import Param
 from search.space.space import TRAIN_KEYS, Space
-from trainables.contract.metric_names import metric_parts
 from trainables.contract.registry import declared
+from trainables.contract.trial import metric_parts
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 from trainables.data.retrieval import dev_metrics
 

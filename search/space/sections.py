@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from search.space.nodes import Node, Problems
+from trainables.contract.config import Hyperparameter, hyperparameter, hyperparameters
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError, close_to, did_you_mean
-from trainables.contract.knobs import Knob, knob, knobs
-from trainables.contract.metric_names import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.contract.registry import evaluation_named
+from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.roles import ROLES, is_role
@@ -40,8 +40,8 @@ TEXTS: Schema = {"type": "array", "items": TEXT}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
-optional_int = partial(knob, None, kind="int", optional=True)
-optional_float = partial(knob, None, kind="float", optional=True)
+optional_int = partial(hyperparameter, None, kind="int", optional=True)
+optional_float = partial(hyperparameter, None, kind="float", optional=True)
 
 
 def shaped(default: Any, doc: str, **schema: Any) -> Any:
@@ -74,9 +74,9 @@ class Data:
 class Metric:
     """What selects."""
 
-    name: str = knob("", "<set>_dev (Spearman), <set>_ndcg10_dev (retrieval) or mean(a_dev,b_dev)")
-    mode: str = knob("max", "whether larger or smaller values are better", choices=("max", "min"))
-    holdout: float = knob(
+    name: str = hyperparameter("", "<set>_dev (Spearman), <set>_ndcg10_dev (retrieval) or mean(a_dev,b_dev)")
+    mode: str = hyperparameter("max", "whether larger or smaller values are better", choices=("max", "min"))
+    holdout: float = hyperparameter(
         0.0, "share of every dev set's pairs that does not select, reported as <set>_held_dev", low=0, below=1
     )
 
@@ -90,14 +90,14 @@ class Metric:
 class Search:
     """How many trials, proposed how, ended when."""
 
-    sampler: str = knob(
+    sampler: str = hyperparameter(
         "auto",
         "what proposes points; auto = gp (a Gaussian process); grid = the exact product (under a pruner, shuffled)",
         choices=SAMPLERS,
     )
     trials: int | None = optional_int("points at most; a grid has as many as its product", low=1)
-    seed: int = knob(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
-    repeats: int = knob(
+    seed: int = hyperparameter(0, "of the sampler; trials use seed, seed + 1, ... for repeats", low=0, high=2**31 - 1)
+    repeats: int = hyperparameter(
         1, "seeds per point at most, the study sees their mean; further ones go to the best points", low=1, high=1000
     )
     time: float | None = optional_float("wall-clock seconds (8h, 90m, 30s)", above=0)
@@ -109,13 +109,13 @@ class Search:
     patience: float | None = optional_float(
         "stop after training as long as this many full-length trials without improvement", above=0
     )
-    baseline: str = knob("paper", "run the published setting first", choices=("paper", "none"))
-    start: tuple[str, ...] = knob(
+    baseline: str = hyperparameter("paper", "run the published setting first", choices=("paper", "none"))
+    start: tuple[str, ...] = hyperparameter(
         (), "studies whose best points are tried first; paper = its settings for other encoders", kind="words"
     )
-    max_failed_share: float = knob(0.5, "a study with more failing trials ends", low=0, high=1)
-    max_retries: int = knob(2, "new starts of a trial whose process died", low=0, high=100)
-    keep_best: int = knob(3, "trials whose checkpoints stay on disk", low=0)
+    max_failed_share: float = hyperparameter(0.5, "a study with more failing trials ends", low=0, high=1)
+    max_retries: int = hyperparameter(2, "new starts of a trial whose process died", low=0, high=100)
+    keep_best: int = hyperparameter(3, "trials whose checkpoints stay on disk", low=0)
     concurrent: int | None = optional_int("trials at the same time, null = as the resources allow", low=1)
 
 
@@ -123,15 +123,19 @@ class Search:
 class Pruner:
     """What stops trials early. Resource = training examples seen."""
 
-    kind: str = knob("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
-    states_gb: float = knob(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
-    reduction: int = knob(3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100)
+    kind: str = hyperparameter("none", "Optuna's pruner, or asha: pause at rungs and promote", choices=PRUNERS)
+    states_gb: float = hyperparameter(10.0, "of asha: disk for the states of paused trials; others start again", low=0)
+    reduction: int = hyperparameter(
+        3, "of successive halving, asha and hyperband: 1 in this many goes on", low=2, high=100
+    )
     warmup: int | None = optional_int(
         "no pruning before this many examples; null = auto, the schedule's, none for asha", low=0
     )
     min_rung: int | None = optional_int("examples of the first rung; null = after a fifteenth of a trial", low=1)
-    percentile: float = knob(25.0, "of the percentile pruner: this share of the best goes on", above=0, below=100)
-    patience: int = knob(3, "of the patient pruner: evaluations without improvement", low=1)
+    percentile: float = hyperparameter(
+        25.0, "of the percentile pruner: this share of the best goes on", above=0, below=100
+    )
+    patience: int = hyperparameter(3, "of the patient pruner: evaluations without improvement", low=1)
     lower: float | None = optional_float("of the threshold pruner: a value below ends the trial")
 
 
@@ -142,8 +146,8 @@ class Resources:
     gpus: float | None = optional_float(
         "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any", low=0
     )
-    cpus: float = knob(1.0, "CPU cores of each worker", above=0)
-    workers: int = knob(1, "data-parallel workers of a trial", low=1, high=4096)
+    cpus: float = hyperparameter(1.0, "CPU cores of each worker", above=0)
+    workers: int = hyperparameter(1, "data-parallel workers of a trial", low=1, high=4096)
 
 
 def entries(node: Node | None, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
@@ -165,7 +169,7 @@ def settings(
 
     Mistaken values are reported and replaced by their defaults, so that checking goes on.
     """
-    known = knobs(cls)
+    known = hyperparameters(cls)
     good = {}
     for name, item in entries(node, tuple(known), problems).items():
         try:
@@ -180,10 +184,10 @@ def settings(
     return cls(**good)
 
 
-def mistake(knob_: Knob, value: Any) -> str | None:
+def mistake(field: Hyperparameter, value: Any) -> str | None:
     """What is wrong with a value, with a suggestion when it is close to an allowed word."""
-    message = knob_.problem(value)
-    return message + close_to(value, knob_.choices or ()) if message else None
+    message = field.problem(value)
+    return message + close_to(value, field.choices or ()) if message else None
 
 
 def seconds(value: Any) -> Any:

@@ -13,10 +13,9 @@ import yaml
 from search.space.outside import written
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
-from trainables.contract.knobs import knobs
-from trainables.contract.metric_names import metric_parts
-from trainables.contract.plugins import Plugin
-from trainables.contract.registry import declared
+from trainables.contract.config import hyperparameters
+from trainables.contract.registry import Plugin, declared
+from trainables.contract.trial import metric_parts
 from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
@@ -150,7 +149,7 @@ class Space:
     def resolved(self) -> dict[str, Any]:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
         base = self.base
-        known = knobs(declared(self.method).config)
+        known = hyperparameters(declared(self.method).config)
         fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
         out: dict[str, Any] = {
             "name": self.name,

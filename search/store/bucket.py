@@ -30,7 +30,7 @@ from search.store.journal import passed
 from search.store.layout import SMALL, StorageError, StudyFolder, is_remote
 from search.store.lock import StudyHeldError
 from trainables.contract.errors import first_line
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 
 BEAT_S = 10.0  # between two segments, at most
 TRUST_S = 20.0  # after its last segment a driver looks at the bucket again before it writes anything

@@ -18,7 +18,7 @@ from typing import Any
 from search.store.errors import UserError
 from search.store.layout import reading
 from search.store.ledger import OLDER, Event, Ledger, NewerFormatError
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
 GOOD_ENDS = ("finished", "out_of_budget")  # of a stage, with nothing lost

@@ -37,7 +37,7 @@ import platformdirs
 
 from search.store.errors import UserError
 from trainables.contract.errors import first_line
-from trainables.contract.trial_files import PAUSE_FILE, TRIALS
+from trainables.contract.trial import PAUSE_FILE, TRIALS
 
 SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
 STOP_FILE = "STOP"

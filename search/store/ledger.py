@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainables.contract.metric_names import DEVICE_MEMORY
+from trainables.contract.trial import DEVICE_MEMORY
 
 FORMAT = 2  # of new journals
 OLDER = {"life": "session"}  # names of events in format 1

@@ -11,7 +11,7 @@ from statistics import fmean
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, TrialRecord
 from trainables.contract.errors import first_line
-from trainables.contract.trial_files import CHECKPOINT, LAST
+from trainables.contract.trial import CHECKPOINT, LAST
 
 
 class CheckpointRetention:

@@ -12,7 +12,7 @@ from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means, seed_values
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 LEAST = 3  # common seeds of leader and baseline before a gain can settle
 WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed

@@ -18,7 +18,7 @@ from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
 from search.study.plan import Plan
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 STOP_CHECK_S = 1.0  # between two checks for a stop request

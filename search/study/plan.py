@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.samplers import key
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 
 class Plan(Protocol):

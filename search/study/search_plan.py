@@ -22,7 +22,7 @@ from search.study.rungs import BudgetEnd, Promotion
 from search.study.sampler_view import FAILURE, distribution, label, value_of
 from search.study.samplers import Point, PointSampler, first_remembered, key, rows
 from search.study.seeds import ENDLESS, Seeds
-from trainables.contract.spec import Evaluation, Verdict
+from trainables.contract.trial import Evaluation, Verdict
 
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
 

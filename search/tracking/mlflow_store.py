@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from search.schema import SQLITE
 from trainables.contract.errors import DataError, first_line
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 from trainables.data.token_cache import cache_dir
 
 ANSWER_S = 4.0  # how long a tracking server may take to accept a connection

@@ -29,7 +29,7 @@ from search.tracking.notes import study_note
 from search.tracking.runs import study_metrics, study_params, study_tags, trial_name, trial_tags
 from search.tracking.saved_views import saved_views, view_address
 from search.tracking.trials_file import TrialsFile
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 
 # Journal lines between two notes of how far the tracker has come. A server takes some ten to forty calls a second, and
 # a trial's lines of a batch are one call: the further behind, the more lines a call carries, so that hundreds of trials

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from search import schema
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import whole_file
 
 MANY = 250  # ended trials not yet in the file that make it worth renewing while the search runs
 SOME = 100  # ... when it has ended

@@ -17,7 +17,7 @@ from analysis.papers.compare import compare
 from analysis.papers.links import LINKS
 from analysis.papers.published import notes, paper_table, published, tables
 from analysis.writing.comparison_text import comparison_text
-from trainables.contract.knobs import knobs
+from trainables.contract.config import hyperparameters
 from trainables.contract.registry import declared
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_every_row_is_printed_and_runs(space: str) -> None:
     table = paper_table(space)
     assert any(row.params is not None for row in table.rows)
     loaded = load_space(str(SPACES / f"{table.space}.yaml"))
-    known = knobs(declared(method_of(table.space)).config)
+    known = hyperparameters(declared(method_of(table.space)).config)
     printed = {c for row in published()[table.source][table.table]["rows"] for c in row if isinstance(c, (int, float))}
     for row in table.rows:
         assert row.cells

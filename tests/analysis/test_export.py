@@ -18,7 +18,7 @@ from trained_trials import TINY_GCLSR, trial_folder
 from analysis.checkpoints.export import export
 from analysis.checkpoints.trained import Trained, load_trained
 from analysis.errors import AnalysisError, InputError
-from trainables.contract.trial_files import TRIAL
+from trainables.contract.trial import TRIAL
 from trainables.data.token_cache import cache_dir
 from trainables.encoders.builtin_encoder import encoder_folder
 

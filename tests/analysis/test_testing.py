@@ -36,7 +36,7 @@ from analysis.reading.store import find_study, open_store
 from analysis.tables.study import Study, read_study
 from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.writing.gain_text import gain_text
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.data.sets import load_pairs
 from trainables.evaluation.metrics import cosines, spearman
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.contract.knobs import build
+from trainables.contract.config import build
 from trainables.contract.registry import declared
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.encoders.source import load_source, revision
 from trainables.methods.method import load_method
 from trainables.training.checkpoint import TrialFiles

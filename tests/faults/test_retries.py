@@ -17,7 +17,7 @@ from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver, Fault
 from search.study.search_plan import SearchPlan
-from trainables.contract.spec import Outcome, TrialSpec
+from trainables.contract.trial import Outcome, TrialSpec
 from trainables.on_ray.messages import DeviceFault
 from trainables.on_ray.trainable import TrialJob, placement
 

@@ -15,8 +15,8 @@ from lives import ROOT, Study, kill
 from test_script_sessions import kill_trials
 
 from analysis.commands.main import main as analysis
-from trainables.contract.scripts import read_script
-from trainables.contract.spec import TrialSpec
+from trainables.contract.registry import read_script
+from trainables.contract.trial import TrialSpec
 from trainables.data.sets import load_pairs
 from trainables.encoders.builtin_encoder import encoder_folder
 from trainables.training.trial import run_trial

@@ -19,7 +19,7 @@ import ray
 from orders import ordered
 from ray import tune
 
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.on_ray.messages import DeviceFault
 
 EVALUATIONS = 6

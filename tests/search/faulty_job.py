@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.methods.simcse import method as simcse
 from trainables.on_ray.trainable import TrialJob
 

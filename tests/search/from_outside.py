@@ -11,7 +11,7 @@ import yaml
 
 from search.space import SpaceError, load_space
 from trainables.contract import registry
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.training.trial import run_trial
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -20,7 +20,7 @@ EVALUATION = '''
 """The spread of the cosines between four texts, and a number read from the folder."""
 import numpy as np
 
-from trainables.contract.evaluation import DevEvaluation
+from trainables.contract.declaration import DevEvaluation
 
 TEXTS = ["a b", "a b c", "a b c d e f", "the dog runs in the park"]
 

@@ -25,7 +25,7 @@ from search.study.confirm_plan import ConfirmPlan, confirming_trial
 from search.study.driver import Driver
 from search.study.plan import make_trial
 from search.study.search_plan import SearchPlan
-from trainables.contract.spec import Evaluation, Outcome
+from trainables.contract.trial import Evaluation, Outcome
 
 RUNG, EVALUATIONS = 100, 6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 
 
 def orders(**given: object) -> dict[str, str]:

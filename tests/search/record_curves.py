@@ -31,7 +31,7 @@ def record(values: tuple[Any, ...]) -> list[float]:
     """The dev value at each evaluation of one trial."""
     import torch
 
-    from trainables.contract.spec import Evaluation, TrialSpec, Verdict
+    from trainables.contract.trial import Evaluation, TrialSpec, Verdict
     from trainables.training.trial import run_trial
 
     torch.set_num_threads(1)

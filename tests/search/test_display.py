@@ -26,7 +26,7 @@ from search.space import space_from
 from search.store.journal import read
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.wording import between, failures, number, seconds_left
-from trainables.contract import phases
+from trainables.contract import trial as phases
 
 ROOT = Path(__file__).parents[2]
 

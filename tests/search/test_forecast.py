@@ -81,7 +81,7 @@ def test_measures_and_adds_up(tmp_path):
 
 
 def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
-    from trainables.contract.spec import Outcome
+    from trainables.contract.trial import Outcome
     from trainables.training import trial
 
     monkeypatch.setattr(trial, "run_trial", lambda *_: Outcome("failed:oom", None, 0, 0, 0.0, "no memory left"))

@@ -15,7 +15,7 @@ from search.store.errors import UserError
 from search.store.ledger import Trial
 from search.store.lock import exclusive
 from search.tracking.tracker import Tracker
-from trainables.contract.trial_files import LOG
+from trainables.contract.trial import LOG
 
 
 def nan_for_two(trial: Trial, k: int) -> str | None:

@@ -19,7 +19,7 @@ from search.console.live_page import TOKEN_HEADER, LivePage
 from search.console.status import study_status
 from search.store.ledger import Trial
 from search.store.lock import exclusive
-from trainables.contract.trial_files import LOG
+from trainables.contract.trial import LOG
 
 WIDTHS = (400, 800, 1400)
 REGION = """

@@ -15,8 +15,8 @@ import torch
 from from_outside import EVALUATION, EXAMPLES, changed_space, errors, trained
 
 from search.space import SpaceError, load_space, smoke
+from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import PluginError
-from trainables.contract.evaluation import DevEvaluation
 from trainables.training.method_trial import TrialInputs
 
 pytestmark = pytest.mark.costly

@@ -8,17 +8,17 @@ import pytest
 
 from search.space.nodes import Problems, Where, from_plain
 from search.space.params import Param, read_param, step_problem, stored
-from trainables.contract.knobs import Knob
+from trainables.contract.config import Hyperparameter
 
-RATE = Knob("rate", "float", 0.1)
-COUNT = Knob("count", "int", 3, low=1, high=1000)
-KIND = Knob("kind", "str", "a", choices=("a", "b"))
-FEW = Knob("few", "int", 1, choices=(1, 2))
-TEXT = Knob("text", "str", "", optional=True)
-SIZES = Knob("sizes", "ints", (1,))
+RATE = Hyperparameter("rate", "float", 0.1)
+COUNT = Hyperparameter("count", "int", 3, low=1, high=1000)
+KIND = Hyperparameter("kind", "str", "a", choices=("a", "b"))
+FEW = Hyperparameter("few", "int", 1, choices=(1, 2))
+TEXT = Hyperparameter("text", "str", "", optional=True)
+SIZES = Hyperparameter("sizes", "ints", (1,))
 
 
-def read(field: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
+def read(field: Hyperparameter, written: dict[str, Any]) -> tuple[Param, list[str]]:
     problems = Problems()
     param = read_param(field, from_plain(written, Where("x.yaml", 3, key=field.name)), problems)
     return param, [f"{problem.where.key}: {problem.message}" for problem in problems.found]
@@ -44,7 +44,7 @@ def read(field: Knob, written: dict[str, Any]) -> tuple[Param, list[str]]:
         ),
     ],
 )  # fmt: skip
-def test_a_written_parameter_is_read(field: Knob, written: dict[str, Any], param: Param) -> None:
+def test_a_written_parameter_is_read(field: Hyperparameter, written: dict[str, Any], param: Param) -> None:
     found, problems = read(field, written)
     assert problems == []
     assert found == param
@@ -96,7 +96,7 @@ def test_a_written_parameter_is_read(field: Knob, written: dict[str, Any], param
         ]),
     ],
 )  # fmt: skip
-def test_a_mistaken_parameter_is_refused(field: Knob, written: dict[str, Any], problems: list[str]) -> None:
+def test_a_mistaken_parameter_is_refused(field: Hyperparameter, written: dict[str, Any], problems: list[str]) -> None:
     found, got = read(field, written)
     assert sorted(got) == sorted(problems)
     assert (found.kind, found.values) == ("choice", ())
@@ -195,4 +195,4 @@ def test_values_are_stored_with_the_type_of_their_field() -> None:
     assert (stored(RATE, 1), type(stored(RATE, 1))) == (1.0, float)
     assert stored(SIZES, (1, 2)) == [1, 2]
     assert stored(TEXT, None) is None
-    assert stored(Knob("words", "words", (), optional=True), None) is None
+    assert stored(Hyperparameter("words", "words", (), optional=True), None) is None

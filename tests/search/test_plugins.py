@@ -24,7 +24,7 @@ from search.remote.bundle import make_bundle
 from search.space import load_space, smoke, space_from
 from search.space.outside import changed
 from trainables.contract.registry import declared
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.methods.method import load_method
 
 pytestmark = pytest.mark.costly
@@ -57,20 +57,21 @@ def test_its_own_hyperparameters_are_checked_like_ours(outside):
 
 
 OWN_NETWORK = """def network(config, source, seed):
-    return sentence_network(config, source, seed)
+    return Method.network(config, source, seed)
 
 
-METHOD = Method("""
+METHOD = Method(
+    network=network,"""
 
 
-@pytest.mark.parametrize("own", ["", "network", "idle"])
+@pytest.mark.parametrize("own", ["", "network", "unused"])
 def test_unused_hyperparameters_of_own_networks_are_not_guessed(own, outside):
-    """`idle` of the class that every configuration extends is about what our network reads."""
+    """`unused` of the class that every configuration extends is about what our network reads."""
     text = METHOD
     if own:
-        text = text.replace("METHOD = Method(", OWN_NETWORK).replace("=sentence_network", "=network")
-    if own == "idle":
-        text = text.replace("    decoupled:", "    idle = EncoderConfig.idle\n    decoupled:")
+        text = text.replace("METHOD = Method(", OWN_NETWORK)
+    if own == "unused":
+        text = text.replace("    decoupled:", "    unused = EncoderConfig.unused\n    decoupled:")
     (outside / "dcl.py").write_text(text)
     path = outside / "dcl.yaml"
     more = "  pooling: avg\n  head: {choice: [mlp_bn, none]}\n  decoupled:"
@@ -134,8 +135,8 @@ def test_a_cluster_job_carries_the_plugin(outside, tmp_path):
         (METHOD.replace('name="dcl"', 'name="simcse"'), "a method 'simcse' is shipped here already; choose another"),
         (METHOD.replace('name="dcl"', 'name="d c l"'), "METHOD: name: expected letters, digits and '_', got 'd c l'"),
         (METHOD.replace("@dataclass(frozen=True, kw_only=True)\n", ""), "config: DclConfig lacks @dataclass(frozen"),
-        (METHOD.replace('knob(True, "false: the positive stays in the denominator, which is NT-Xent")', "True"),
-         "config: DclConfig.decoupled: expected knob(default, doc, ...)"),
+        (re.sub(r"hyperparameter\(True, .*\)", "True", METHOD),
+         "config: DclConfig.decoupled: expected hyperparameter(default, doc, ...)"),
         ("EVALUATION = len\n", "{plugin}:1: EVALUATION: expected a DevEvaluation, got builtin_function_or_method"),
         (EVALUATION.replace('("spread", "given")', '"spread"'), "EVALUATION: metrics: expected names of letters"),
         (EVALUATION.replace('"lengths"', "None"), "EVALUATION: name: expected a word, got None"),
@@ -161,12 +162,12 @@ def test_two_plugins_of_one_name_are_refused(outside):
     path.write_text(path.read_text().replace("[dcl.py]", "[dcl.py, other.py]"))
     (line,) = errors(path)
     at = METHOD[: METHOD.index("METHOD =")].count("\n") + 1
-    assert f"{outside}/other.py:{at}: method 'dcl' is also brought by {outside}/dcl.py:{at}; rename one" in line
+    assert f"{outside}/other.py:{at}: method 'dcl' is also defined by {outside}/dcl.py:{at}; rename one" in line
 
 
 def test_an_edited_file_is_read_anew(outside):
     assert load_space(outside / "dcl.yaml").base["decoupled"] is True
-    (outside / "dcl.py").write_text(METHOD.replace("knob(True", "knob(False"))
+    (outside / "dcl.py").write_text(METHOD.replace("hyperparameter(True", "hyperparameter(False"))
     assert load_space(outside / "dcl.yaml").base["decoupled"] is False
 
 

@@ -18,7 +18,7 @@ from search.running.remove import deletable, stop_study
 from search.store.bucket import fetch, held, pull
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.on_ray.messages import study_pausing
 from trainables.training.checkpoint import TrialFiles
 

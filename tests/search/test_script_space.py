@@ -23,8 +23,8 @@ from search.study.plan import make_trial
 from search.study.pruners import warmup_examples
 from search.study.related import related_points
 from trainables.contract.errors import PluginError
-from trainables.contract.scripts import read_script, script_function
-from trainables.contract.spec import TrialSpec
+from trainables.contract.registry import read_script, script_function
+from trainables.contract.trial import TrialSpec
 
 SCRIPT = "import not_installed_anywhere\n\n\ndef train(config, report):\n    report(1, {'x_dev': config['rate']})\n"
 SPACE = """\

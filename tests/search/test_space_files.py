@@ -12,7 +12,7 @@ import yaml
 
 from search.space import Space, check_spaces, load_space, nodes, paper_point, smoke, space_from
 from search.space.nodes import Where
-from trainables.contract.knobs import build
+from trainables.contract.config import build
 from trainables.contract.registry import declared, method_names
 
 ROOT = Path(__file__).parents[2]

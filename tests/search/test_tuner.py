@@ -14,7 +14,7 @@ from ray._private.dict import flatten_dict
 from search.running.ray_session import _Capacity, at_largest, fitting, ray_session
 from search.running.tuner import describe, evaluation_from
 from search.space import Resources
-from trainables.contract.spec import Evaluation
+from trainables.contract.trial import Evaluation
 
 
 def test_a_flattened_result_is_the_evaluation_again() -> None:

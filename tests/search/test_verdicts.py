@@ -9,7 +9,7 @@ from harness import make_space
 
 from search.store.ledger import Ledger, Trial
 from search.study.search_plan import SearchPlan
-from trainables.contract.spec import Evaluation
+from trainables.contract.trial import Evaluation
 
 
 class Study:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from trainables.methods.gclsr import textcnn
+from trainables.methods.gclsr import network
 
 NARROW = 64
 
@@ -19,6 +19,6 @@ def narrow_projector() -> Iterator[None]:
     Its 42 million weights would be most of what the tests of all methods compute; its own tests and goldens have them.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textcnn, "Projector", partial(textcnn.Projector, hidden=NARROW, out=NARROW))
-        patch.setattr(textcnn, "Predictor", partial(textcnn.Predictor, width=NARROW, hidden=NARROW))
+        patch.setattr(network, "projector", partial(network.projector, hidden=NARROW, out=NARROW))
+        patch.setattr(network, "predictor", partial(network.predictor, width=NARROW, hidden=NARROW))
         yield

@@ -9,8 +9,8 @@ from itertools import pairwise
 from random import Random
 
 from trainables.data.parses import Parses, Token
-from trainables.methods.sda.corpus import rule_for
-from trainables.methods.sda.words import ADVERBS_EN, NEGATION_OPENERS_EN
+from trainables.methods.sda.edits import rule_for
+from trainables.methods.sda.words import EN
 
 DRAWS = 4  # of every rule on every sentence
 _UNINFLECTED = re.compile(r"\b(?:need to|have to|have no choice but) ")
@@ -20,12 +20,12 @@ def english_faults(plain: str, edited: dict[str, str], tokens: Sequence[Token]) 
     """The faults of one sentence's edits `pi`, `mv`, `dn`, `neg`; "questions" and the like are counted beside them."""
     found = []
     words = edited["mv"].split(" ")
-    adverbs = sum(edited["mv"].lower().split(" ").count(a) - plain.lower().split(" ").count(a) for a in ADVERBS_EN)
+    adverbs = sum(edited["mv"].lower().split(" ").count(a) - plain.lower().split(" ").count(a) for a in EN.adverbs)
     if adverbs > 0:
         found.append("adverb edits")
         if adverbs > 1:
             found.append("several adverbs")
-        if any(_wrong_article(a, b) and b.lower() in ADVERBS_EN for a, b in pairwise(words)):
+        if any(_wrong_article(a, b) and b.lower() in EN.adverbs for a, b in pairwise(words)):
             found.append("wrong article")
     elif edited["mv"] != plain:
         found.append("modal edits")
@@ -37,7 +37,7 @@ def english_faults(plain: str, edited: dict[str, str], tokens: Sequence[Token]) 
         found.append("questions")
         if edited["pi"].endswith("? !"):
             found.append("? !")
-    rest = next((edited["dn"][len(o) + 1 :] for o in NEGATION_OPENERS_EN if edited["dn"].startswith(o + " ")), None)
+    rest = next((edited["dn"][len(o) + 1 :] for o in EN.negation_openers if edited["dn"].startswith(o + " ")), None)
     first = tokens[0].text
     if rest and len(first) > 1 and first[:2].isupper() and rest.startswith(first[0].lower() + first[1:]):
         found.append("acronym in lower case")

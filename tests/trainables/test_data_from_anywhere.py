@@ -18,7 +18,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 
 from trainables.contract.errors import DataError
-from trainables.contract.spec import Evaluation, TrialSpec
+from trainables.contract.trial import Evaluation, TrialSpec
 from trainables.data import builtin, checks
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs

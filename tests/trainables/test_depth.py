@@ -18,7 +18,7 @@ from trainables.encoders import depth, trunk
 from trainables.encoders.facts import unfit
 from trainables.encoders.load import trained_model
 from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.methods.shared import adamw
+from trainables.methods.method import adamw
 from trainables.training.trial import ProcessCache
 
 pytestmark = pytest.mark.costly

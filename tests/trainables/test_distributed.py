@@ -9,7 +9,7 @@ import torch.distributed as dist
 import toy
 from torch import multiprocessing
 
-from trainables.contract.knobs import build
+from trainables.contract.config import build
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.load import load_encoder
 from trainables.encoders.words_in_use import WordsInUse

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from fractions import Fraction
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 from outcomes import outcomes
 
-from trainables.methods.sda import comparison_edits as edits
+from trainables.methods.sda import edits
 from trainables.methods.sda.config import COMPARISON_EDITS
-from trainables.methods.sda.dice import pick_places
+from trainables.methods.sda.words import pick_places
 
 TEN = [str(i) for i in range(10)]
 
@@ -121,9 +120,3 @@ def test_missing_nltk_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "nltk.corpus", None)
     with pytest.raises(edits.ThesaurusError, match=r"pip install 'contrastive-search\[sda\]'"):
         edits.wordnet("en")
-
-
-def test_same_dice_same_words() -> None:
-    edit = partial(edits.repeat_words, TEN)
-    assert edit(Random(3)) == edit(Random(3))
-    assert len({tuple(edit(Random(s))) for s in range(20)}) > 10

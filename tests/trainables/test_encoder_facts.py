@@ -16,7 +16,7 @@ from torch import nn
 
 from search.space import check_spaces
 from trainables.contract.errors import EncoderError
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.encoders import measure
 from trainables.encoders import probe as probing
 from trainables.encoders.dropout import Watch, set_dropout
@@ -267,7 +267,7 @@ def test_set_dropout_leaves_what_belongs_to_other_heads() -> None:
 
 def test_prompts_stand_before_the_texts_of_their_kind(tmp_path: Path) -> None:
     """Anchors are queries, positives and negatives documents; in dev pairs both sides are queries."""
-    from trainables.methods.shared import tokenised_sentences, tokenised_triplets
+    from trainables.methods.method import tokenised_sentences, tokenised_triplets
     from trainables.training.method_trial import load_inputs
 
     pairs = tmp_path / "pairs.tsv"

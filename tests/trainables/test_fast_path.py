@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from torch.optim import Optimizer
 
+from trainables.contract.config import build
 from trainables.contract.declaration import TRANSFORMER
-from trainables.contract.knobs import build
 from trainables.contract.registry import declared, method_names
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World

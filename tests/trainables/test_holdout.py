@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.data.holdout import held_out
 from trainables.data.sets import Pairs
 from trainables.training.method_trial import inputs_key, load_inputs

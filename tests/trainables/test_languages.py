@@ -14,7 +14,7 @@ from benchmarks.tiny_encoders import Family, save_tiny
 from search.space import check_spaces, load_space
 from search.space.scale import smoke
 from trainables.contract.registry import declared, method_names
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.encoders.load import load_encoder
 from trainables.encoders.packing import Packed
 from trainables.encoders.sentence_network import SentenceNetwork

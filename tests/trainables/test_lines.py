@@ -19,7 +19,7 @@ from trainables.data.lines import LineTexts
 from trainables.data.sets import load_corpus
 from trainables.data.token_cache import DiskCache, TokenCache, content_hash
 from trainables.data.tokens import StoredTexts
-from trainables.methods.shared import tokenised_sentences
+from trainables.methods.method import tokenised_sentences
 from trainables.training.method_trial import CachedTextTools
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import toy
 
-from trainables.contract.trial_files import SIMILARITIES, STATE, TRIAL, WEIGHTS
+from trainables.contract.trial import SIMILARITIES, STATE, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.loop import Training, first_batches

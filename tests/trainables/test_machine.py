@@ -19,7 +19,7 @@ from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.on_ray.trainable import InProcess
 InProcess(TrialSpec(method="simcse", encoder="e", data={}, metric="m", folder="f"))  # as Tune sets up a trial's process
 import torch

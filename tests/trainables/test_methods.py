@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.contract.knobs import build, knobs
+from trainables.contract.config import build, hyperparameters
 from trainables.contract.registry import declared, method_names
-from trainables.contract.spec import TrialSpec
-from trainables.methods.method import load_method
-from trainables.methods.shared import PLAIN_ENCODER
+from trainables.contract.trial import TrialSpec
+from trainables.methods.method import PLAIN_ENCODER, load_method
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.method_trial import load_inputs, read_by
 from trainables.training.trial import ProcessCache, run_trial
@@ -107,7 +106,7 @@ def test_gradient_reaches_every_trained_weight(name):
     method = load_method(name)
     if method.loss is None:
         pytest.skip("it trains nothing")
-    spec = spec_of(name, dropout=0.1) if "dropout" in knobs(method.config) else spec_of(name)
+    spec = spec_of(name, dropout=0.1) if "dropout" in hyperparameters(method.config) else spec_of(name)
     config = build(method.config, spec.params)
     inputs = load_inputs(spec, torch.device("cpu"))
     examples = method.prepare(inputs.corpus.columns, config, 0, inputs.tools)
@@ -190,11 +189,6 @@ def test_chinese(name, warm, tmp_path):
     assert outcome.stop == "completed", outcome.traceback
 
 
-def test_mlm_term(warm, tmp_path):
-    outcome, _ = life(spec_of("simcse", tmp_path, mlm_weight=0.1), warm)
-    assert outcome.stop == "completed", outcome.traceback
-
-
 def test_a_fault_is_an_outcome(warm, tmp_path):
     (tmp_path / "best").write_text("a file where the folder should be")
     outcome, seen = life(spec_of("simcse", tmp_path), warm)
@@ -225,16 +219,11 @@ def test_a_file_of_ones_own_has_no_builtin_parses(tmp_path):
     assert outcome.reason.startswith("parser 'builtin': knows the sentences of the builtin corpus alone, got 'A ")
 
 
-def test_the_reproductions_train_without_mixed_precision():
-    assert declared("simcse").values("post_unsup")["precision"] == "fp32"
-    assert declared("simcse_sup").values("post_sup")["precision"] == "fp32"
-
-
 def test_every_preset_builds():
     for method in map(declared, method_names()):
         for name, preset in method.presets.items():
             build(method.config, preset.values)
-            assert set(preset.values) <= set(knobs(method.config)), name
+            assert set(preset.values) <= set(hyperparameters(method.config)), name
 
 
 @pytest.mark.parametrize(
@@ -256,14 +245,10 @@ def test_every_preset_builds():
             (method, encoder, None)  # no paper trained these
             for method in ("simcse", "simcse_sup", "edacse", "sda", "selfccl", "consert", "diffcse")
             for encoder in (
-                "albert-base-v2",
                 "albert/albert-base-v2",
                 "xlm-roberta-base",
-                "FacebookAI/xlm-roberta-large",
-                "distilbert-base-uncased",
                 "distilroberta-base",
                 "microsoft/deberta-v3-large",
-                "camembert-base",
             )
         ),
     ],
@@ -312,7 +297,7 @@ def test_max_length_changes_nothing_before_training():
     """Evaluations cut no sentence at it: a search over it scores the untouched encoder once."""
     source, sentence = load_inputs(spec_of("simcse"), torch.device("cpu")).source, np.arange(10, 50, dtype=np.int32)
     for method in map(load_method, method_names()):
-        if "max_length" in knobs(method.config):
+        if "max_length" in hyperparameters(method.config):
             configs = [build(method.config, {"max_length": length}) for length in (8, 32)]
             short, long = (method.untrained.network(config, source, 0).embed([sentence]) for config in configs)
             assert torch.equal(short, long)

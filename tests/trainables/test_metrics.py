@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.contract.metric_names import metric_parts, normal_metric
+from trainables.contract.trial import metric_parts, normal_metric
 from trainables.evaluation.metrics import (
     aggregate,
     alignment,

@@ -13,7 +13,7 @@ import ray
 import ray.train
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.contract.trial_files import PAUSE_FILE, study_folder
+from trainables.contract.trial import PAUSE_FILE, study_folder
 from trainables.on_ray.messages import PHASE, study_pausing
 from trainables.on_ray.trainable import placement
 from trainables.training.checkpoint import TrialFiles

@@ -15,7 +15,7 @@ from test_evaluate import Encoder, tokenise
 
 from benchmarks.paraphrase_retrieval import write
 from trainables.contract.errors import DataError
-from trainables.contract.spec import TrialSpec
+from trainables.contract.trial import TrialSpec
 from trainables.data import builtin
 from trainables.data.checks import check_data
 from trainables.data.retrieval import Retrieval, check_retrieval, is_retrieval, load_retrieval

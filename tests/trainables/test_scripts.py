@@ -12,9 +12,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from trainables.contract.plugins import Plugin
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.contract.trial_files import MODEL, SCRIPT_STATE, TRIAL
+from trainables.contract.registry import Plugin
+from trainables.contract.trial import MODEL, SCRIPT_STATE, TRIAL, Evaluation, Outcome, TrialSpec, Verdict
 from trainables.training.trial import run_trial
 
 pytestmark = pytest.mark.costly  # torch is loaded

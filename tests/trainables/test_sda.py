@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,15 +14,15 @@ import pytest
 import torch
 from annotated import annotated
 
-from trainables.contract.knobs import build
+from trainables.contract.config import build
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
 from trainables.data.tokens import TokenColumn
-from trainables.methods.method import Batch
-from trainables.methods.sda import corpus as sda_corpus
+from trainables.methods.losses import info_nce, info_nce_margin
+from trainables.methods.sda import edits as sda_corpus
 from trainables.methods.sda import method as sda
 from trainables.methods.sda.config import COMPARISON_EDITS, EDITS, SdaConfig
-from trainables.methods.sda.corpus import RULE_SETS, edited_texts
+from trainables.methods.sda.edits import RULE_SETS, edited_texts
 
 CASES = json.loads((Path(__file__).parent.parent / "goldens" / "sda_rules_en.json").read_text("utf-8"))["cases"]
 SENTENCES = [case["raw"] for case in CASES]
@@ -109,7 +108,9 @@ def test_neighbours_and_processes_do_not_matter(monkeypatch: pytest.MonkeyPatch)
     alone = tools.parse(SENTENCES)
 
     one = edited_texts(alone, "mv", "official", "en", uncached)
-    assert edited_texts(some, "mv", "official", "en", uncached, processes=2) == one * 3
+    monkeypatch.setattr(sda_corpus, "ALONE", 10)
+    monkeypatch.setattr(sda_corpus, "cores", lambda: 2)
+    assert edited_texts(some, "mv", "official", "en", uncached) == one * 3
 
 
 def test_draws_differ_between_sentences() -> None:
@@ -132,11 +133,11 @@ def test_share_is_exact_nested_and_by_seed(share: float) -> None:
     starts = np.arange(n + 1, dtype=np.int64)
     plain = TokenColumn(np.zeros(n, np.int32), starts)
     edited = TokenColumn(np.ones(2 * n, np.int32), 2 * starts)
-    chosen = {x: _edited_rows(sda.shared(edited, plain, x, seed=7)) for x in (share, min(1.0, share + 0.2))}
+    chosen = {x: _edited_rows(sda.partly_edited(edited, plain, x, seed=7)) for x in (share, min(1.0, share + 0.2))}
     assert len(chosen[share]) == round(share * n)
     assert chosen[share] <= chosen[min(1.0, share + 0.2)]
     if 0 < share < 0.9:
-        assert _edited_rows(sda.shared(edited, plain, share, seed=8)) != chosen[share]
+        assert _edited_rows(sda.partly_edited(edited, plain, share, seed=8)) != chosen[share]
 
 
 def _edited_rows(column: TokenColumn) -> set[int]:
@@ -187,39 +188,19 @@ def test_an_empty_line_stays_empty() -> None:
     assert texts[1] != ""
 
 
-def test_views_take_all_roles() -> None:
-    examples, tools = prepared()
-    views = sda.views(examples, Batch(np.array([2, 0])), build(SdaConfig, {}), np.random.default_rng(0))
-    assert [tools.text(t) for t in views["anchor"]] == [SENTENCES[2], SENTENCES[0]]
-    assert set(views) == {"anchor", "positive", "negative"}
-
-
-def _cos(a: Sequence[float], b: Sequence[float]) -> float:
-    dot = math.fsum(x * y for x, y in zip(a, b, strict=True))
-    return dot / math.sqrt(math.fsum(x * x for x in a)) / math.sqrt(math.fsum(y * y for y in b))
+def test_jaccard() -> None:
+    assert sda.mean_jaccard(["a b c", "x y"], ["a b d", "x y"], "en") == pytest.approx((2 / 4 + 1) / 2)
+    assert sda.mean_jaccard(["我去"], ["我 不去"], "zh") == pytest.approx(2 / 3)
+    assert sda.mean_jaccard([""], [""], "en") == 1.0
 
 
 @pytest.mark.parametrize("scope", ["own", "all"])
-def test_loss_is_the_formula(scope: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    z = {r: torch.randn(5, 7, generator=generator, dtype=torch.float64) for r in ("anchor", "positive", "negative")}
-    h, p, q = (z[r].tolist() for r in ("anchor", "positive", "negative"))
-    tau, delta, total = 0.3, 0.4, 0.0
-    for i in range(5):
-        negations = [i] if scope == "own" else range(5)
-        below = math.fsum(math.exp(_cos(h[i], p[j]) / tau) for j in range(5))
-        below += math.fsum(math.exp((_cos(h[i], q[j]) - delta) / tau) for j in negations)
-        total -= math.log(math.exp(_cos(h[i], p[i]) / tau) / below) / 5
-    config = build(SdaConfig, {"temperature": tau, "delta": delta, "negation_scope": scope})
-    assert sda.loss(z, config).item() == pytest.approx(total, abs=1e-12)
-
-
-def test_loss_without_negation_ignores_it() -> None:
-    z = {r: torch.randn(4, 3, generator=torch.Generator().manual_seed(s)) for s, r in enumerate(("anchor", "positive"))}
-    config = build(SdaConfig, {"negation_negative": False, "temperature": 1.0})
-    same = {"anchor": torch.ones(4, 3), "positive": torch.ones(4, 3)}
-    assert sda.loss(same, config).item() == pytest.approx(math.log(4), abs=1e-6)
-    assert torch.isfinite(sda.loss(z, config))
+def test_loss_is_info_nce_with_or_without_negations(scope: str) -> None:
+    z = {r: torch.randn(5, 7, dtype=torch.float64) for r in ("anchor", "positive", "negative")}
+    config = build(SdaConfig, {"temperature": 0.3, "delta": 0.4, "negation_scope": scope})
+    assert sda.loss(z, config) == info_nce_margin(*z.values(), 0.3, 0.4, scope)
+    without = build(SdaConfig, {"negation_negative": False, "temperature": 0.3})
+    assert sda.loss(z, without) == info_nce(z["anchor"], z["positive"], 0.3)
 
 
 @pytest.mark.costly

@@ -17,8 +17,7 @@ import pytest
 import torch
 from trial_process import spec_of
 
-from trainables.contract.spec import TrialSpec
-from trainables.contract.trial_files import LOG
+from trainables.contract.trial import LOG, TrialSpec
 from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import InProcess
 from trainables.training import method_trial

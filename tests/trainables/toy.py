@@ -15,7 +15,6 @@ from trainables.data.tokens import TokenColumn, Tokens
 from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.method import Examples, Method
-from trainables.methods.shared import adamw, shuffled_epochs, tokenised_sentences
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views
 
@@ -27,7 +26,7 @@ class ToyNetwork(Network):
 
     whole_batch = ("head",)
 
-    def __init__(self, config: SimcseConfig, seed: int) -> None:
+    def __init__(self, config: SimcseConfig, _source: object, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.words = nn.EmbeddingBag(WORDS, 8, mode="mean")
@@ -51,18 +50,12 @@ class ToyNetwork(Network):
         return self._mean(sequences)
 
 
-def network(config: SimcseConfig, _source: object, seed: int) -> ToyNetwork:
-    return ToyNetwork(config, seed)
-
-
 METHOD = Method(
+    untrained=None,
     declaration=Declaration(name="toy", config=SimcseConfig),
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
     views=views,
     loss=loss,
-    network=network,
-    optimiser=adamw,
+    network=ToyNetwork,
 )
 
 

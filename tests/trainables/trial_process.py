@@ -14,8 +14,7 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainables.contract.spec import TrialSpec
-from trainables.contract.trial_files import PAUSE_FILE
+from trainables.contract.trial import PAUSE_FILE, TrialSpec
 from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import TrialJob, placement
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import DataError
-from trainables.contract.metric_names import DEV_SUFFIX, metric_parts
 from trainables.contract.registry import declared, evaluation_named
+from trainables.contract.trial import DEV_SUFFIX, metric_parts
 from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
 from trainables.data.files import matching, text_size
 from trainables.data.holdout import held_out

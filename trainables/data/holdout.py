@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.contract.metric_names import HELD
+from trainables.contract.trial import HELD
 from trainables.data.sets import Pairs
 
 DRAW = 2**32  # of the numbers that pairs are drawn by

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.contract.phases import phase
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import phase, whole_file
 from trainables.data.files import UNREADABLE
 from trainables.data.token_cache import cache_dir, ready
 from trainables.data.tokens import StoredTexts

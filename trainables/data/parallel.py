@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from trainables.contract.phases import phase
+from trainables.contract.trial import phase
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import DataError
-from trainables.contract.metric_names import DEV_SUFFIX, RETRIEVAL_MEASURES
+from trainables.contract.trial import DEV_SUFFIX, RETRIEVAL_MEASURES
 from trainables.data.catalogue import set_name
 from trainables.data.files import UNREADABLE, kind_of
 from trainables.data.hub import hub_name, is_hub, snapshot

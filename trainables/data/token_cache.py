@@ -23,8 +23,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.contract.phases import phase
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import phase, whole_file
 from trainables.data.tokens import StoredTexts, TokenColumn
 
 CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainables.contract.config import EncoderConfig
+from trainables.contract.config import EncoderConfig, values
 from trainables.contract.errors import EncoderError
-from trainables.contract.knobs import values
 from trainables.data.tokens import Tokens
 from trainables.encoders import pooling
 from trainables.encoders.facts import unfit

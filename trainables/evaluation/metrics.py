@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.contract.metric_names import metric_parts
+from trainables.contract.trial import metric_parts
 
 SMALLEST_NORM = 1e-8  # norms are clamped from below, so the cosine with a zero vector is 0 (methods 1.1, 7.1)
 NO_SPREAD = 1e-6  # cosines closer together than this differ by float32 rounding only

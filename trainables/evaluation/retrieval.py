@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.contract.metric_names import RETRIEVAL_MEASURES
+from trainables.contract.trial import RETRIEVAL_MEASURES
 from trainables.data.retrieval import Retrieval
 from trainables.evaluation.metrics import NO_SPREAD
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.contract.metric_names import QUERIES_SUFFIX
+from trainables.contract.trial import QUERIES_SUFFIX
 from trainables.data.retrieval import Retrieval
 from trainables.data.sets import Pairs
 from trainables.data.tokens import PROMPTS, TokenColumn, Tokens

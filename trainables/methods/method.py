@@ -1,32 +1,42 @@
-"""What a training method is: a handful of functions over shared building blocks.
+"""What a training method is, and the building blocks that most methods share (SimCSE's way, methods 1.7).
 
 A method turns training texts into token columns once (`prepare`), decides the order of the examples (`plan`), makes the
 views of a batch (`views`) and scores their vectors (`loss`). State across steps is an argument, or the network's: a
-second encoder or a queue lies in its modules and buffers and moves on in `Network.after_step`, so that it is resumed.
+second encoder or a queue is in its modules and buffers and moves on in `Network.after_step`, so that it is resumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.linalg import vector_norm as norm
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from trainables.contract.config import RunConfig
+from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.declaration import Declaration
-from trainables.contract.errors import PluginError
+from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
-from trainables.data.tokens import Texts, TokenColumn
+from trainables.contract.trial import SAMPLE, SHUFFLE
+from trainables.data.tokens import StoredTexts, Texts, TokenColumn
+from trainables.encoders.depth import layers_below_top
 from trainables.encoders.network import Network
+from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.views import Encoded, Views
 
+if TYPE_CHECKING:
+    from trainables.encoders.load import LoadedEncoder
+
 T = TypeVar("T")
+MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 
 
 @dataclass(frozen=True)
@@ -80,20 +90,167 @@ class TextTools(Protocol):
         """(n, H) vectors of the untouched encoder in evaluation mode, pooling as in `config`."""
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
-        """`make()`, or what it gave before for equal `parts` (hashed); kept on disk and in this process."""
+        """`make()`, or its earlier result for equal `parts` (hashed); stored on disk and in this process."""
 
     def parse(self, texts: Sequence[str]) -> Any:
         """Dependency parses of every text (SDA); cached by content hash and parser."""
 
 
+# ------------------------------------------------------------ examples
+def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
+    """One column "sentence". An empty line becomes a single blank (methods 2.1)."""
+    del config, seed
+    sentences = texts["sentence"]
+    whole = sentences if isinstance(sentences, StoredTexts) else [s or " " for s in sentences]
+    return Examples({"sentence": tools.tokenise(whole, "query")})
+
+
+def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
+    """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2); "negative_2" ... if there are."""
+    del config, seed
+    kinds = {role: "query" if role == "anchor" else "document" for role in texts}
+    return Examples({role: tools.tokenise(texts[role], kind) for role, kind in kinds.items()})
+
+
+def mask_text(tools: TextTools) -> str:
+    """The mask token as it is written in texts. Raises: DataError if the tokenizer has none that is known here."""
+    for text in MASK_TOKENS:
+        if len(tools.tokenise([text])[0]) == 1:
+            return text
+    raise DataError(f"expected a tokenizer with one of {', '.join(MASK_TOKENS)}, found neither")
+
+
+def share_changed(before: Sequence[str], after: Sequence[str]) -> float:
+    """Share of the texts that differ, in [0, 1]; 0 of no texts."""
+    return sum(a != b for a, b in zip(before, after, strict=True)) / max(1, len(before))
+
+
+# ------------------------------------------------------------ batches and views
+def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
+    """The example numbers of a run: a random sample of `sample_size` of n, in file order, or all if there are fewer."""
+    if config.sample_size is None or config.sample_size >= n:
+        return np.arange(n)
+    return np.sort(np.random.default_rng([seed, SAMPLE]).choice(n, config.sample_size, replace=False))
+
+
+def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
+    """Batches: every epoch a new permutation, including the last smaller batch (if it has 2 examples)."""
+    chosen = sampled(len(examples), config, seed)
+    for epoch in range(config.epochs):
+        order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
+        for start in range(0, len(order), config.batch_size):
+            batch = order[start : start + config.batch_size]
+            if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
+                yield Batch(batch, epoch)
+
+
+def sentence_twice(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
+    """Every sentence twice in one forward pass; the two copies draw their own dropout masks (SimCSE Sec. 3)."""
+    del config, rng
+    sentences = examples.columns["sentence"].take(batch)
+    return {"anchor": sentences, "positive": sentences}
+
+
+def all_columns(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
+    """Every column as the role of its name, such as the sentences of a triplet."""
+    del config, rng
+    return {role: column.take(batch) for role, column in examples.columns.items()}
+
+
+def is_negative(role: str) -> bool:
+    """Whether a column or view holds hard negatives: `negative`, `negative_2` ..."""
+    return role.startswith("negative")
+
+
+def negatives(z: Encoded) -> Tensor:
+    """(kN, D) vectors of all hard negatives, one kind after the other: row i of each N belongs to anchor i."""
+    return torch.cat([vectors for role, vectors in z.items() if is_negative(role)])
+
+
+# ------------------------------------------------------------ networks, optimiser
+def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
+    """The encoder before training, pooled as the configuration says, without a head."""
+    del seed
+    plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0, freeze=None)
+    return SentenceNetwork(plain, source, seed=0)
+
+
+def parameter_groups(network: nn.Module, config: EncoderConfig) -> list[dict[str, Any]]:
+    """The trained parameters with their learning rates, one group for each; the highest first."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    if config.layer_decay == 1:
+        return [{"params": trained}]
+    below, found = layers_below_top(network), dict[int, list[nn.Parameter]]()
+    for p in trained:
+        found.setdefault(below[id(p)], []).append(p)
+    return [{"params": found[n], "lr": config.learning_rate * config.layer_decay**n} for n in sorted(found)]
+
+
+def clip_gradients(network: nn.Module, tables: Collection[int], most: float) -> None:
+    """Scale the gradients of all parameters so that their common norm is at most `most`.
+
+    Args:
+        tables: ids of embedding tables; their norm is summed over rows in float64, so that rows without gradient do not
+            change its last digit: a trial that holds only the words in use equals one that holds all.
+    """
+    gradients = [(id(p) in tables, p.grad) for p in network.parameters() if p.grad is not None]
+    sizes = [norm(norm(g, dim=1).double()).to(g.dtype) if is_table else g for is_table, g in gradients]
+    total = torch.nn.utils.get_total_norm(sizes, foreach=True)
+    torch.nn.utils.clip_grads_with_norm_(network.parameters(), most, total, foreach=True)
+
+
+def decay(shape: str, step: int, steps: int, warmup: int = 0) -> float:
+    """Factor on the peak learning rate at `step` (0-based) of `steps`: linear warm-up, then the shape down to 0.
+
+    Args:
+        shape: "linear", "cosine" or "constant" after warm-up.
+        step: 0 <= step; beyond `steps` the last value holds.
+        warmup: steps of linear rise from 0; the first step of a warm-up has factor 0, as in transformers.
+    """
+    if step < warmup:
+        return step / warmup
+    if shape == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return 1.0 - progress if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group but for `layer_decay` (methods 1.7), and the schedule.
+
+    Before each step the gradients of all of the network's parameters are clipped to norm `max_grad_norm`, if any.
+
+    Args:
+        steps: optimiser steps of the whole run; the schedule ends there.
+        steps_per_epoch: not used by these schedules.
+    """
+    del steps_per_epoch
+    optimiser = torch.optim.AdamW(
+        parameter_groups(network, config),
+        lr=config.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=config.weight_decay,
+        fused=True,  # one pass over the weights instead of a dozen
+    )
+    if config.max_grad_norm:
+        tables = {id(part.weight) for part in network.modules() if isinstance(part, nn.Embedding)}
+
+        def clip(*_: object) -> None:
+            clip_gradients(network, tables, config.max_grad_norm)
+
+        optimiser.register_step_pre_hook(clip)
+    warmup = round(config.warmup_share * steps)
+    return optimiser, LambdaLR(optimiser, lambda step: decay(config.lr_decay, step, steps, warmup))
+
+
+# ------------------------------------------------------------ the method
 Prepare = Callable[[Texts, Any, int, TextTools], Examples]  # (texts, config, seed, tools)
 MakeBatches = Callable[[Examples, Any, int], Iterator[Batch]]  # (examples, config, seed)
 MakeViews = Callable[[Examples, Batch, Any, np.random.Generator], Views]
 Loss = Callable[[Encoded, Any], Tensor]
 MakeNetwork = Callable[[Any, Any, int], Network]  # (config, source of weights or vectors, seed)
 MakeOptimiser = Callable[[nn.Module, Any, int, int], tuple[Optimizer, LRScheduler]]  # (net, config, steps, steps/epoch)
-
-
 WriteExport = Callable[[nn.Module, Any, Any, str, Path], None]  # (network, config, source, language, new folder)
 
 
@@ -101,12 +258,15 @@ WriteExport = Callable[[nn.Module, Any, Any, str, Path], None]  # (network, conf
 class Untrained:
     """What is scored before training.
 
-    network: made like a method's network; reads: the configuration's fields (and "seed") that decide its vectors, so
-    that trials that agree in them share the score.
+    network: made like a method's network; reads: the configuration's fields (and "seed") that decide its vectors:
+    trials that agree in them share the score.
     """
 
     network: MakeNetwork
     reads: tuple[str, ...]
+
+
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,25 +274,25 @@ class Method:
     """One training method, whole (`contract.registry` is the table of them).
 
     Attributes:
-        declaration: what is known of it without torch.
+        declaration: its torch-free part.
+        loss, optimiser: both None = nothing is trained: the network sees the vectors that `project` is given, and is
+            evaluated at the same numbers of examples as if it were trained (whitening).
         prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
             share their prepared examples. A test watches what `prepare` really reads.
-        loss, optimiser: both None = nothing is trained: the network looks at the vectors that `project` is given, and
-            is evaluated at the same numbers of examples as if it were (whitening).
-        untrained: what is scored before training; None = a fresh network, scored anew in every trial.
-        export: writes a trained network as a folder that other programs load (`declaration.usage` says how); None = as
+        untrained: what is scored before training; None = a fresh `network`, scored anew in every trial.
+        export: writes a trained network as a folder that other programs load (`declaration.usage` shows how); None = as
             SentenceTransformer, which takes a `SentenceNetwork`.
     """
 
     declaration: Declaration
-    prepare: Prepare
-    plan: MakeBatches
+    prepare: Prepare = tokenised_sentences
+    plan: MakeBatches = shuffled_epochs
     views: MakeViews
-    network: MakeNetwork
+    network: MakeNetwork = SentenceNetwork
     loss: Loss | None
-    optimiser: MakeOptimiser | None
+    optimiser: MakeOptimiser | None = adamw
     prepared_from: tuple[str, ...] = ()
-    untrained: Untrained | None = None
+    untrained: Untrained | None = PLAIN_ENCODER
     export: WriteExport | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +307,7 @@ class Method:
     def config(self) -> type[RunConfig]:
         """The class of its configurations."""
         config = self.declaration.config
-        assert issubclass(config, RunConfig), "a Declaration without a runner of its own has one"
+        assert issubclass(config, RunConfig), "every Declaration with a Method has one"
         return config
 
 

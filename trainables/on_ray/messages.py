@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import fsspec
 
-from trainables.contract.phases import heard
-from trainables.contract.spec import Evaluation, Outcome, TrialSpec, Verdict
-from trainables.contract.trial_files import PAUSE_FILE, study_folder
+from trainables.contract.trial import PAUSE_FILE, Evaluation, Outcome, TrialSpec, Verdict, phases_to, study_folder
 
 if TYPE_CHECKING:
     from trainables.training.distributed import World
@@ -105,7 +103,7 @@ def run_and_send(
         place = ""  # once in a session
         return verdict()
 
-    phases = heard(lambda what, done, of: send({PHASE: what, "phase_done": done, "phase_of": of, "done": False}))
+    phases = phases_to(lambda what, done, of: send({PHASE: what, "phase_done": done, "phase_of": of, "done": False}))
     with saved_log(spec.folder), phases, contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
     send(outcome_message(outcome))

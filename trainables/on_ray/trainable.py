@@ -19,7 +19,7 @@ import ray
 import ray.train
 from ray import tune
 
-from trainables.contract.spec import TrialSpec, Verdict
+from trainables.contract.trial import TrialSpec, Verdict
 from trainables.on_ray.messages import (
     PHASE,
     DeviceFault,

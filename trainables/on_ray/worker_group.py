@@ -24,8 +24,7 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
-from trainables.contract.spec import TrialSpec, Verdict
-from trainables.contract.trial_files import study_folder
+from trainables.contract.trial import TrialSpec, Verdict, study_folder
 from trainables.on_ray.messages import Mailbox, Message, outcome_message, run_and_send
 from trainables.training.machine import use_large_pages
 

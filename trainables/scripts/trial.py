@@ -25,11 +25,21 @@ from typing import Any
 import torch
 
 from trainables.contract.errors import PluginError
-from trainables.contract.metric_names import DEVICE_MEMORY, metric_parts
-from trainables.contract.phases import phase
-from trainables.contract.scripts import CHECKPOINTS, DATA, DEVICE, ENCODER, RESUME, SEED, script_function
-from trainables.contract.spec import Evaluation, Outcome, Report, TrialSpec, Verdict
-from trainables.contract.trial_files import MODEL, SCRIPT_FOLDER, SCRIPT_STATE, TRIAL
+from trainables.contract.registry import CHECKPOINTS, DATA, DEVICE, ENCODER, RESUME, SEED, script_function
+from trainables.contract.trial import (
+    DEVICE_MEMORY,
+    MODEL,
+    SCRIPT_FOLDER,
+    SCRIPT_STATE,
+    TRIAL,
+    Evaluation,
+    Outcome,
+    Report,
+    TrialSpec,
+    Verdict,
+    metric_parts,
+    phase,
+)
 from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
 from trainables.training.trial import ProcessCache, TrainingFailure, seed_generators

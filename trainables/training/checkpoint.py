@@ -24,8 +24,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from trainables.contract.trial_files import LAST, SIMILARITIES, STATE, TRIAL, WEIGHTS
-from trainables.contract.whole_files import whole_file
+from trainables.contract.trial import LAST, SIMILARITIES, STATE, TRIAL, WEIGHTS, whole_file
 
 
 class Snapshot:

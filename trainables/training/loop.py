@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 from trainables.contract.config import AUTO, RunConfig
-from trainables.contract.metric_names import DEVICE_MEMORY, MICRO_BATCH
-from trainables.contract.phases import phase
-from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
-from trainables.contract.streams import AUGMENT
+from trainables.contract.trial import AUGMENT, DEVICE_MEMORY, MICRO_BATCH, Evaluation, Outcome, Report, Verdict, phase
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network
 from trainables.encoders.views import Views

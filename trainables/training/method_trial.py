@@ -22,14 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.contract.config import EncoderConfig, RunConfig
+from trainables.contract.config import EncoderConfig, RunConfig, build
+from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
-from trainables.contract.evaluation import DevEvaluation
-from trainables.contract.knobs import build
-from trainables.contract.metric_names import DEV_SUFFIX, ROWS_LEFT_OUT
-from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
-from trainables.contract.spec import Outcome, Report, TrialSpec
+from trainables.contract.trial import DEV_SUFFIX, ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
 from trainables.data.holdout import held_out
 from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
@@ -43,8 +40,7 @@ from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, revision, token_ids
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
 from trainables.evaluation.sts import PreparedSets, evaluate, prepare_sets
-from trainables.methods.method import Examples, Method, load_method
-from trainables.methods.shared import PLAIN_ENCODER, adamw, plain_encoder
+from trainables.methods.method import PLAIN_ENCODER, Examples, Method, adamw, load_method, plain_encoder
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state
 from trainables.training.loop import Training

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
-from trainables.contract.registry import declared, resolved, use_plugins
-from trainables.contract.spec import Evaluation, Outcome, Report, TrialSpec, Verdict
-from trainables.contract.trial_files import LOG
+from trainables.contract.registry import declared, load_object, use_plugins
+from trainables.contract.trial import LOG, Evaluation, Outcome, Report, TrialSpec, Verdict
 from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
 
@@ -101,7 +100,7 @@ def run_trial(
 
     try:
         use_plugins(spec.plugins)
-        runner: TrialRunner = resolved(declared(spec.method).runner)
+        runner: TrialRunner = load_object(declared(spec.method).runner)
         outcome = runner(spec, remember, world, cache, throttled(pausing))
     except BaseException as fault:  # code from outside also raises what is no Exception: a cancelled task, Rust's panic
         if not isinstance(fault, Exception) and threading.current_thread() is threading.main_thread():

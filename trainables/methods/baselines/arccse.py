@@ -15,14 +15,11 @@ import torch
 from torch import Tensor
 
 from trainables.data.tokens import Texts, Tokens
-from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.network import Network
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import ARCCSE, ArccseConfig
 from trainables.methods.losses import cosines, own_column
-from trainables.methods.method import Batch, Examples, Method, TextTools
-from trainables.methods.shared import PLAIN_ENCODER, adamw, mask_text, shuffled_epochs, tokenised_sentences
+from trainables.methods.method import Batch, Examples, Method, TextTools, mask_text, tokenised_sentences
 
 PAIR, TRIPLET = ("anchor", "positive"), ("whole", "masked", "masked more")
 EDGE = 1e-6  # of the cosine: beyond it the arc cosine has no finite slope
@@ -58,9 +55,8 @@ def nested_masks(
 def views(examples: Examples, batch: Batch, config: ArccseConfig, rng: np.random.Generator) -> Views:
     """The sentence twice; for the triplet the sentence and its two masked versions."""
     assert isinstance(examples, MaskExamples)
-    kept = [
-        s[: config.max_length - 2] for s in examples.columns["sentence"].take(batch)
-    ]  # what is cut off hides a mask
+    # Cut first: a mask in what the encoder cuts off would have no effect.
+    kept = [s[: config.max_length - 2] for s in examples.columns["sentence"].take(batch)]
     pair = dict.fromkeys(PAIR, kept)
     if not config.triplet_weight:
         return pair
@@ -78,11 +74,6 @@ class ArccseNetwork(SentenceNetwork):
             return pair
         with self._without_dropout():
             return pair | super().encode({role: views[role] for role in TRIPLET})
-
-
-def network(config: ArccseConfig, source: LoadedEncoder, seed: int) -> Network:
-    """An encoder for pairs and triplets."""
-    return ArccseNetwork(config, source, seed)
 
 
 def arc_con(anchor: Tensor, positive: Tensor, temperature: float, margin: float) -> Tensor:
@@ -110,13 +101,4 @@ def loss(z: Encoded, config: ArccseConfig) -> Tensor:
     return pairs + config.triplet_weight * triplet(z["whole"], z["masked"], z["masked more"], config.triplet_margin)
 
 
-METHOD = Method(
-    declaration=ARCCSE,
-    prepare=prepare,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=ARCCSE, prepare=prepare, views=views, loss=loss, network=ArccseNetwork)

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, RunConfig, idle_under
+from trainables.contract.config import POOLINGS, Conflicts, EncoderConfig, RunConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
-from trainables.contract.knobs import Conflicts, Idle, knob
 from trainables.methods.sda.config import check_parser
 
 CONSERT_VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
@@ -21,69 +20,73 @@ CONSERT_VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
 class WhiteningConfig(RunConfig):
     """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
 
-    pooling: str = knob("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    max_length: int = knob(64, "tokens kept of a sentence that is looked at (ours)", low=4)
-    dimensions: int | None = knob(None, "k, leading directions kept; null = all", kind="int", low=1, optional=True)
+    pooling: str = hyperparameter("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    max_length: int = hyperparameter(64, "tokens kept per sentence that whitening learns from (ours)", low=4)
+    dimensions: int | None = hyperparameter(None, "k, leading directions kept; null = all", kind="int", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsertConfig(EncoderConfig):
     """ConSERT (arXiv:2105.11741): two views that differ in order, tokens or features."""
 
-    learning_rate: float = knob(5e-7, "peak learning rate of AdamW", above=0)
-    batch_size: int = knob(96, "N, sentences per optimiser step, over all workers", low=2)
-    epochs: int = knob(10, "passes over the (sampled) training data", low=1)
-    dropout: float = knob(0.0, "p of the hidden and the attention-probability dropout", low=0, below=1)
-    temperature: float = knob(0.1, "tau, divides the cosine", above=0)
-    pooling: str = knob("avg", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
-    weight_decay: float = knob(0.01, "AdamW weight decay", low=0)
-    warmup_share: float = knob(0.1, "share of the steps with linear warm-up", low=0, below=1)
-    max_length: int = knob(64, "tokens kept per sentence, special tokens included", low=4)
-    first_view: str = knob("feature_cutoff", "how the anchor is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
-    second_view: str = knob("shuffle", "how the positive is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
-    token_cutoff: float = knob(0.15, "share of a sentence's tokens set to zero", low=0, below=1)
-    feature_cutoff: float = knob(0.2, "share of the embedding's features set to zero", low=0, below=1)
+    learning_rate: float = 5e-7
+    batch_size: int = 96
+    epochs: int = 10
+    dropout: float = 0.0
+    temperature: float = 0.1
+    pooling: str = "avg"
+    head: str = "none"
+    weight_decay: float = 0.01
+    warmup_share: float = 0.1
+    max_length: int = 64
+    first_view: str = hyperparameter("feature_cutoff", "how the anchor is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
+    second_view: str = hyperparameter("shuffle", "how the positive is changed (Sec. 3.2)", choices=CONSERT_VIEWS)
+    token_cutoff: float = hyperparameter(0.15, "share of a sentence's tokens set to zero", low=0, below=1)
+    feature_cutoff: float = hyperparameter(0.2, "share of the embedding's features set to zero", low=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EsimcseConfig(EncoderConfig):
     """ESimCSE (arXiv:2109.04380): repeated words in the positive, a momentum encoder's queue as more negatives."""
 
-    repetition: float = knob(0.32, "dup_rate: most of a sentence's tokens that are repeated (Sec. 3.1)", low=0, high=1)
-    queue_batches: float = knob(2.5, "queue length in batches, 0 = no queue (Sec. 3.2)", low=0)
-    momentum: float = knob(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
+    repetition: float = hyperparameter(
+        0.32, "dup_rate: most of a sentence's tokens that are repeated (Sec. 3.1)", low=0, high=1
+    )
+    queue_batches: float = hyperparameter(2.5, "queue length in batches, 0 = no queue (Sec. 3.2)", low=0)
+    momentum: float = hyperparameter(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorBertConfig(EncoderConfig):
     """Mirror-BERT (arXiv:2104.08027): a masked span in the positive, few sentences."""
 
-    learning_rate: float = knob(2e-5, "peak learning rate of AdamW", above=0)
-    batch_size: int = knob(200, "N, sentences per optimiser step, over all workers", low=2)
-    sample_size: int | None = knob(10000, "sentences drawn once per run", kind="int", low=2, optional=True)
-    eval_examples: int = knob(2000, "training examples between two evaluations (ours)", low=1)
-    temperature: float = knob(0.04, "tau, divides the cosine", above=0)
-    pooling: str = knob("avg", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
-    max_length: int = knob(50, "tokens kept per sentence, special tokens included", low=4)
-    span: int = knob(5, "k, neighbouring characters masked together, 0 = none (Sec. 2.1)", low=0, high=64)
-    shortest: int = knob(30, "characters below which a sentence stays whole (the authors' code)", low=1)
+    learning_rate: float = 2e-5
+    batch_size: int = 200
+    sample_size: int | None = 10000
+    eval_examples: int = 2000  # ours
+    temperature: float = 0.04
+    pooling: str = "avg"
+    head: str = "none"
+    max_length: int = 50
+    span: int = hyperparameter(5, "k, neighbouring characters masked together, 0 = none (Sec. 2.1)", low=0, high=64)
+    shortest: int = hyperparameter(30, "characters below which a sentence stays whole (the authors' code)", low=1)
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        return dict(EncoderConfig.idle(v)) | idle_under(v, "span", 0, "shortest")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return dict(EncoderConfig.unused(v)) | unused_if(v, "span", 0, "shortest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArccseConfig(EncoderConfig):
     """ArcCSE (arXiv:2203.06875): an angular margin on the positive, and a triplet of ever more masked sentences."""
 
-    margin_degrees: float = knob(10.0, "m, added to the positive's angle (Eq. 4)", low=0, below=90)
-    triplet_weight: float = knob(0.1, "lambda of the triplet term, 0 = off (Eq. 6)", low=0)
-    triplet_margin: float = knob(0.0, "m of the triplet term, in cosine (Eq. 5)", low=0, high=2)
-    masked: float = knob(0.2, "share masked in the nearer sentence", low=0, high=0.5)
-    masked_more: float = knob(0.4, "share masked in the farther one, the nearer one's included", low=0, high=0.9)
+    margin_degrees: float = hyperparameter(10.0, "m, added to the positive's angle (Eq. 4)", low=0, below=90)
+    triplet_weight: float = hyperparameter(0.1, "lambda of the triplet term, 0 = off (Eq. 6)", low=0)
+    triplet_margin: float = hyperparameter(0.0, "m of the triplet term, in cosine (Eq. 5)", low=0, high=2)
+    masked: float = hyperparameter(0.2, "share masked in the nearer sentence", low=0, high=0.5)
+    masked_more: float = hyperparameter(
+        0.4, "share masked in the farther one, the nearer one's included", low=0, high=0.9
+    )
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
@@ -93,8 +96,8 @@ class ArccseConfig(EncoderConfig):
         return found
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        return dict(EncoderConfig.idle(v)) | idle_under(
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return dict(EncoderConfig.unused(v)) | unused_if(
             v, "triplet_weight", 0, "triplet_margin", "masked", "masked_more"
         )
 
@@ -103,13 +106,15 @@ class ArccseConfig(EncoderConfig):
 class SncseConfig(EncoderConfig):
     """SNCSE (arXiv:2201.05979): the negated sentence as soft negative, kept in a band below the positive."""
 
-    learning_rate: float = knob(1e-5, "peak learning rate of AdamW", above=0)
-    batch_size: int = knob(256, "N, sentences per optimiser step, over all workers", low=2)
-    eval_examples: int = knob(32000, "training examples between two evaluations (125 steps of 256)", low=1)
-    alpha: float = knob(0.1, "least lead of the positive over the soft negative, in cosine (Eq. 3)", low=0, high=2)
-    beta: float = knob(0.3, "largest lead without cost, in cosine (Eq. 3)", low=0, high=2)
-    soft_weight: float = knob(0.001, "lambda of the bidirectional margin loss (Eq. 4)", low=0)
-    rule_set: str = knob("fixed", "of the negation NEG (D22)", choices=("official", "fixed", "paper"))
+    learning_rate: float = 1e-5
+    batch_size: int = 256
+    eval_examples: int = 32000  # 125 steps of 256
+    alpha: float = hyperparameter(
+        0.1, "least lead of the positive over the soft negative, in cosine (Eq. 3)", low=0, high=2
+    )
+    beta: float = hyperparameter(0.3, "largest lead without cost, in cosine (Eq. 3)", low=0, high=2)
+    soft_weight: float = hyperparameter(0.001, "lambda of the bidirectional margin loss (Eq. 4)", low=0)
+    rule_set: str = hyperparameter("fixed", "of the negation NEG (D22)", choices=("official", "fixed", "paper"))
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
@@ -119,18 +124,18 @@ class SncseConfig(EncoderConfig):
         return found
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        return dict(EncoderConfig.idle(v)) | idle_under(v, "soft_weight", 0, "alpha", "beta")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return dict(EncoderConfig.unused(v)) | unused_if(v, "soft_weight", 0, "alpha", "beta")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffcseConfig(EncoderConfig):
     """DiffCSE (arXiv:2204.10298): SimCSE, and a discriminator that finds replaced tokens by the sentence vector."""
 
-    learning_rate: float = knob(7e-6, "peak learning rate of AdamW", above=0)
-    head: str = knob("mlp_bn", "head on pooling `cls`", choices=HEADS)
-    mask_share: float = knob(0.3, "share of tokens that the generator fills in", above=0, below=1)
-    difference_weight: float = knob(0.005, "lambda of replaced-token detection (Eq. 4)", low=0)
+    learning_rate: float = 7e-6
+    head: str = "mlp_bn"
+    mask_share: float = hyperparameter(0.3, "share of tokens that the generator fills in", above=0, below=1)
+    difference_weight: float = hyperparameter(0.005, "lambda of replaced-token detection (Eq. 4)", low=0)
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
@@ -140,8 +145,8 @@ class DiffcseConfig(EncoderConfig):
         return found
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        return dict(EncoderConfig.idle(v)) | idle_under(v, "difference_weight", 0, "mask_share")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return dict(EncoderConfig.unused(v)) | unused_if(v, "difference_weight", 0, "mask_share")
 
 
 _PAPERS = {

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.to_device import to_device
@@ -21,7 +20,6 @@ from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import CONSERT, ConsertConfig
 from trainables.methods.losses import nt_xent
 from trainables.methods.method import Batch, Examples, Method
-from trainables.methods.shared import PLAIN_ENCODER, adamw, shuffled_epochs, tokenised_sentences
 
 ROLES = ("anchor", "positive")
 SPECIAL_TOKENS = 2
@@ -77,11 +75,6 @@ class ConsertNetwork(SentenceNetwork):
         return dict(zip(views, torch.split(vectors, [len(rows) for rows in views.values()]), strict=True))
 
 
-def network(config: ConsertConfig, source: LoadedEncoder, seed: int) -> Network:
-    """An encoder with cutoff in training."""
-    return ConsertNetwork(config, source, seed)
-
-
 def views(examples: Examples, batch: Batch, config: ConsertConfig, rng: np.random.Generator) -> Views:
     """The sentence twice, shuffled where the role says so."""
     sentences = examples.columns["sentence"].take(batch)
@@ -96,13 +89,4 @@ def loss(z: Encoded, config: ConsertConfig) -> Tensor:
     return nt_xent(z["anchor"], z["positive"], config.temperature)
 
 
-METHOD = Method(
-    declaration=CONSERT,
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=CONSERT, views=views, loss=loss, network=ConsertNetwork)

@@ -1,9 +1,9 @@
 """DiffCSE (arXiv:2204.10298): SimCSE, and a discriminator that finds replaced tokens, given the sentence's vector.
 
-A fixed generator fills in masked tokens; a second encoder with the vector in the place of its first token says of every
-token whether it was replaced (Eq. 2-3). The generator is the encoder as it came, with its own head for masked tokens,
-where the authors take DistilBERT. The vector is taken before the head, one of the two places that their code offers: so
-workers' gradients stay those of one device.
+A fixed generator fills in masked tokens. A second encoder, with the vector in the place of its first token, decides for
+every token whether it was replaced (Eq. 2-3). The generator is the encoder as it came, with its own head for masked
+tokens, where the authors take DistilBERT. The vector is taken before the head, one of the two places that their code
+offers: so workers' gradients are those of one device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from trainables.contract.errors import EncoderError
 from trainables.encoders.heads import MlmHead
 from trainables.encoders.load import LoadedEncoder, make_model, trained_model
-from trainables.encoders.network import Network
 from trainables.encoders.packing import Packed
 from trainables.encoders.packing_check import padded_states
 from trainables.encoders.sentence_network import SentenceNetwork, special_free
@@ -28,8 +27,7 @@ from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import DIFFCSE, DiffcseConfig
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Batch, Examples, Method
-from trainables.methods.shared import PLAIN_ENCODER, adamw, shuffled_epochs, tokenised_sentences
+from trainables.methods.method import Method, sentence_twice
 
 
 class DiffcseNetwork(SentenceNetwork):
@@ -65,7 +63,7 @@ class DiffcseNetwork(SentenceNetwork):
 
     @torch.no_grad()
     def filled_in(self, packed: Packed, rng: np.random.Generator) -> Tensor:
-        """(T,) token ids of which the generator guessed a random share; special tokens stay."""
+        """(T,) token ids of which the generator predicted a random share; special tokens stay."""
         body = special_free(packed, len(self.prefix), len(self.suffix))
         chosen = to_device(body[rng.random(len(body)) < self.share], self.device)
         assert self.mask_token is not None
@@ -94,30 +92,9 @@ class DiffcseNetwork(SentenceNetwork):
         return padded_states(model, packed, wanted, change)[wanted[0]]
 
 
-def network(config: DiffcseConfig, source: LoadedEncoder, seed: int) -> Network:
-    """An encoder with generator and discriminator."""
-    return DiffcseNetwork(config, source, seed)
-
-
-def views(examples: Examples, batch: Batch, config: DiffcseConfig, rng: np.random.Generator) -> Views:
-    """The sentence twice, with dropout masks of their own."""
-    del config, rng
-    sentences = examples.columns["sentence"].take(batch)
-    return {"anchor": sentences, "positive": sentences}
-
-
 def loss(z: Encoded, config: DiffcseConfig) -> Tensor:
     """InfoNCE; replaced-token detection is the network's own loss (Eq. 4)."""
     return info_nce(z["anchor"], z["positive"], config.temperature)
 
 
-METHOD = Method(
-    declaration=DIFFCSE,
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=DIFFCSE, views=sentence_twice, loss=loss, network=DiffcseNetwork)

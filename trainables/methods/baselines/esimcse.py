@@ -13,13 +13,11 @@ from torch import Tensor
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.network import Network
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import ESIMCSE, EsimcseConfig
 from trainables.methods.losses import cosines, own_column
 from trainables.methods.method import Batch, Examples, Method
-from trainables.methods.shared import PLAIN_ENCODER, adamw, shuffled_epochs, tokenised_sentences
 
 
 def repeated(tokens: Tokens, rate: float, rng: np.random.Generator) -> Tokens:
@@ -91,11 +89,6 @@ def _count(network: MomentumNetwork, _: object) -> None:
     network.filled = int(network.queued)
 
 
-def network(config: EsimcseConfig, source: LoadedEncoder, seed: int) -> Network:
-    """An encoder with its momentum copy."""
-    return MomentumNetwork(config, source, seed)
-
-
 def views(examples: Examples, batch: Batch, config: EsimcseConfig, rng: np.random.Generator) -> Views:
     """The sentence, and the sentence with repetitions."""
     sentences = examples.columns["sentence"].take(batch)
@@ -107,13 +100,4 @@ def loss(z: Encoded, config: EsimcseConfig) -> Tensor:
     return own_column(cosines(z["anchor"], torch.cat([z["positive"], z["queue"]])) / config.temperature)
 
 
-METHOD = Method(
-    declaration=ESIMCSE,
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=ESIMCSE, views=views, loss=loss, network=MomentumNetwork)

@@ -5,21 +5,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from trainables.contract.streams import AUGMENT
+from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import MIRROR_BERT, MirrorBertConfig
 from trainables.methods.losses import nt_xent
-from trainables.methods.method import Batch, Examples, Method, TextTools
-from trainables.methods.shared import (
-    PLAIN_ENCODER,
-    adamw,
-    mask_text,
-    sampled,
-    sentence_network,
-    shuffled_epochs,
-    tokenised_sentences,
-)
+from trainables.methods.method import Batch, Examples, Method, TextTools, mask_text, sampled, tokenised_sentences
 
 
 def masked(sentence: str, span: int, shortest: int, mask: str, rng: np.random.Generator) -> str:
@@ -67,11 +58,7 @@ def loss(z: Encoded, config: MirrorBertConfig) -> Tensor:
 METHOD = Method(
     declaration=MIRROR_BERT,
     prepare=prepare,
-    plan=shuffled_epochs,
     views=views,
     loss=loss,
-    network=sentence_network,
-    optimiser=adamw,
     prepared_from=("span", "shortest", "epochs", "sample_size", "seed"),
-    untrained=PLAIN_ENCODER,
 )

@@ -14,9 +14,8 @@ from trainables.data.tokens import Texts
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import SNCSE, SncseConfig
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Batch, Examples, Method, TextTools
-from trainables.methods.sda.corpus import NEGATION, NO_EDIT, edited_texts
-from trainables.methods.shared import PLAIN_ENCODER, adamw, sentence_network, shuffled_epochs
+from trainables.methods.method import Batch, Examples, Method, TextTools, all_columns, share_changed
+from trainables.methods.sda.edits import NEGATION, NO_EDIT, edited_texts
 
 
 def prepare(texts: Texts, config: SncseConfig, seed: int, tools: TextTools) -> Examples:
@@ -29,16 +28,14 @@ def prepare(texts: Texts, config: SncseConfig, seed: int, tools: TextTools) -> E
     anchor, negation = (
         edited_texts(parses, edit, config.rule_set, tools.language, tools.cached) for edit in (NO_EDIT, NEGATION)
     )
-    changed = sum(a != b for a, b in zip(anchor, negation, strict=True)) / max(1, len(anchor))
     columns = {"anchor": tools.tokenise(anchor), "negation": tools.tokenise(negation)}
-    return Examples(columns, facts={"coverage_neg": changed})
+    return Examples(columns, facts={"coverage_neg": share_changed(anchor, negation)})
 
 
 def views(examples: Examples, batch: Batch, config: SncseConfig, rng: np.random.Generator) -> Views:
     """The sentence twice, and its negation."""
-    del config, rng
-    sentences = examples.columns["anchor"].take(batch)
-    return {"anchor": sentences, "positive": sentences, "negation": examples.columns["negation"].take(batch)}
+    found = all_columns(examples, batch, config, rng)
+    return {"anchor": found["anchor"], "positive": found["anchor"], "negation": found["negation"]}
 
 
 def bidirectional_margin(anchor: Tensor, positive: Tensor, negation: Tensor, alpha: float, beta: float) -> Tensor:
@@ -59,14 +56,4 @@ def loss(z: Encoded, config: SncseConfig) -> Tensor:
     return pairs + config.soft_weight * soft
 
 
-METHOD = Method(
-    declaration=SNCSE,
-    prepare=prepare,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=sentence_network,
-    optimiser=adamw,
-    prepared_from=("rule_set",),
-    untrained=PLAIN_ENCODER,
-)
+METHOD = Method(declaration=SNCSE, prepare=prepare, views=views, loss=loss, prepared_from=("rule_set",))

@@ -22,7 +22,6 @@ from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import WHITENING, WhiteningConfig
 from trainables.methods.method import Batch, Examples, Method, Untrained
-from trainables.methods.shared import shuffled_epochs, tokenised_sentences
 
 NO_VARIANCE = 1e-7  # of the largest: below it a direction is rounding, and scaling it up would be noise
 
@@ -84,11 +83,6 @@ class WhiteningNetwork(SentenceNetwork):
         return super().embed(sequences)
 
 
-def network(config: WhiteningConfig, source: LoadedEncoder, seed: int) -> Network:
-    """The encoder with its whitening."""
-    return WhiteningNetwork(config, source, seed)
-
-
 def plain(config: WhiteningConfig, source: LoadedEncoder, seed: int) -> Network:
     """The encoder as it came."""
     del seed
@@ -105,10 +99,8 @@ def views(examples: Examples, batch: Batch, config: WhiteningConfig, rng: np.ran
 
 METHOD = Method(
     declaration=WHITENING,
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
     views=views,
-    network=network,
+    network=WhiteningNetwork,
     loss=None,
     optimiser=None,
     untrained=Untrained(plain, reads=("pooling",)),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trainables.contract.config import RunConfig, idle_under
+from trainables.contract.config import Conflicts, RunConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import WORD_VECTORS, Declaration, Preset
-from trainables.contract.knobs import Conflicts, Idle, knob
+from trainables.contract.errors import DataError
 
+PAIR = ("sentence", "translation")  # columns of a file of back-translations
 TEXTCNN_WIDTH = 4096  # projector output, cut into pieces of group_size (D48)
 
 
@@ -17,58 +19,58 @@ TEXTCNN_WIDTH = 4096  # projector output, cut into pieces of group_size (D48)
 class GclsrConfig(RunConfig):
     """GCLSR (Appl. Sci. 2023, 13, 9873): TextCNN over word vectors, grouped loss without negatives."""
 
-    batch_size: int = knob(512, "N, last partial batch dropped", low=2)
-    sample_size: int | None = knob(10000, "sentences drawn once per run (6.1)", kind="int", low=2, optional=True)
-    epochs: int = knob(20, "passes over the sentences", low=1)
-    eval_examples: int = knob(10000, "training examples between two evaluations (one epoch, D52)", low=1)
-    group_size: int = knob(
+    batch_size: int = hyperparameter(512, "N, last partial batch dropped", low=2)
+    sample_size: int | None = 10000  # 6.1
+    epochs: int = 20
+    eval_examples: int = 10000  # one epoch, D52
+    group_size: int = hyperparameter(
         16, "values per piece of the 4096-wide vectors; 4096 = no groups (D48)", low=1, high=TEXTCNN_WIDTH
     )
-    num_groups: int | None = knob(
-        None, "pieces per vector; wins over group_size (D48)", kind="int", low=1, high=TEXTCNN_WIDTH, optional=True
+    num_groups: int | None = hyperparameter(
+        None, "pieces per vector; wins over group_size (D48)", kind="int", low=1, high=TEXTCNN_WIDTH
     )
-    region_sizes: tuple[int, ...] = knob(
+    region_sizes: tuple[int, ...] = hyperparameter(
         (1, 1, 1, 6, 15, 20), "widths of the convolutions (Table 9, D49)", low=1, high=64
     )
-    filters: int = knob(300, "F, filters per region size (D50)", low=1)
-    base_lr: float = knob(0.03, "learning rate is base_lr * N / 128 (D51)", above=0)
-    predictor_lr: float | None = knob(
+    filters: int = hyperparameter(300, "F, filters per region size (D50)", low=1)
+    base_lr: float = hyperparameter(0.03, "learning rate is base_lr * N / 128 (D51)", above=0)
+    predictor_lr: float | None = hyperparameter(
         1.0,
         "constant rate of the predictor, null = same schedule as the rest (Table 6)",
-        kind="float",
-        above=0,
-        optional=True,
-    )
-    weight_decay: float = knob(0.001, "SGD weight decay, all parameters, batch-norm included", low=0)
-    momentum: float = knob(0.9, "Nesterov momentum during warm-up", low=0, below=1)
-    momentum_after_warmup: float = knob(0.8, "Nesterov momentum after warm-up (Table 7)", low=0, below=1)
-    warmup_epochs: int = knob(5, "epochs of linear warm-up from 0 (Table 8)", low=0)
-    max_words: int = knob(64, "words kept per sentence", low=1, high=512)
-    augmentation: str = knob(
+        kind="float", above=0, optional=True,
+    )  # fmt: skip
+    weight_decay: float = hyperparameter(0.001, "SGD weight decay, all parameters, batch-norm included", low=0)
+    momentum: float = hyperparameter(0.9, "Nesterov momentum during warm-up", low=0, below=1)
+    momentum_after_warmup: float = hyperparameter(0.8, "Nesterov momentum after warm-up (Table 7)", low=0, below=1)
+    warmup_epochs: int = hyperparameter(5, "epochs of linear warm-up from 0 (Table 8)", low=0)
+    max_words: int = hyperparameter(64, "words kept per sentence", low=1, high=512)
+    augmentation: str = hyperparameter(
         "partial", "PWVA mode: none, full (p = 1), partial (p)", choices=("none", "full", "partial")
     )
-    pwva: str = knob("code", "formulas of the public code or of the paper (D42)", choices=("code", "paper"))
-    pwva_p: float = knob(0.5, "probability that a word is augmented (D41)", low=0, high=1)
-    p_gwn: float = knob(0.5, "probability of Gaussian white noise (D42)", low=0, high=1)
-    p_rzs: float = knob(0.2, "probability of random zero setting", low=0, high=1)
-    p_ifft: float = knob(0.1, "probability of the Fourier operation", low=0, high=1)
-    p_rbn: float = knob(0.2, "probability of random background noise", low=0, high=1)
-    sentence_augmentation: str = knob(
+    pwva: str = hyperparameter("code", "formulas of the public code or of the paper (D42)", choices=("code", "paper"))
+    pwva_p: float = hyperparameter(0.5, "probability that a word is augmented (D41)", low=0, high=1)
+    p_gwn: float = hyperparameter(0.5, "probability of Gaussian white noise (D42)", low=0, high=1)
+    p_rzs: float = hyperparameter(0.2, "probability of random zero setting", low=0, high=1)
+    p_ifft: float = hyperparameter(0.1, "probability of the Fourier operation", low=0, high=1)
+    p_rbn: float = hyperparameter(0.2, "probability of random background noise", low=0, high=1)
+    sentence_augmentation: str = hyperparameter(
         "none",
         "how the second view's sentence is changed before its words are (Tables 2-3, D53)",
         choices=("none", "eda", "back_translation"),
     )
-    eda_share: float = knob(0.1, "alpha of EDA, share of the words that an operation changes (D53)", above=0, below=1)
-    back_translations: str | None = knob(
-        None, "table with columns sentence and translation, for back_translation", kind="str", optional=True
+    eda_share: float = hyperparameter(
+        0.1, "alpha of EDA, share of the words that an operation changes (D53)", above=0, below=1
     )
-    self_attention: bool = knob(True, "attention in training (6.3)")
-    attention_form: str = knob(
+    back_translations: str | None = hyperparameter(
+        None, "table with columns sentence and translation, for back_translation", kind="str"
+    )
+    self_attention: bool = hyperparameter(True, "attention in training (6.3)")
+    attention_form: str = hyperparameter(
         "importance", "word importance, or the softmax attention of BERT (6.3, D53)", choices=("importance", "bert")
     )
-    attention_at_eval: bool = knob(False, "apply it at evaluation too (D44)")
-    projector_last_bn: bool = knob(True, "batch-norm after the last projector layer (D45)")
-    oov: str = knob(
+    attention_at_eval: bool = hyperparameter(False, "apply it at evaluation too (D44)")
+    projector_last_bn: bool = hyperparameter(True, "batch-norm after the last projector layer (D45)")
+    oov: str = hyperparameter(
         "fixed",
         "unknown words: one vector per word and seed, or a new one at every use (D40)",
         choices=("fixed", "resample"),
@@ -100,22 +102,41 @@ class GclsrConfig(RunConfig):
         return found
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        found = idle_under(v, "augmentation", "full", "pwva_p")
-        found |= idle_under(v, "augmentation", "none", "pwva_p", "pwva", "p_gwn", "p_rzs", "p_ifft", "p_rbn")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        found = unused_if(v, "augmentation", "full", "pwva_p")
+        found |= unused_if(v, "augmentation", "none", "pwva_p", "pwva", "p_gwn", "p_rzs", "p_ifft", "p_rbn")
         if v["num_groups"] is not None:
             found["group_size"] = ("num_groups", v["num_groups"])
         if v["sentence_augmentation"] != "eda":
             found["eda_share"] = ("sentence_augmentation", v["sentence_augmentation"])
         if v["sentence_augmentation"] != "back_translation":
             found["back_translations"] = ("sentence_augmentation", v["sentence_augmentation"])
-        return found | idle_under(v, "self_attention", False, "attention_at_eval")
+        return found | unused_if(v, "self_attention", False, "attention_at_eval")
+
+
+def back_translations(path: str) -> Mapping[str, str]:
+    """Sentence -> its translation into another language and back, from a table with columns sentence and translation.
+
+    Raises: DataError naming the file.
+    """
+    from trainables.data.files import read_table
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataError(f"params.back_translations: no such file: {path}")
+
+    def columns(header: Sequence[str]) -> dict[str, str]:
+        if missing := [name for name in PAIR if name not in header]:
+            raise DataError(f"{file}: expected columns {' and '.join(PAIR)}, got no {missing[0]}")
+        return {name: name for name in PAIR}
+
+    table = read_table(file, columns).columns
+    return dict(zip(table["sentence"], table["translation"], strict=True))
 
 
 def check_sentences(spec: Mapping[str, Any]) -> None:
-    """Pre-flight: what the augmentation of sentences reads is there. Raises: DataError."""
-    from trainables.methods.gclsr.sentences import back_translations
-    from trainables.methods.sda.comparison_edits import wordnet
+    """Preflight: WordNet or the file of back-translations exists, if needed. Raises: DataError."""
+    from trainables.methods.sda.edits import wordnet
 
     params = spec["params"]
     if params.get("sentence_augmentation") == "eda":
@@ -130,7 +151,7 @@ GCLSR = Declaration(
     config=GclsrConfig,
     columns="sentences",
     encoders=WORD_VECTORS,
-    languages=("en", "zh"),  # how words are told apart
+    languages=("en", "zh"),  # how a text is split into words
     code="trainables.methods.gclsr.method:METHOD",
     preflight=check_sentences,
     # Projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores; the

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainables.contract.errors import DataError
-from trainables.contract.streams import AUGMENT
+from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.views import Encoded
 from trainables.encoders.word_vectors import WordVectors
-from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
-from trainables.methods.gclsr.export import export
-from trainables.methods.gclsr.sentences import back_translations, check_words, eda
-from trainables.methods.gclsr.textcnn import GclsrNetwork
+from trainables.methods.gclsr import gclsr_loader
+from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig, back_translations
+from trainables.methods.gclsr.network import GclsrNetwork
 from trainables.methods.losses import grouped_cosine
-from trainables.methods.method import Batch, Examples, Method, TextTools, Untrained
-from trainables.methods.sda.comparison_edits import wordnet
-from trainables.methods.shared import sampled, shuffled_epochs, tokenised_sentences
+from trainables.methods.method import (
+    Batch,
+    Examples,
+    Method,
+    TextTools,
+    Untrained,
+    all_columns,
+    sampled,
+    share_changed,
+    shuffled_epochs,
+    tokenised_sentences,
+)
+from trainables.methods.sda.edits import eda, wordnet
 
 BATCH_UNIT = 128  # learning rates are given per this many examples
 
@@ -50,9 +63,17 @@ def prepare(texts: Texts, config: GclsrConfig, seed: int, tools: TextTools) -> E
         changed = [known.get(s, s) for s in sentences]
         if not any(s in known for s in sentences):
             raise DataError(f"{config.back_translations}: has none of the training sentences")
-    share = sum(a != b for a, b in zip(sentences, changed, strict=True)) / max(1, len(sentences))
     columns["augmented"] = tools.tokenise([s or " " for s in changed])
-    return Examples(columns, facts={"sentence_augmentation_share": share})
+    return Examples(columns, facts={"sentence_augmentation_share": share_changed(sentences, changed)})
+
+
+def check_words(sentences: Sequence[str], language: str) -> None:
+    """Raises: DataError for Chinese without blanks between words, which EDA could not change."""
+    if language == "zh" and sum(len(s.split()) > 1 for s in sentences) < len(sentences) / 2:
+        raise DataError(
+            "params.sentence_augmentation: eda changes words with blanks between them, and to it most of the training "
+            "sentences are one word; put blanks between the words, or use back_translation"
+        )
 
 
 def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[Batch]:
@@ -61,21 +82,10 @@ def plan(examples: Examples, config: GclsrConfig, seed: int) -> Iterator[Batch]:
     return (batch for batch in shuffled_epochs(examples, config, seed) if len(batch) >= smallest)
 
 
-def views(examples: Examples, batch: Batch, config: GclsrConfig, rng: np.random.Generator) -> Views:
-    """The sentences, and those of the second view if they differ; all else parts in the network, by word vectors."""
-    del config, rng
-    return {role: column.take(batch) for role, column in examples.columns.items()}
-
-
 def loss(z: Encoded, config: GclsrConfig) -> Tensor:
     """Mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (6.5)."""
     size = TEXTCNN_WIDTH // config.num_groups if config.num_groups else config.group_size
     return grouped_cosine(z["q1"], z["z1"], z["q2"], z["z2"], size)
-
-
-def network(config: GclsrConfig, source: WordVectors, seed: int) -> Network:
-    """TextCNN, projector and predictor over the vectors of `source`."""
-    return GclsrNetwork(config, source, seed)
 
 
 def learning_rates(peak: float, warmup: int, steps: int) -> list[float]:
@@ -141,16 +151,40 @@ def optimiser(
     return sgd, OfficialSchedule(sgd, config, steps)
 
 
+def export(network: nn.Module, config: GclsrConfig, source: WordVectors, language: str, folder: Path) -> None:
+    """Write a trained network as a folder with its own loader (`gclsr_loader.py`).
+
+    All words of the vector file go along: which ones a user's sentences need is not known here.
+    """
+    state = network.state_dict()
+    tensors = {name.removeprefix("backbone."): t for name, t in state.items() if name.startswith("backbone.")}
+    tensors |= {"padding": state["padding"], "vectors": torch.from_numpy(source.matrix)}
+    # Not by `save_file`, which makes a file that only its owner reads.
+    (folder / "model.safetensors").write_bytes(save({k: t.detach().cpu().contiguous() for k, t in tensors.items()}))
+    (folder / "words.txt").write_text("\n".join(source.words), encoding="utf-8")
+    content = {
+        "model_type": "gclsr",
+        "language": language,
+        "region_sizes": list(config.region_sizes),
+        "filters": config.filters,
+        "max_words": config.max_words,
+        "attention_at_eval": config.self_attention and config.attention_at_eval,
+        "vector_seed": int(state["vector_seed"]),
+    }
+    (folder / "config.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shutil.copy(Path(gclsr_loader.__file__), folder / "gclsr_loader.py")
+
+
 METHOD = Method(
     declaration=GCLSR,
     prepare=prepare,
     plan=plan,
-    views=views,
+    views=all_columns,  # what else differs between the two views is drawn in the network, by word vectors
     loss=loss,
-    network=network,
+    network=GclsrNetwork,
     optimiser=optimiser,
     untrained=Untrained(
-        network, reads=("region_sizes", "filters", "max_words", "self_attention", "attention_at_eval", "seed")
+        GclsrNetwork, reads=("region_sizes", "filters", "max_words", "self_attention", "attention_at_eval", "seed")
     ),
     prepared_from=("sentence_augmentation", "eda_share", "back_translations", "seed"),
     export=export,

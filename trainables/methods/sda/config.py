@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import HEADS, EncoderConfig, idle_under
+from trainables.contract.config import EncoderConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
 from trainables.contract.errors import DataError
-from trainables.contract.knobs import Idle, knob
 
 EDITS = ("pi", "mv", "dn", "ensemble")
 COMPARISON_EDITS = (
@@ -22,27 +21,29 @@ COMPARISON_EDITS = (
 class SdaConfig(EncoderConfig):
     """SDA (arXiv:2210.03963): a minimal syntactic edit is the positive, its negation a relaxed negative."""
 
-    learning_rate: float = knob(2e-5, "peak learning rate of AdamW", above=0)
-    batch_size: int = knob(128, "N, sentences per optimiser step, over all workers", low=2)
-    head: str = knob("mlp_bn", "head on pooling `cls` (D20)", choices=HEADS)
-    eval_examples: int = knob(32000, "training examples between two evaluations (250 steps of 128)", low=1)
-    augmentation: str = knob("mv", "the edit (Table 3; comparison edits: Tables 8-9)", choices=EDITS + COMPARISON_EDITS)
-    rule_set: str = knob(
+    learning_rate: float = 2e-5
+    batch_size: int = 128
+    head: str = "mlp_bn"  # D20
+    eval_examples: int = 32000  # 250 steps of 128
+    augmentation: str = hyperparameter(
+        "mv", "the edit (Table 3; comparison edits: Tables 8-9)", choices=EDITS + COMPARISON_EDITS
+    )
+    rule_set: str = hyperparameter(
         "official",
         "the public code as it is, repaired, or the rules as printed (D22, D38)",
         choices=("official", "fixed", "paper"),
     )
-    negation_negative: bool = knob(True, "add the negated sentence as own hard negative (Table 6)")
-    negation_scope: str = knob("own", "negation negatives seen by an anchor (D24)", choices=("own", "all"))
-    delta: float = knob(0.5, "margin subtracted from the negation's cosine (4.4, D26)", low=0, high=1)
-    augmentation_share: float = knob(
+    negation_negative: bool = hyperparameter(True, "add the negated sentence as own hard negative (Table 6)")
+    negation_scope: str = hyperparameter("own", "negation negatives seen by an anchor (D24)", choices=("own", "all"))
+    delta: float = hyperparameter(0.5, "margin subtracted from the negation's cosine (4.4, D26)", low=0, high=1)
+    augmentation_share: float = hyperparameter(
         1.0, "share of sentences paired with their edit, rest with itself (D27)", low=0, high=1
     )
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        found = dict(EncoderConfig.idle(v))
-        return found | idle_under(v, "negation_negative", False, "negation_scope", "delta")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        found = dict(EncoderConfig.unused(v))
+        return found | unused_if(v, "negation_negative", False, "negation_scope", "delta")
 
 
 def check_parser(spec: Mapping[str, Any]) -> None:

@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from trainables.contract.streams import AUGMENT
+from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.views import Encoded
 from trainables.methods.losses import info_nce, info_nce_margin
-from trainables.methods.method import Batch, Examples, Method, TextTools
+from trainables.methods.method import Examples, Method, TextTools, all_columns, mask_text, share_changed
 from trainables.methods.sda.config import SDA, SdaConfig
-from trainables.methods.sda.corpus import AUGMENTATION_SEED, NEGATION, NO_EDIT, RULES_VERSION, edited_texts
-from trainables.methods.shared import PLAIN_ENCODER, adamw, mask_text, sentence_network, shuffled_epochs
+from trainables.methods.sda.edits import AUGMENTATION_SEED, NEGATION, NO_EDIT, RULES_VERSION, edited_texts
 
 PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2, English Wikipedia
 
@@ -23,7 +22,7 @@ PUBLISHED_COVERAGE = {"pi": 0.9814, "mv": 0.8832, "dn": 0.8789}  # Table 2, Engl
 def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Examples:
     """Columns "anchor", "positive" and, if used, "negative", from the parser's tokens (D21).
 
-    Parses and edited texts are made once per corpus and options (`sda_corpus`); only which sentences get their edit at
+    Parses and edited texts are made once per corpus and options (`edits`); only which sentences get their edit at
     an `augmentation_share` below 1 depends on the seed (D27).
     Facts: coverage_<augmentation> and coverage_neg, shares of sentences the rule changes in [0, 1], the former beside
     published_coverage_<augmentation> where Table 2 has it; jaccard_<augmentation> and jaccard_neg (Sec. 6.3).
@@ -43,15 +42,14 @@ def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Exa
             continue
         edited_role = edited(edit)
         columns[role] = tools.tokenise(edited_role)
-        changed = sum(a != b for a, b in zip(anchor_texts, edited_role, strict=True))
-        facts[f"coverage_{edit}"] = changed / max(len(anchor_texts), 1)
+        facts[f"coverage_{edit}"] = share_changed(anchor_texts, edited_role)
         made_from = [parses.fingerprint, edit, config.rule_set, tools.language, mask, AUGMENTATION_SEED, RULES_VERSION]
         facts[f"jaccard_{edit}"] = tools.cached(
             "sda_jaccard", made_from, partial(mean_jaccard, anchor_texts, edited_role, tools.language)
         )
         if edit in PUBLISHED_COVERAGE and tools.language == "en":
             facts[f"published_coverage_{edit}"] = PUBLISHED_COVERAGE[edit]
-    columns["positive"] = shared(columns["positive"], columns["anchor"], config.augmentation_share, seed)
+    columns["positive"] = partly_edited(columns["positive"], columns["anchor"], config.augmentation_share, seed)
     return Examples(columns, facts=facts)
 
 
@@ -68,7 +66,7 @@ def mean_jaccard(first: Sequence[str], second: Sequence[str], language: str) -> 
     return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs])) if pairs else 1.0
 
 
-def shared(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> TokenColumn:
+def partly_edited(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> TokenColumn:
     """Exactly round(share * n) sentences of `edited`, a random subset fixed for the run, the rest of `plain` (D27).
 
     With one seed the subset of a smaller share lies within that of a larger one.
@@ -79,14 +77,7 @@ def shared(edited: TokenColumn, plain: TokenColumn, share: float, seed: int) -> 
     if chosen.all():
         return edited
     rows = [(edited if c else plain)[i] for i, c in enumerate(chosen)]
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return TokenColumn(np.concatenate(rows), starts)
-
-
-def views(examples: Examples, batch: Batch, config: SdaConfig, rng: np.random.Generator) -> Views:
-    """Anchor, its edit and its negation, all in one training-mode pass."""
-    del config, rng
-    return {role: column.take(batch) for role, column in examples.columns.items()}
+    return TokenColumn(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
 def loss(z: Encoded, config: SdaConfig) -> Tensor:
@@ -101,11 +92,7 @@ def loss(z: Encoded, config: SdaConfig) -> Tensor:
 METHOD = Method(
     declaration=SDA,
     prepare=prepare,
-    plan=shuffled_epochs,
-    views=views,
+    views=all_columns,
     loss=loss,
-    network=sentence_network,
-    optimiser=adamw,
     prepared_from=("augmentation", "rule_set", "negation_negative", "augmentation_share", "seed"),
-    untrained=PLAIN_ENCODER,
 )

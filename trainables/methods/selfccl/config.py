@@ -6,34 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import HEADS, POOLINGS, EncoderConfig, idle_under
+from trainables.contract.config import EncoderConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
-from trainables.contract.knobs import Idle, knob
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfcclConfig(EncoderConfig):
     """SelfCCL (Appl. Sci. 2023, 13, 1913): curriculum over NLI triplets scored by the untouched encoder."""
 
-    batch_size: int = knob(512, "N, triplets per optimiser step, over all workers", low=2)
-    learning_rate: float = knob(5e-5, "peak learning rate of AdamW (D36)", above=0)
-    epochs: int = knob(4, "T of the pacing function", low=1)
-    pooling: str = knob("avg_first_last", "in scoring and in training (D31)", choices=POOLINGS)
-    head: str = knob("none", "head on pooling `cls`; other poolings have none", choices=HEADS)
-    eval_examples: int = knob(64000, "training examples between two evaluations (125 steps of 512)", low=1)
-    margin: float = knob(0.2, "m of the easy / semi-hard border (5.2)", low=0, high=2)
-    order: str = knob(
+    batch_size: int = 512
+    learning_rate: float = 5e-5  # D36
+    epochs: int = hyperparameter(4, "T of the pacing function", low=1)
+    pooling: str = "avg_first_last"  # in scoring and in training (D31)
+    head: str = "none"
+    eval_examples: int = 64000  # 125 steps of 512
+    margin: float = hyperparameter(0.2, "m of the easy / semi-hard border (5.2)", low=0, high=2)
+    order: str = hyperparameter(
         "ascending", "curriculum, anti-curriculum, fixed random", choices=("ascending", "descending", "random")
     )
-    pacing_exponent: float = knob(1.0, "lambda of g(t): 0.5 root, 1 linear, 2 quadratic (5.3)", above=0)
-    pacing_unit: str = knob("epoch", "what t counts (D34)", choices=("epoch", "step"))
-    pacing: bool = knob(True, "false: every epoch sees all triplets (equal-step control, D35)")
-    equal_steps: bool = knob(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
+    pacing_exponent: float = hyperparameter(1.0, "lambda of g(t): 0.5 root, 1 linear, 2 quadratic (5.3)", above=0)
+    pacing_unit: str = hyperparameter("epoch", "what t counts (D34)", choices=("epoch", "step"))
+    pacing: bool = hyperparameter(True, "false: every epoch sees all triplets (equal-step control, D35)")
+    equal_steps: bool = hyperparameter(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        found = dict(EncoderConfig.idle(v)) | idle_under(v, "pacing", False, "pacing_exponent")
-        return found | idle_under(v, "pacing_unit", "step", "equal_steps")
+    def unused(v: Mapping[str, Any]) -> Unused:
+        found = dict(EncoderConfig.unused(v)) | unused_if(v, "pacing", False, "pacing_exponent")
+        return found | unused_if(v, "pacing_unit", "step", "equal_steps")
 
 
 SELFCCL = Declaration(

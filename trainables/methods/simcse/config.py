@@ -6,40 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import EncoderConfig, idle_under
+from trainables.contract.config import EncoderConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
-from trainables.contract.knobs import Idle, knob
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimcseConfig(EncoderConfig):
     """Unsupervised SimCSE (arXiv:2104.08821, Sec. 3)."""
 
-    loss_form: str = knob("one_way", "N x N one-way, or symmetric NT-Xent (D04)", choices=("one_way", "nt_xent"))
-    same_mask: bool = knob(False, "both views under one dropout mask: no augmentation at all (Table 3)")
+    loss_form: str = hyperparameter(
+        "one_way", "N x N one-way, or symmetric NT-Xent (D04)", choices=("one_way", "nt_xent")
+    )
+    same_mask: bool = hyperparameter(False, "both views under one dropout mask: no augmentation at all (Table 3)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimcseSupConfig(EncoderConfig):
     """Supervised SimCSE (arXiv:2104.08821, Sec. 4) on NLI triplets."""
 
-    batch_size: int = knob(512, "N, triplets per optimiser step, over all workers", low=2)
-    learning_rate: float = knob(5e-5, "peak learning rate of AdamW", above=0)
-    epochs: int = knob(3, "passes over the triplets", low=1)
-    eval_examples: int = knob(64000, "training examples between two evaluations (125 steps of 512)", low=1)
-    head_at: str = knob("train_and_test", "where the head is used", choices=("train_only", "train_and_test"))
-    hard_negative_weight: float = knob(0.0, "w = ln alpha, added to the own negative's logit (1.5)")
-    loss_form: str = knob(
+    batch_size: int = 512
+    learning_rate: float = 5e-5
+    epochs: int = 3
+    eval_examples: int = 64000  # 125 steps of 512
+    head_at: str = "train_and_test"
+    hard_negative_weight: float = hyperparameter(0.0, "w = ln alpha, added to the own negative's logit (1.5)")
+    loss_form: str = hyperparameter(
         "hard",
         "hard: anchors against 2N; both_rows: positives as rows too (2.2); in_batch: no hard negatives (Table 7)",
         choices=("hard", "both_rows", "in_batch"),
     )
 
     @staticmethod
-    def idle(v: Mapping[str, Any]) -> Idle:
-        found = dict(EncoderConfig.idle(v))
+    def unused(v: Mapping[str, Any]) -> Unused:
+        found = dict(EncoderConfig.unused(v))
         for form in ("both_rows", "in_batch"):
-            found |= idle_under(v, "loss_form", form, "hard_negative_weight")
+            found |= unused_if(v, "loss_form", form, "hard_negative_weight")
         return found
 
 

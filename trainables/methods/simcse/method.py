@@ -7,35 +7,29 @@ from torch import Tensor
 
 from trainables.encoders.views import Encoded, Views
 from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
-from trainables.methods.method import Batch, Examples, Method
-from trainables.methods.shared import (
-    PLAIN_ENCODER,
-    adamw,
+from trainables.methods.method import (
+    Batch,
+    Examples,
+    Method,
+    all_columns,
     is_negative,
     negatives,
-    sentence_network,
-    shuffled_epochs,
-    tokenised_sentences,
+    sentence_twice,
     tokenised_triplets,
-    triplet_views,
 )
 from trainables.methods.simcse.config import SIMCSE, SIMCSE_SUP, SimcseConfig, SimcseSupConfig
 
 
 def views(examples: Examples, batch: Batch, config: SimcseConfig, rng: np.random.Generator) -> Views:
-    """Every sentence twice in one forward pass; the two copies draw their own dropout masks (Sec. 3).
-
-    Under one mask the copies would be the same vectors: then it is encoded once (`loss` takes it for both).
-    """
-    del rng
-    sentences = examples.columns["sentence"].take(batch)
-    return {"anchor": sentences} if config.same_mask else {"anchor": sentences, "positive": sentences}
+    """Every sentence twice. Under one dropout mask both would be the same vectors: it is encoded once."""
+    found = sentence_twice(examples, batch, config, rng)
+    return {"anchor": found["anchor"]} if config.same_mask else found
 
 
 def supervised_views(examples: Examples, batch: Batch, config: SimcseSupConfig, rng: np.random.Generator) -> Views:
-    """Premise, entailed and contradicted hypothesis (Sec. 4); without hard negatives these are not encoded."""
-    views = triplet_views(examples, batch, config, rng)
-    return {role: rows for role, rows in views.items() if not is_negative(role) or config.loss_form != "in_batch"}
+    """Premise, entailed and contradicted hypothesis (Sec. 4), of which there may be several, or none."""
+    found = all_columns(examples, batch, config, rng)
+    return {role: rows for role, rows in found.items() if not is_negative(role) or config.loss_form != "in_batch"}
 
 
 def loss(z: Encoded, config: SimcseConfig) -> Tensor:
@@ -53,23 +47,5 @@ def supervised_loss(z: Encoded, config: SimcseSupConfig) -> Tensor:
     return info_nce_hard(z["anchor"], z["positive"], negatives(z), config.temperature, config.hard_negative_weight)
 
 
-UNSUPERVISED = Method(
-    declaration=SIMCSE,
-    prepare=tokenised_sentences,
-    plan=shuffled_epochs,
-    views=views,
-    loss=loss,
-    network=sentence_network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
-SUPERVISED = Method(
-    declaration=SIMCSE_SUP,
-    prepare=tokenised_triplets,
-    plan=shuffled_epochs,
-    views=supervised_views,
-    loss=supervised_loss,
-    network=sentence_network,
-    optimiser=adamw,
-    untrained=PLAIN_ENCODER,
-)
+UNSUPERVISED = Method(declaration=SIMCSE, views=views, loss=loss)
+SUPERVISED = Method(declaration=SIMCSE_SUP, prepare=tokenised_triplets, views=supervised_views, loss=supervised_loss)

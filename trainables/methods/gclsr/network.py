@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network
 from trainables.encoders.views import Encoded, Views
 from trainables.encoders.word_vectors import WordVectors, unknown_vectors
+from trainables.methods.gclsr.augmentation import augment, padding_importance, softmax_attention, word_importance
 from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig
-from trainables.methods.gclsr.pwva import augment, padding_importance, softmax_attention, word_importance
 
 PREDICTOR_HIDDEN = 1024
 EVALUATION_CHUNK = 256  # sentences at once; bounds memory at chunk * max_words * filters floats
@@ -112,33 +113,20 @@ class TextCNN(nn.Module):
         return responses.view(len(layout.lengths), len(starts), -1).max(1).values.relu()
 
 
-class Projector(nn.Module):
-    """Three linear layers with batch-norm, that of the last by option (D45); ReLU after the first two."""
-
-    def __init__(self, width: int, hidden: int = TEXTCNN_WIDTH, out: int = TEXTCNN_WIDTH, last_bn: bool = True) -> None:
-        super().__init__()
-        self.layer1 = nn.Sequential(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
-        self.layer2 = nn.Sequential(nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
-        self.layer3 = nn.Sequential(nn.Linear(hidden, out), *([nn.BatchNorm1d(out)] if last_bn else []))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, width) -> (N, out)."""
-        out: Tensor = self.layer3(self.layer2(self.layer1(x)))
-        return out
+def _hidden(width: int, out: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, out), nn.BatchNorm1d(out), nn.ReLU(inplace=True))
 
 
-class Predictor(nn.Module):
-    """Linear, batch-norm, ReLU, linear."""
+def projector(width: int, hidden: int = TEXTCNN_WIDTH, out: int = TEXTCNN_WIDTH, last_bn: bool = True) -> nn.Module:
+    """(N, width) -> (N, out): three linear layers with batch-norm, that of the last by option (D45); ReLU after two."""
+    first, second = _hidden(width, hidden), _hidden(hidden, hidden)
+    last = nn.Sequential(nn.Linear(hidden, out), *([nn.BatchNorm1d(out)] if last_bn else []))
+    return nn.Sequential(OrderedDict(layer1=first, layer2=second, layer3=last))
 
-    def __init__(self, width: int = TEXTCNN_WIDTH, hidden: int = PREDICTOR_HIDDEN) -> None:
-        super().__init__()
-        self.layer1 = nn.Sequential(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True))
-        self.layer2 = nn.Linear(hidden, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, width) -> (N, width)."""
-        out: Tensor = self.layer2(self.layer1(x))
-        return out
+def predictor(width: int = TEXTCNN_WIDTH, hidden: int = PREDICTOR_HIDDEN) -> nn.Module:
+    """(N, width) -> (N, width): linear, batch-norm, ReLU, linear."""
+    return nn.Sequential(OrderedDict(layer1=_hidden(width, hidden), layer2=nn.Linear(hidden, width)))
 
 
 class GclsrNetwork(Network):
@@ -162,8 +150,8 @@ class GclsrNetwork(Network):
             torch.manual_seed(seed)
             self.backbone = TextCNN(vectors.dim, config.region_sizes, config.filters)
             width = config.filters * len(config.region_sizes)
-            self.projector = Projector(width, last_bn=config.projector_last_bn)
-            self.predictor = Predictor()
+            self.projector = projector(width, last_bn=config.projector_last_bn)
+            self.predictor = predictor()
             bound = (3 / vectors.dim) ** 0.5
             self.register_buffer("padding", torch.empty(vectors.dim).uniform_(-bound, bound))
         self.register_buffer("vector_seed", torch.tensor(seed))

@@ -1,6 +1,8 @@
-"""The TextCNN without work on padding equals the padded one; the network's views, evaluation and unknown words."""
+"""GCLSR's network: word-vector augmentation, attention, the TextCNN without work on padding, views and evaluation."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -10,9 +12,14 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from trainables.encoders.word_vectors import WordVectors, unknown_id, unknown_vectors
+from trainables.methods.gclsr.augmentation import (
+    MASKED_SCORE,
+    OPERATIONS,
+    augment,
+    softmax_attention,
+)
 from trainables.methods.gclsr.config import GclsrConfig
-from trainables.methods.gclsr.pwva import MASKED_SCORE
-from trainables.methods.gclsr.textcnn import GclsrNetwork, Layout, TextCNN
+from trainables.methods.gclsr.network import GclsrNetwork, Layout, TextCNN
 
 DIM, LONGEST = 7, 12
 CONFIG = GclsrConfig(filters=5, region_sizes=(1, 3, 12), max_words=LONGEST, batch_size=4)
@@ -139,3 +146,91 @@ def test_the_seed_decides_the_weights_and_leaves_torchs_generator_alone() -> Non
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["backbone.convs.0.weight"], other["backbone.convs.0.weight"])
     assert not torch.equal(first["padding"], other["padding"])
+
+
+# ------------------------------------------------------------ augmentation and attention
+PROBABILITIES = {"gwn": 0.5, "ifft": 0.1, "rbn": 0.2, "rzs": 0.2}
+WIDTH = 300
+
+
+def only(name: str) -> dict[str, float]:
+    return {operation: float(operation == name) for operation in OPERATIONS}
+
+
+def word_vectors(n: int) -> torch.Tensor:
+    return torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(5)) + 0.2
+
+
+def augmented(n: int, p: float, probabilities: dict[str, float], formulas: str = "code", seed: int = 0) -> torch.Tensor:
+    w = word_vectors(n)
+    torch.manual_seed(seed)
+    return augment(w, p, probabilities, formulas)
+
+
+def test_words_change_with_probability_p_and_draws_follow_the_generator() -> None:
+    w, n = word_vectors(4000), 4000
+    changed = (augmented(n, 0.3, PROBABILITIES) != w).any(1)
+    assert abs(int(changed.sum()) - 1200) < 150  # five standard deviations
+    assert not (augmented(n, 0.0, PROBABILITIES) != w).any()
+    assert (augmented(n, 1.0, PROBABILITIES) != w).any(1).all()
+    assert torch.equal(augmented(n, 0.3, PROBABILITIES), augmented(n, 0.3, PROBABILITIES))
+    assert not torch.equal(augmented(n, 0.3, PROBABILITIES, seed=1), augmented(n, 0.3, PROBABILITIES))
+    assert torch.equal(w, word_vectors(4000))
+
+
+def test_operations_come_with_their_probabilities() -> None:
+    w = word_vectors(5000)
+    out = augmented(5000, 1.0, PROBABILITIES)
+    noise = ((out - w).square().mean(1) / w.square().mean(1)).sqrt()
+    zeroed = (out == 0).sum(1) > 5
+    centred = (out.mean(1).abs() < 1e-6) & ~zeroed
+    loud = (noise > 0.2) & ~zeroed & ~centred
+    counts = [int(kind.sum()) for kind in (loud, centred, zeroed)]
+    for count, share in zip(counts, (0.5, 0.1, 0.2), strict=True):
+        assert abs(count - 5000 * share) < 5 * math.sqrt(5000 * share * (1 - share))
+
+
+def test_gaussian_noise_has_a_ratio_of_6_to_11_decibels() -> None:
+    w = word_vectors(2000)
+    snr = -10 * ((augmented(2000, 1.0, only("gwn")) - w).square().mean(1) / w.square().mean(1)).log10()
+    assert float(snr.min()) > 4.3  # 300 components give the ratio with a standard deviation of 0.35
+    assert float(snr.max()) < 12.7
+    assert float(snr.mean()) == pytest.approx(8.5, abs=0.25)
+
+
+def test_zero_setting_draws_its_spans_as_the_public_code() -> None:
+    zeros = augmented(3000, 1.0, only("rzs")) == 0
+    counts = zeros.sum(1).float()
+    assert not zeros[:, -1].any()  # starts end at 299 - length
+    assert zeros[:, 0].any()
+    # 17 spans on average, of 1 or (half of the words, 1 draw in 11) 2 components, a few of them overlapping
+    expected = 17 * (1 + 0.5 * 0.1 / 1.1)
+    expected -= expected**2 / (2 * WIDTH)
+    assert float(counts.mean()) == pytest.approx(expected, abs=0.15)
+    assert counts.max() <= 38
+
+
+def test_the_papers_formulas() -> None:
+    w = word_vectors(2000)
+    assert float((augmented(2000, 1.0, only("gwn"), "paper") - w).std()) == pytest.approx(0.1, rel=0.01)
+    assert torch.equal(augmented(2000, 1.0, only("ifft"), "paper"), w)
+    shift = augmented(2000, 1.0, only("rbn"), "paper") - w
+    assert float(shift.min()) > -1e-6
+    assert float(shift.max()) < 0.1 + 1e-6
+    assert float(shift.mean()) == pytest.approx(0.05, rel=0.01)
+    dropped = augmented(2000, 1.0, only("rzs"), "paper")
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.1, rel=0.02)
+    assert_close(dropped[dropped != 0], (w / 0.9)[dropped != 0])
+
+
+def test_softmax_attention_is_within_each_sentence() -> None:
+    torch.manual_seed(0)
+    lengths, width = torch.tensor([3, 1, 2]), 4
+    sentence, position = torch.tensor([0, 1, 2, 0, 2, 0]), torch.tensor([0, 0, 0, 1, 1, 2])  # by position, as `Layout`
+    words = torch.randn(6, width, dtype=torch.float64)
+    found = softmax_attention(words, sentence, position, lengths)
+    for i in range(6):
+        mates = [j for j in range(6) if sentence[j] == sentence[i]]
+        scores = [math.exp(float(words[i] @ words[j]) / math.sqrt(width)) for j in mates]
+        expected = sum(s / sum(scores) * words[j] for s, j in zip(scores, mates, strict=True))
+        torch.testing.assert_close(found[i], expected)

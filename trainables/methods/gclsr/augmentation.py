@@ -1,7 +1,7 @@
-"""Partial word-vector augmentation and word-importance attention (GCLSR 6.2, 6.3, D42, D43).
+"""GCLSR's augmentation of word vectors (PWVA) and its attention over words (methods 6.2, 6.3; D42, D43).
 
-The operations are deterministic functions of word vectors and given draws; `augment` draws for all words at once.
-Words are rows (T, D); which sentence a row belongs to matters to the attention only.
+The operations are deterministic functions of words (T, D) and given draws; `augment` draws for all words at once, from
+torch's own generator. Which sentence a row belongs to matters to the attention only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 OPERATIONS = ("gwn", "ifft", "rbn", "rzs")  # the order of the public code's intervals
 SNR_DB = (6, 11)  # signal-to-noise ratio of GWN: a whole number of decibels in this closed range
@@ -71,9 +71,7 @@ def choose_operations(uniform: Tensor, probabilities: Mapping[str, float]) -> Te
     return chosen
 
 
-def augment(
-    words: Tensor, p: float, probabilities: Mapping[str, float], formulas: str, generator: Generator | None = None
-) -> Tensor:
+def augment(words: Tensor, p: float, probabilities: Mapping[str, float], formulas: str) -> Tensor:
     """Every word vector changed with probability p by one drawn operation (6.2), the others as they are.
 
     Args:
@@ -81,33 +79,30 @@ def augment(
         p: 0 <= p <= 1; 1 is the paper's mode "full".
         probabilities: of each of `OPERATIONS`, sum 1.
         formulas: "code" or "paper" (D42).
-        generator: on the device of `words`; None = torch's own.
     Returns: (T, D).
     """
 
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, device=words.device)
-
-    touched = (uniform(len(words)) < p).nonzero().squeeze(1)
-    chosen = choose_operations(uniform(len(touched)), probabilities)
+    n, device = len(words), words.device
+    touched = (torch.rand(n, device=device) < p).nonzero().squeeze(1)
+    chosen = choose_operations(torch.rand(len(touched), device=device), probabilities)
     operate = _by_code if formulas == "code" else _by_paper
     result = words.clone()
     for number, name in enumerate(OPERATIONS):
         rows = touched[chosen == number]
-        result[rows] = operate(name, words[rows], generator)
+        result[rows] = operate(name, words[rows])
     return result
 
 
-def _by_code(name: str, w: Tensor, generator: Generator | None) -> Tensor:
+def _by_code(name: str, w: Tensor) -> Tensor:
     def uniform(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, device=w.device)
+        return torch.rand(shape, device=w.device)
 
     def whole(low: int, high: int, *shape: int) -> Tensor:
-        return torch.randint(low, high + 1, shape, generator=generator, device=w.device)
+        return torch.randint(low, high + 1, shape, device=w.device)
 
     n, dim = w.shape
     if name == "gwn":
-        return gaussian_white_noise(w, _normal(w, generator), whole(*SNR_DB, n, 1))
+        return gaussian_white_noise(w, torch.randn(w.shape, device=w.device), whole(*SNR_DB, n, 1))
     if name == "ifft":
         return remove_mean(w)
     if name == "rbn":
@@ -120,19 +115,15 @@ def _by_code(name: str, w: Tensor, generator: Generator | None) -> Tensor:
     return random_zero_spans(w, starts, lengths)
 
 
-def _by_paper(name: str, w: Tensor, generator: Generator | None) -> Tensor:
+def _by_paper(name: str, w: Tensor) -> Tensor:
     if name == "gwn":
-        return w + NOISE * _normal(w, generator)
+        return w + NOISE * torch.randn(w.shape, device=w.device)
     if name == "ifft":
         return w  # Re(IFFT(FFT(w))): as printed, the identity
-    uniform = torch.rand(w.shape, generator=generator, device=w.device)
+    uniform = torch.rand(w.shape, device=w.device)
     if name == "rbn":
         return w + PAPER_BACKGROUND * uniform
     return w * (uniform >= DROPOUT) / (1 - DROPOUT)
-
-
-def _normal(w: Tensor, generator: Generator | None) -> Tensor:
-    return torch.randn(w.shape, generator=generator, device=w.device)
 
 
 def word_importance(words: Tensor, sentence: Tensor, lengths: Tensor, max_words: int) -> Tensor:
