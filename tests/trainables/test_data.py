@@ -206,15 +206,6 @@ def test_data_dir_that_is_no_folder(monkeypatch, tmp_path):
         load_pairs("stsb", "dev", "en")
 
 
-def test_builtin_sets():
-    for language in ("en", "zh"):
-        assert len(load_corpus("builtin", language).columns["sentence"]) == 6000
-        assert set(load_corpus("builtin", language, "triplets").columns) == {"anchor", "positive", "negative"}
-        pairs = load_pairs("builtin", "dev", language)
-        assert len(pairs) == 500
-        assert 0 <= pairs.gold.min() < pairs.gold.max() <= 5
-
-
 class FakeHub(BaseHTTPRequestHandler):
     """The two routes of the hub that loading a data file needs; answers for `mteb/stsbenchmark-sts` only."""
 

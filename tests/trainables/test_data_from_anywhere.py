@@ -19,7 +19,7 @@ from pyarrow import ipc, parquet
 
 from trainables.contract.errors import DataError
 from trainables.contract.spec import Evaluation, TrialSpec
-from trainables.data import builtin, checks
+from trainables.data import checks
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.training.trial import run_trial
@@ -184,7 +184,7 @@ def test_several_hard_negatives(tmp_path: Path) -> None:
     ("simcse_sup", {"loss_form": "in_batch"}),
 ])  # fmt: skip
 def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
-    triplets = builtin.triplets("en", 96)
+    triplets = list(zip(*load_corpus("builtin", "en", "triplets").columns.values(), strict=True))[:96]
     outcomes = []
     for count in (1, 2):
         names = ["negative"] if count == 1 else ["negative_1", "negative_2"]

@@ -11,7 +11,7 @@ import pytest
 from annotated import annotated
 
 from trainables.data import spacy_parser
-from trainables.data.parsers import builtin_parses, parsed, parser_identity
+from trainables.data.parsers import parsed, parser_identity
 from trainables.data.parses import Parses, hash_texts, pack_texts, unpack_texts
 from trainables.data.spacy_parser import ParserError, parse_texts
 
@@ -137,16 +137,6 @@ def test_unfit_pipelines(pipeline: str, tmp_path: Path) -> None:
     spacy.blank("en").to_disk(tmp_path / "blank")
     with pytest.raises(ParserError, match=r"with a dependency parser, got only a tokenizer"):
         parse_texts(["a"], str(tmp_path / "blank"), "en")
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_builtin_sentences_have_parses(language: str) -> None:
-    from trainables.data.builtin import sentences
-
-    texts = tuple(sentences(language, 20))
-    for text, tokens in zip(texts, builtin_parses(texts, language).sentences(), strict=True):
-        assert "".join(t.text for t in tokens) == text.replace(" ", "")
-        assert [t.dep for t in tokens].count("ROOT") == 1
 
 
 @pytest.mark.real_data

@@ -16,10 +16,9 @@ from test_evaluate import Encoder, tokenise
 from benchmarks.paraphrase_retrieval import write
 from trainables.contract.errors import DataError
 from trainables.contract.spec import TrialSpec
-from trainables.data import builtin
 from trainables.data.checks import check_data
 from trainables.data.retrieval import Retrieval, check_retrieval, is_retrieval, load_retrieval
-from trainables.data.sets import Pairs
+from trainables.data.sets import Pairs, load_corpus
 from trainables.evaluation import retrieval, sts
 from trainables.training.trial import run_trial
 
@@ -158,7 +157,7 @@ def test_search_is_exact_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.costly
 def test_a_trial_selects_on_retrieval_and_keeps_each_query_s_values(tmp_path: Path) -> None:
-    rows = builtin.triplets("en", 60)
+    rows = list(zip(*load_corpus("builtin", "en", "triplets").columns.values(), strict=True))[:60]
     folder = written(
         tmp_path / "pairs",
         [(f"d{i}", "", text) for i, text in enumerate(dict.fromkeys(p for _, p, _ in rows))],

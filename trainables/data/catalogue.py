@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 
 from trainables.contract.errors import DataError, close_to
+from trainables.data.builtin import LANGUAGES as BUILTIN_LANGUAGES
+from trainables.data.builtin import builtin_file
 from trainables.data.files import SUFFIXES, folder_files, kind_of, matching
 from trainables.data.hub import check_hub_name, hub_name, is_hub, snapshot
 
 DATA_DIR_VARIABLE = "SEARCH_DATA_DIR"
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
-BUILTIN, BUILTIN_LANGUAGES = "builtin", ("en", "zh")
+BUILTIN = "builtin"
 EDACSE = "edacse-zh"
 EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
 
@@ -33,16 +35,14 @@ class Hub:
 
 @dataclass(frozen=True)
 class Source:
-    """A file that was found. revision: `repo@commit` on the hub, `sha256:<12 digits>` of a local file."""
+    """A file that was found. pinned: what it is the file of, where that cannot change: `repo@commit`, `builtin`."""
 
     path: Path
-    hub: Hub | None = None
+    pinned: str = ""
 
     @property
     def revision(self) -> str:
-        if self.hub is not None:
-            return f"{self.hub.repo}@{self.hub.revision}"
-        return "sha256:" + self.digest[:12]
+        return self.pinned or "sha256:" + self.digest[:12]
 
     @cached_property
     def digest(self) -> str:
@@ -162,9 +162,12 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
     """The file of a named set: `SEARCH_DATA_DIR`, then the hub's cache on this machine, then the hub.
 
     Args:
+        split: train, dev or test; of the builtin set also sentences or triplets, its two train parts.
         download: False = only ask the hub whether the file is there; the path is then the name it would have.
     Raises: DataError saying what was looked for, where, and what to do.
     """
+    if name == BUILTIN and language in BUILTIN_LANGUAGES:
+        return Source(builtin_file(language, split), BUILTIN)
     if (local := find_local(name, language, split)) is not None:
         return local
     looked = f"looked for {stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
@@ -172,7 +175,7 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
         raise DataError(f"{wrong}; {looked}")
     hub = HUB[language, name]
     try:
-        return Source(_from_hub(hub, hub.files[split], download), hub)
+        return Source(_from_hub(hub, hub.files[split], download), f"{hub.repo}@{hub.revision}")
     except Exception as error:  # hub, HTTP client and operating system errors have no common base class
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
@@ -214,7 +217,7 @@ def find_table(name: str, *, download: bool = True) -> Source:
     names = [f"{folder}{split}{rest}" for folder in folders for rest in ("-*.parquet", ".parquet", ".jsonl", ".csv")]
     folder = snapshot(where, names, download=download)
     found = [folder / n for n in names if matching(folder / n)]
-    return Source(found[0] if found else Path(names[0]), Hub(where.repo, where.commit, {}))
+    return Source(found[0] if found else Path(names[0]), where.revision)
 
 
 def find_file(name: str, split: str, *, download: bool = True) -> Source:

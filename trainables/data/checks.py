@@ -16,8 +16,7 @@ from trainables.data.holdout import held_out
 from trainables.data.hub import is_hub
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import (
-    BUILTIN_SENTENCES,
-    BUILTIN_TRIPLETS,
+    BUILTIN_EXAMPLES,
     corpus_columns,
     edacse_note,
     edacse_sources,
@@ -91,7 +90,7 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
     data, needs = spec["data"], declared(spec["method"]).columns
     train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
     if train == BUILTIN:
-        return BUILTIN_SENTENCES if needs == "sentences" else BUILTIN_TRIPLETS
+        return BUILTIN_EXAMPLES
     parts = train.split("+") if not Path(train).is_file() else [train]
     try:
         sources = [s for part in parts for s in _sources(part.strip(), language, needs, at_hand=True).values()]

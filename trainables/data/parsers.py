@@ -6,13 +6,12 @@ comes with the generated corpus).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainables.data import builtin
+from trainables.data.builtin import builtin_parses
 from trainables.data.parallel import progress_shown
-from trainables.data.parses import Arrays, Parses, Token, hash_texts
+from trainables.data.parses import Arrays, Parses, hash_texts
 from trainables.data.spacy_parser import USUAL_PIPELINES, ParserError, parse_texts, pipeline_identity
 
 BUILTIN = "builtin"
@@ -31,8 +30,14 @@ def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cach
     Raises: ParserError.
     """
     parser = parser or USUAL_PIPELINES[language]
-    if parser == BUILTIN:  # not on disk: it follows the generator's code, which no key can name
-        return builtin_parses(tuple(texts), language)
+    if parser == BUILTIN:
+        try:
+            return builtin_parses(tuple(texts), language)
+        except KeyError as error:
+            raise ParserError(
+                f"parser {BUILTIN!r}: knows the sentences of the builtin corpus alone, got {error.args[0][:60]!r}; "
+                "name a spaCy pipeline in data.parser"
+            ) from None
 
     def make() -> Arrays:
         with progress_shown(f"Parsing with {parser}") as progress:
@@ -40,22 +45,6 @@ def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cach
 
     key = (hash_texts(texts), parser_identity(parser, language), FORMAT)
     return Parses.from_arrays(cached("parses", key, make))
-
-
-@functools.lru_cache(maxsize=2)  # every trial of a warm process asks for the same
-def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
-    """The annotation of generated sentences. Raises: ParserError for a sentence that was not generated."""
-
-    def parse(text: str) -> list[Token]:
-        try:
-            return builtin.parse(text, language)
-        except ValueError as error:
-            raise ParserError(
-                f"parser {BUILTIN!r}: knows the sentences of the builtin corpus alone, got {text[:60]!r}; "
-                "name a spaCy pipeline in data.parser"
-            ) from error
-
-    return Parses.from_tokens(map(parse, texts))
 
 
 def parser_identity(parser: str | None, language: str) -> str:

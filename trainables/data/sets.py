@@ -40,9 +40,7 @@ log = logging.getLogger(__name__)
 Split = Literal["train", "dev", "test"]
 
 IN_MEMORY = 1 << 26  # bytes of a text corpus; a larger one stays on the disk
-BUILTIN_SENTENCES = 6000
-BUILTIN_TRIPLETS = 6000
-BUILTIN_PAIRS = 500
+BUILTIN_EXAMPLES = 6000  # sentences, and triplets
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
 _PAIR = ("first", "second")
@@ -115,11 +113,9 @@ def load_corpus(
         note = "; ".join(part.note for part in parts if part.note)
         lost = sum(part.left_out for part in parts)
         return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
-    if name_or_path == BUILTIN:
-        return _builtin_corpus(language, needs)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
-    source = find_source(name_or_path, language, "train")
+    source = find_source(name_or_path, language, needs if name_or_path == BUILTIN else "train")
     found, note, lost = corpus_columns(name_or_path, source, needs, columns)
     if note:
         log.warning(note)
@@ -137,14 +133,8 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     """
     if split not in get_args(Split):
         raise ValueError(f"split: expected one of {', '.join(get_args(Split))}, got {split!r}")
-    if name_or_path == BUILTIN:
-        if split == "train":
-            raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
-        from trainables.data import builtin
-
-        rows = builtin.pairs(language, split, BUILTIN_PAIRS)
-        gold = np.array([score for *_, score in rows], dtype=np.float64)
-        return Pairs(BUILTIN, [a for a, *_ in rows], [b for _, b, _ in rows], gold, None, BUILTIN)
+    if (name_or_path, split) == (BUILTIN, "train"):
+        raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
     source = find_source(name_or_path, language, split)
     path = source.path
     if kind_of(path) == ".txt":
@@ -307,14 +297,3 @@ def _edacse(language: str, needs: str) -> Corpus:
     texts = _distinct(corpus_columns(part, source, needs)[0]["sentence"] for part, source in sources.items())
     revision = "+".join(f"{part}:{source.revision}" for part, source in sources.items())
     return Corpus(EDACSE, language, {"sentence": texts}, revision)
-
-
-def _builtin_corpus(language: str, needs: str) -> Corpus:
-    from trainables.data import builtin
-
-    if needs == "sentences":
-        texts = {"sentence": builtin.sentences(language, BUILTIN_SENTENCES)}
-    else:
-        rows = builtin.triplets(language, BUILTIN_TRIPLETS)
-        texts = {role: [row[i] for row in rows] for i, role in enumerate(TRIPLET)}
-    return Corpus(BUILTIN, language, texts, BUILTIN)
