@@ -169,9 +169,9 @@ class _NoMaskWords(_RobertaWords):
 )
 @pytest.mark.parametrize("edit", [*EDITS, "neg", *(e for e in COMPARISON_EDITS if e != "synonym")])
 def test_every_edit_runs_on_generated_sentences(edit: str, rule_set: str, language: str) -> None:
-    from trainables.data.builtin import sentences
+    from trainables.data.sets import load_corpus
 
-    texts = sentences(language, 60)
+    texts = load_corpus("builtin", language).columns["sentence"][:60]
     parses = parsed(texts, "builtin", language, uncached)
     plain = edited_texts(parses, "none", rule_set, language, uncached)
     edited = edited_texts(parses, edit, rule_set, language, uncached, "[MASK]")
