@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from annotated import annotated
 
-from trainables.data import spacy_parser
-from trainables.data.parsers import parsed, parser_identity
+from trainables.contract.phases import heard
+from trainables.data import parsing
 from trainables.data.parses import Parses, hash_texts, pack_texts, unpack_texts
-from trainables.data.spacy_parser import ParserError, parse_texts
+from trainables.data.parsing import ParserError, parse_texts, parsed, parser_identity
 
 pytestmark = pytest.mark.costly
 
@@ -49,6 +49,7 @@ def test_round_trips() -> None:
     assert list(parses.sentences()) == SENTENCES
     assert [parses[i] for i in range(3)] == SENTENCES
     assert list(parses.part(1, 3).sentences()) == SENTENCES[1:]
+    assert set(parses.part(1, 3).words) == {t.text for t in SENTENCES[2]} | {t.lemma for t in SENTENCES[2]}
     again = Parses.from_arrays(parses.to_arrays())
     assert list(again.sentences()) == SENTENCES
     assert again.fingerprint == parses.fingerprint
@@ -86,12 +87,14 @@ def test_parsing_gives_a_tree_over_the_stripped_text(pipeline: str) -> None:
 
 
 def test_processes_do_not_change_the_parses(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spacy_parser, "CHUNK", 10)
+    monkeypatch.setattr(parsing, "CHUNK", 10)
+    monkeypatch.setattr("trainables.contract.phases.EVERY_S", 0)
     texts = [f"Sentence number {i} says {'very ' * (i % 4)}little." for i in range(21)]
-    seen: list[tuple[int, int]] = []
-    apart = parse_texts(texts, pipeline, "en", processes=2, progress=lambda done, total: seen.append((done, total)))
+    seen: list[tuple[str, int, int]] = []
+    with heard(lambda *progress: seen.append(progress)):
+        apart = parse_texts(texts, pipeline, "en", processes=2)
     assert list(apart.sentences()) == list(parse_texts(texts, pipeline, "en", processes=1).sentences())
-    assert seen == [(10, 21), (20, 21), (21, 21)]
+    assert seen == [(f"Parsing with {pipeline}", done, 21) for done in (10, 20, 21)]
 
 
 def test_cached_by_content_and_pipeline(pipeline: str) -> None:

@@ -16,8 +16,8 @@ import torch
 from annotated import annotated
 
 from trainables.contract.knobs import build
-from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
+from trainables.data.parsing import parsed
 from trainables.data.tokens import TokenColumn
 from trainables.methods.method import Batch
 from trainables.methods.sda import corpus as sda_corpus

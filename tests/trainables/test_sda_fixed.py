@@ -14,7 +14,7 @@ from annotated import annotated
 from outcomes import outcomes
 from sda_faults import count_faults
 
-from trainables.data.spacy_parser import parse_texts
+from trainables.data.parsing import parse_texts
 from trainables.methods.sda import fixed, fixed_chinese, fixed_english
 from trainables.methods.sda.words import ADVERBS_EN, MODALS_ZH, NEGATING_OPENERS_ZH, NEGATION_OPENERS_EN
 

@@ -61,10 +61,13 @@ class Parses:
         return next(self.part(i, i + 1).sentences())
 
     def part(self, start: int, stop: int) -> Parses:
-        """Sentences start:stop, without copying the arrays."""
+        """Sentences start:stop, with the words in them alone: parts travel to other processes."""
         a, b = int(self.starts[start]), int(self.starts[stop])
         columns = {name: getattr(self, name)[a:b] for name in COLUMNS}
-        return Parses(self.words, self.labels, **columns, starts=self.starts[start : stop + 1] - a)
+        words, numbers = np.unique([columns["text"], columns["lemma"]], return_inverse=True)
+        columns |= zip(("text", "lemma"), numbers.astype(np.uint32), strict=True)
+        words = [self.words[i] for i in words]
+        return Parses(words, self.labels, **columns, starts=self.starts[start : stop + 1] - a)
 
     def sentences(self) -> Iterator[list[Token]]:
         """The tokens of every sentence in turn."""

@@ -30,8 +30,8 @@ from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.spec import TrialSpec
 from trainables.data.holdout import held_out
-from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
+from trainables.data.parsing import parsed
 from trainables.data.prompts import PromptSizes, measured
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs

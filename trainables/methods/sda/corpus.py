@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from trainables.data.parallel import cores, in_chunks, progress_shown
-from trainables.data.parsers import Cached
 from trainables.data.parses import Arrays, Parses, Token, pack_texts, unpack_texts
+from trainables.data.parsing import Cached, cores, in_chunks
 from trainables.methods.sda import chinese, comparison_edits, english, fixed, fixed_chinese, fixed_english, paper
 from trainables.methods.sda import punctuation as sda_punctuation
 from trainables.methods.sda.dice import Dice, pick
@@ -98,8 +97,7 @@ def edited_texts(
         bounds = [(i, min(i + CHUNK, len(parses))) for i in range(0, len(parses), CHUNK)]
         chunks = [(parses.part(*b), edit, rule_set, language, mask) for b in bounds]
         wanted = processes or (1 if len(parses) <= ALONE else cores())
-        with progress_shown(f"SDA edit {edit}") as progress:
-            parts = in_chunks(_edit_chunk, chunks, [b - a for a, b in bounds], wanted, progress)
+        parts = in_chunks(_edit_chunk, chunks, wanted, f"SDA edit {edit}")
         return pack_texts([text for part in parts for text in part], "texts")
 
     key = (parses.fingerprint, edit, rule_set, language, mask, AUGMENTATION_SEED, RULES_VERSION)
