@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from annotated import annotated
 
 from trainables.contract.phases import heard
 from trainables.data import parsing
-from trainables.data.parses import Parses, hash_texts, pack_texts, unpack_texts
+from trainables.data.parses import Parses
 from trainables.data.parsing import ParserError, parse_texts, parsed, parser_identity
 
 pytestmark = pytest.mark.costly
@@ -50,30 +51,16 @@ def test_round_trips() -> None:
     assert [parses[i] for i in range(3)] == SENTENCES
     assert list(parses.part(1, 3).sentences()) == SENTENCES[1:]
     assert set(parses.part(1, 3).words) == {t.text for t in SENTENCES[2]} | {t.lemma for t in SENTENCES[2]}
-    again = Parses.from_arrays(parses.to_arrays())
+    again = pickle.loads(pickle.dumps(parses))
     assert list(again.sentences()) == SENTENCES
     assert again.fingerprint == parses.fingerprint
     assert Parses.from_tokens(SENTENCES[:2]).fingerprint != parses.fingerprint
-
-
-def test_no_sentences() -> None:
-    parses = Parses.from_tokens([])
-    assert list(Parses.from_arrays(parses.to_arrays()).sentences()) == []
+    assert list(Parses.from_tokens([]).sentences()) == []
 
 
 def test_a_head_outside_the_sentence_is_named() -> None:
     with pytest.raises(ValueError, match=r"sentence 0: expected the head of 'go' in 0\.\.0, got 1"):
         Parses.from_tokens([annotated("go|VERB|VB|ROOT|1")])
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["a", "", "不 是\n\t𝄞", "b"], ["", "x"], ["\ud800"]])
-def test_texts_pack_and_unpack(texts: list[str]) -> None:
-    assert unpack_texts(pack_texts(texts, "t"), "t") == texts
-
-
-def test_hash_sees_the_borders() -> None:
-    assert hash_texts(["ab", "c"]) != hash_texts(["a", "bc"])
-    assert hash_texts(["ab", "c"]) == hash_texts(("ab", "c"))
 
 
 def test_parsing_gives_a_tree_over_the_stripped_text(pipeline: str) -> None:

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.phases import phase
 from trainables.data.builtin import builtin_parses
-from trainables.data.parses import Arrays, Parses, Token, hash_texts
+from trainables.data.parses import Parses, Token
 
 BUILTIN = "builtin"
 USUAL_PIPELINES = {"en": "en_core_web_sm", "zh": "zh_core_web_md"}  # SDA's (methods 4.1)
-FORMAT = 2  # of the stored arrays; part of every cache key
+FORMAT = 3  # of the stored parses; part of every cache key
 CHUNK = 1000  # sentences handed to a process at a time
 ALONE = 2000  # sentences up to which starting further processes costs more than it saves
 LOG_SECONDS = 10.0  # between two log lines of progress
@@ -47,7 +47,7 @@ def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cach
     Args:
         parser: pipeline name, folder or "builtin"; None = the paper's for the language.
         language: "en" or "zh".
-        cached: `TextTools.cached`; the key is the texts' hash and the parser's name, version and training record.
+        cached: `TextTools.cached`; the key is the texts and the parser's name, version and training record.
     Raises: ParserError.
     """
     parser = parser or USUAL_PIPELINES[language]
@@ -60,11 +60,9 @@ def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cach
                 "name a spaCy pipeline in data.parser"
             ) from None
 
-    def make() -> Arrays:
-        return parse_texts(texts, parser, language).to_arrays()
-
-    key = (hash_texts(texts), parser_identity(parser, language), FORMAT)
-    return Parses.from_arrays(cached("parses", key, make))
+    key = (tuple(texts), parser_identity(parser, language), FORMAT)
+    found: Parses = cached("parses", key, lambda: parse_texts(texts, parser, language))
+    return found
 
 
 def parse_texts(texts: Sequence[str], pipeline: str, language: str, processes: int | None = None) -> Parses:

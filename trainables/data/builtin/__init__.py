@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.data.parses import Parses
+from trainables.data.parses import COLUMNS, Parses
 
 FOLDER = Path(__file__).parent
 LANGUAGES = ("en", "zh")
@@ -30,8 +30,9 @@ def builtin_file(language: str, part: str) -> Path:
 @cache
 def _parses(language: str) -> tuple[Parses, dict[str, int]]:
     """The parses of the training sentences, and where each sentence is."""
-    with np.load(FOLDER / f"{language}_parses.npz") as arrays:
-        parses = Parses.from_arrays(arrays)
+    with np.load(FOLDER / f"{language}_parses.npz") as stored:
+        columns = {name: stored[name] for name in (*COLUMNS, "starts")}
+        parses = Parses(stored["words"].tolist(), stored["labels"].tolist(), **columns)
     sentences = gzip.decompress(builtin_file(language, "sentences").read_bytes()).decode().splitlines()
     return parses, {sentence: i for i, sentence in enumerate(sentences)}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from trainables.data.parses import Arrays, Parses, Token, pack_texts, unpack_texts
+from trainables.data.parses import Parses, Token
 from trainables.data.parsing import Cached, cores, in_chunks
 from trainables.methods.sda import chinese, comparison_edits, english, fixed, fixed_chinese, fixed_english, paper
 from trainables.methods.sda import punctuation as sda_punctuation
@@ -92,16 +92,17 @@ def edited_texts(
     Raises: ThesaurusError for `synonym` without WordNet.
     """
 
-    def make() -> Arrays:
+    def make() -> list[str]:
         rule_for(edit, rule_set, language, mask)  # a missing thesaurus is found out here, not in a process
         bounds = [(i, min(i + CHUNK, len(parses))) for i in range(0, len(parses), CHUNK)]
         chunks = [(parses.part(*b), edit, rule_set, language, mask) for b in bounds]
         wanted = processes or (1 if len(parses) <= ALONE else cores())
         parts = in_chunks(_edit_chunk, chunks, wanted, f"SDA edit {edit}")
-        return pack_texts([text for part in parts for text in part], "texts")
+        return [text for part in parts for text in part]
 
     key = (parses.fingerprint, edit, rule_set, language, mask, AUGMENTATION_SEED, RULES_VERSION)
-    return unpack_texts(cached("sda_edit", key, make), "texts")
+    found: list[str] = cached("sda_edit", key, make)
+    return found
 
 
 def _edit_chunk(chunk: tuple[Parses, str, str, str, str]) -> list[str]:
