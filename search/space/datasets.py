@@ -8,8 +8,7 @@ from search.space.nodes import Node
 from search.space.problems import Problems
 from search.space.sections import LANGUAGE
 from trainables.contract.errors import DataError, EncoderError
-from trainables.data.catalogue import data_dir, find_file, find_local, is_path, unlisted
-from trainables.data.hub import check_hub_name, is_hub
+from trainables.data.catalogue import check_hub_name, data_dir, find_file, find_local, is_hub, is_path, unlisted
 from trainables.data.retrieval import NANO, find_folder, is_retrieval
 from trainables.encoders.locate import local_folder
 

@@ -10,7 +10,7 @@ from search.space.problems import Problems
 from search.space.space import Space
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.registry import declared
-from trainables.data.prompts import PromptSizes, sizes_at_hand
+from trainables.data.tokens import PromptSizes, sizes_at_hand
 from trainables.encoders.locate import folder_at_hand
 
 

@@ -16,8 +16,8 @@ from trainables.contract.declaration import Declaration
 from trainables.contract.errors import close_to, did_you_mean
 from trainables.contract.knobs import Knob, knob, knobs
 from trainables.data.catalogue import set_name
+from trainables.data.files import ROLES, is_role
 from trainables.data.retrieval import dev_metrics
-from trainables.data.roles import ROLES, is_role
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")

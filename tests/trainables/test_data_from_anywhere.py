@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_hub import dataset_hub, run_with_hub
 from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 
@@ -24,7 +20,6 @@ from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.training.trial import run_trial
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [{"q": f"question {i}", "a": f"answer {i}", "n": f"other {i}"} for i in range(6)]
 COLUMNS = {"anchor": "q", "positive": "a", "negative": "n"}
@@ -228,50 +223,13 @@ FILE = "triplet/train-00000-of-00001.parquet"
 PAIRS = "data/validation-00000-of-00001.parquet"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's interface that a pinned download needs, of one repository. files: path -> content."""
-
-    files: dict[str, bytes]
-    asked: list[str]
-
-    def do_HEAD(self) -> None:
-        name, content = self.wanted()
-        about = {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'}
-        self.answer(b"", about)
-
-    def do_GET(self) -> None:
-        type(self).asked.append(self.path)
-        if "/resolve/" in self.path:
-            name, content = self.wanted()
-            return self.answer(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'})
-        siblings = [{"rfilename": name} for name in (*self.files, "README.md")]
-        about = {"id": "org/set", "sha": COMMIT, "siblings": siblings}
-        tree = [{"type": "file", "path": f, "size": len(c), "oid": f"{hash(f)}"} for f, c in self.files.items()]
-        return self.answer(json.dumps(tree if "/tree/" in self.path else about).encode(), {})
-
-    def wanted(self) -> tuple[str, bytes]:
-        """The file that is asked for."""
-        return next((name, content) for name, content in self.files.items() if self.path.endswith(name))
-
-    def answer(self, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
-
-
 @pytest.mark.costly
 def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ROWS)
     write(tmp_path / "pairs.parquet", [{"a": f"one {i}", "b": f"two {i}", "s": i / 4} for i in range(5)])
-    Hub.files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
-    Hub.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
+    (tmp_path / "data").mkdir()  # a file of the current folder has the name of one of the hub's
+    (tmp_path / "data" / "validation.csv").write_text("of something else\n")
     name, dev = f"hub:org/set@{COMMIT}:triplet:train", f"hub:org/set@{COMMIT}:validation"
     roles = COLUMNS | {"first": "a", "second": "b", "score": "s"}
     script = (
@@ -287,26 +245,20 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
     )
 
     def loaded(cache: str) -> str:
-        where = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / cache)}
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "http", "HTTP"))}
-        found = subprocess.run(
-            [sys.executable, "-c", script], env=kept | where | {"HF_HUB_DISABLE_XET": "1"}, cwd=ROOT,
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        found = run_with_hub(hub, script, tmp_path / cache, cwd=tmp_path)
         assert found.returncode == 0, found.stderr
         return found.stdout.strip()
 
     wanted = f"6 question 5 org/set@{COMMIT} set one 4 1.0"
-    assert loaded("first") == wanted
-    assert any(path.endswith(FILE) for path in Hub.asked)
-    server.shutdown()
-    server.server_close()
-    assert loaded("first") == wanted  # from the cache, nobody answers any more
+    with dataset_hub("org/set", COMMIT, files) as hub:
+        assert loaded("first") == wanted
+        assert any(path.endswith(FILE) for path in hub.asked)
+    assert loaded("first") == wanted  # from the cache: the hub is gone
     # a table of two files of which somebody fetched one alone is not in the cache
     for there, content in ((FILE.replace("00000-of-00001", "00000-of-00002"), FILE), (PAIRS, PAIRS)):
         part = tmp_path / "second/hub/datasets--org--set/snapshots" / COMMIT / there
         part.parent.mkdir(parents=True)
-        part.write_bytes(Hub.files[content])
+        part.write_bytes(files[content])
     message = loaded("second")
     assert message.startswith("data set hub:org/set@0123456789ab: not in the cache, and from the hub: ")
     assert "\n" not in message

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from trainables.contract.spec import TrialSpec
-from trainables.data.holdout import held_out
-from trainables.data.sets import Pairs
+from trainables.data.sets import Pairs, held_out
 from trainables.training.inputs import inputs_key, load_inputs
 
 

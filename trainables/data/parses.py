@@ -68,10 +68,9 @@ class Parses:
         """Sentences start:stop, with the words in them alone: parts travel to other processes."""
         a, b = int(self.starts[start]), int(self.starts[stop])
         columns = {name: getattr(self, name)[a:b] for name in COLUMNS}
-        words, numbers = np.unique([columns["text"], columns["lemma"]], return_inverse=True)
+        used, numbers = np.unique([columns["text"], columns["lemma"]], return_inverse=True)
         columns |= zip(("text", "lemma"), numbers.astype(np.uint32), strict=True)
-        words = [self.words[i] for i in words]
-        return Parses(words, self.labels, **columns, starts=self.starts[start : stop + 1] - a)
+        return Parses([self.words[i] for i in used], self.labels, **columns, starts=self.starts[start : stop + 1] - a)
 
     def sentences(self) -> Iterator[list[Token]]:
         """The tokens of every sentence in turn."""
@@ -95,20 +94,12 @@ class Parses:
 
     @staticmethod
     def from_tokens(sentences: Iterable[Sequence[Token]]) -> Parses:
-        """Parses given as tokens.
-
-        Raises: ValueError if a head does not name a token of its sentence.
-        """
+        """Parses given as tokens."""
         words, labels = _Numbers(), _Numbers()
         columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
         starts = [0]
-        for number, sentence in enumerate(sentences):
+        for sentence in sentences:
             for token in sentence:
-                if not 0 <= token.head < len(sentence):
-                    raise ValueError(
-                        f"sentence {number}: expected the head of {token.text!r} in 0..{len(sentence) - 1}, "
-                        f"got {token.head}"
-                    )
                 columns["text"].append(words[token.text])
                 columns["lemma"].append(words[token.lemma])
                 for name in ("pos", "tag", "dep"):

@@ -23,9 +23,8 @@ from typing import Any
 
 from trainables.contract.errors import DataError
 from trainables.contract.metric_names import DEV_SUFFIX, RETRIEVAL_MEASURES
-from trainables.data.catalogue import set_name
+from trainables.data.catalogue import hub_name, is_hub, set_name, snapshot
 from trainables.data.files import UNREADABLE, kind_of
-from trainables.data.hub import hub_name, is_hub, snapshot
 
 log = logging.getLogger(__name__)
 
@@ -136,8 +135,10 @@ def check_retrieval(name: str, at_hand: bool = False) -> str:
     Raises: DataError as `load_retrieval`.
     """
     repository = name in NANO or is_hub(name)
-    folder, _ = (Path(), None) if at_hand and repository else _folder(name, download=False)
-    if folder == Path():
+    if at_hand and repository:
+        return ""
+    folder, _ = _folder(name, download=False)
+    if repository and not folder.is_dir():
         return ""
     for part in (CORPUS, QUERIES):
         where, row = next(_rows(folder, part), (str(folder), {}))

@@ -29,14 +29,12 @@ from trainables.contract.metric_names import DEV_SUFFIX
 from trainables.contract.phases import phase
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.spec import TrialSpec
-from trainables.data.holdout import held_out
 from trainables.data.parses import Parses
 from trainables.data.parsing import parsed
-from trainables.data.prompts import PromptSizes, measured
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
-from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
+from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
 from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
-from trainables.data.tokens import TokenColumn, Tokens
+from trainables.data.tokens import PromptSizes, TokenColumn, Tokens, measured
 from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM

@@ -21,7 +21,7 @@ SCALE = 0.1  # root mean square of a part of weight 1; near word2vec's
 SEED = 20211
 
 
-def builtin_file(language: str, part: str) -> Path:
+def corpus_file(language: str, part: str) -> Path:
     """The file of a part of a corpus: "sentences", "triplets", or the scored pairs of "dev" or "test"."""
     suffix = "txt" if part == "sentences" else "tsv"
     return FOLDER / f"{language}_{part}.{suffix}.gz"
@@ -33,7 +33,7 @@ def _parses(language: str) -> tuple[Parses, dict[str, int]]:
     with np.load(FOLDER / f"{language}_parses.npz") as stored:
         columns = {name: stored[name] for name in (*COLUMNS, "starts")}
         parses = Parses(stored["words"].tolist(), stored["labels"].tolist(), **columns)
-    sentences = gzip.decompress(builtin_file(language, "sentences").read_bytes()).decode().splitlines()
+    sentences = gzip.decompress(corpus_file(language, "sentences").read_bytes()).decode().splitlines()
     return parses, {sentence: i for i, sentence in enumerate(sentences)}
 
 
