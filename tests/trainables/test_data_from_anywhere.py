@@ -228,8 +228,8 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
     write(tmp_path / "x.parquet", ROWS)
     write(tmp_path / "pairs.parquet", [{"a": f"one {i}", "b": f"two {i}", "s": i / 4} for i in range(5)])
     files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
-    (tmp_path / "data").mkdir()  # a file of the current folder has the name of one of the hub's
-    (tmp_path / "data" / "validation.csv").write_text("of something else\n")
+    (tmp_path / "triplet").mkdir()  # a file of the current folder has a name that the hub's may have
+    (tmp_path / "triplet" / "train.csv").write_text("of something else\n")
     name, dev = f"hub:org/set@{COMMIT}:triplet:train", f"hub:org/set@{COMMIT}:validation"
     roles = COLUMNS | {"first": "a", "second": "b", "score": "s"}
     script = (
@@ -237,8 +237,8 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
         "from trainables.data.checks import check_data\n"
         "from trainables.contract.errors import DataError\n"
         f"data = {{'train': {name!r}, 'dev': [{dev!r}], 'language': 'en', 'columns': {roles!r}}}\n"
-        f"try:\n  c = load_corpus({name!r}, 'en', 'triplets', {roles!r})\n"
-        "  check_data({'method': 'simcse_sup', 'data': data, 'metric': 'set_dev'})\n"
+        "try:\n  check_data({'method': 'simcse_sup', 'data': data, 'metric': 'set_dev'})\n"
+        f"  c = load_corpus({name!r}, 'en', 'triplets', {roles!r})\n"
         f"  p = load_pairs({dev!r}, 'dev', 'en', {roles!r})\n"
         "  print(len(c), c.columns['anchor'][5], c.revision, p.name, p.first[4], p.gold.tolist()[-1])\n"
         "except DataError as e: print(e)"
