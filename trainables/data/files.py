@@ -231,16 +231,11 @@ def _cells(path: Path, column: str, rows: Sequence[int], values: Sequence[object
     return ["" if value is None else str(value) for value in values]
 
 
-def _open(path: Path) -> io.TextIOBase:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")  # type: ignore[return-value]
-    return path.open(encoding="utf-8-sig", newline="")
-
-
 def _text(path: Path, head: int | None = None) -> str:
+    opener = gzip.open if path.name.endswith(".gz") else open
     try:
-        with _open(path) as file:
-            return file.read(-1 if head is None else head)
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return str(file.read(-1 if head is None else head))
     except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
 

@@ -156,9 +156,10 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     half = without_text([table[role] for role in _PAIR])
     whys = ((unscored, "no score"), (half, "an empty sentence"))
     note = "; ".join(filter(None, (left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
-    keep = others(len(lines), {*unscored, *half})
+    lost = {*unscored, *half}
     if name_or_path == "pawsx":
-        keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]
+        lost.update(i for role in _PAIR for i, text in enumerate(table[role]) if text == UNTRANSLATED)
+    keep = [i for i in range(len(lines)) if i not in lost]
     gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
     if len(gold) < 2 or np.ptp(gold) == 0:
         got = f"{len(gold)} pair{'s' * (len(gold) != 1)}" + (f", all scored {gold[0]:g}" if len(gold) > 1 else "")
@@ -302,11 +303,6 @@ def without_text(columns: Sequence[Sequence[str]]) -> list[int]:
     return sorted({i for column in columns for i, text in enumerate(column) if not text or text.isspace()})
 
 
-def others(n: int, rows: Collection[int]) -> list[int]:
-    """Which of n rows are not among these."""
-    return [i for i in range(n) if i not in rows]
-
-
 def left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, what: str) -> str:
     """What is said of rows that are left out, "" if there are none."""
     if not rows:
@@ -340,8 +336,7 @@ def whole_triplets(path: Path, read: Table, whole_file: bool) -> tuple[dict[str,
                 f"than half; expected {', '.join(texts)} in most; if those are not to be trained on, take them out"
             )
         notes.insert(0, left_out(path, read.lines, sorted(lost), "a text of the triplet is missing", "rows"))
-        keep = others(rows, lost)
-        texts = {role: [column[i] for i in keep] for role, column in texts.items()}
+        texts = {role: [text for i, text in enumerate(column) if i not in lost] for role, column in texts.items()}
     return texts, "; ".join(notes), len(lost)
 
 
@@ -359,8 +354,7 @@ def held_out(sets: Iterable[Pairs], share: float) -> tuple[Pairs, ...]:
 
 
 def _parts(pairs: Pairs, share: float) -> tuple[Pairs, Pairs]:
-    drawn = [_number(a, b) < share * DRAW for a, b in zip(pairs.first, pairs.second, strict=True)]
-    held = np.array(drawn, dtype=bool)
+    held = np.array([_number(a, b) < share * DRAW for a, b in zip(pairs.first, pairs.second, strict=True)])
     if min(held.sum(), (~held).sum()) < 2:
         raise ValueError(f"metric.holdout: {pairs.name} has too few pairs ({len(pairs)}) for two parts")
     return _taken(pairs, ~held, pairs.name), _taken(pairs, held, pairs.name + HELD)

@@ -240,10 +240,7 @@ def _store(base: Path, value: object) -> None:
     if isinstance(value, ColumnRows):
         with whole_file(base.with_name(base.name + ".flat.npy")) as file:
             starts = value.save(file)
-        _write(base, ".starts.npy", lambda file: np.save(file, starts))
-    elif isinstance(value, TokenColumn):
-        _write(base, ".flat.npy", lambda file: np.save(file, value.flat))
-        _write(base, ".starts.npy", lambda file: np.save(file, value.starts))  # last: its presence completes the entry
+        _write(base, ".starts.npy", lambda file: np.save(file, starts))  # last: its presence completes the entry
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         _write(base, ".npy", lambda file: np.save(file, value))
     else:
