@@ -77,7 +77,7 @@ def data_notes(space: Space) -> list[str]:
         "metric": space.metric.name,
         "holdout": space.metric.holdout,
     }
-    return [f"data: {note}" for note in check_data(spec, at_hand=True)]
+    return [f"data: {note}" for note in check_data(spec, local_only=True)]
 
 
 def describe(param: Param) -> str:

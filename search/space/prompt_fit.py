@@ -10,7 +10,7 @@ from search.space.problems import Problems
 from search.space.space import Space
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.registry import declared
-from trainables.data.tokens import PromptSizes, sizes_at_hand
+from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.locate import folder_at_hand
 
 
@@ -39,7 +39,7 @@ def _sizes(space: Space) -> PromptSizes | None:
 
 @cache
 def _counted(folder: Path, prompts: tuple[tuple[str, str], ...]) -> PromptSizes | None:
-    return sizes_at_hand(folder, dict(prompts))
+    return local_prompt_sizes(folder, dict(prompts))
 
 
 def _shortest(space: Space) -> int:

@@ -82,8 +82,8 @@ def test_edacse_corpus_is_the_distinct_sentences_of_the_parts_there_are(folder, 
     assert [part.split(":")[0] for part in corpus.revision.split("+")] == ["atec", "stsb"]
     assert "no train part of bq, lcqmc, pawsx" in caplog.text
     spec = {"method": "edacse", "data": {"train": "edacse-zh", "dev": ["builtin"], "language": "zh"}}
-    for at_hand in (True, False):
-        assert check_data(spec, at_hand=at_hand) == [
+    for local_only in (True, False):
+        assert check_data(spec, local_only=local_only) == [
             "data set edacse-zh: the local folder has no train part of bq, lcqmc, pawsx"
         ]
 

@@ -64,7 +64,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the file, of several files of theirs, in hexadecimal digits."""
+        """SHA-256 in hexadecimal digits: of the file, or of the digests of several files."""
         digests = []
         for path in matching(self.path):
             with path.open("rb") as file:
@@ -139,7 +139,7 @@ def stems(language: str, name: str, split: str) -> list[str]:
 def find_local(name: str, language: str, split: str) -> Source | None:
     """The file of a named set in `SEARCH_DATA_DIR`, or None.
 
-    A training file may carry an addition to its name that says which part it is (`zh_bq_train_part.tsv`).
+    The name of a training file may go on after `train` (`zh_bq_train_part.tsv`).
     """
     folder = data_dir()
     if folder is None:

@@ -37,19 +37,19 @@ from trainables.data.sets import (
     load_pairs,
 )
 
-HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
+HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are checked
 _seen: dict[tuple[object, ...], Any] = {}
 T = TypeVar("T")
 
 
-def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
+def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str]:
     """Every set of a run is there, has the columns its method needs and can be read: dev sets to their ends, training
     data from its beginning.
 
     Args:
         spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" and "holdout"
             if known.
-        at_hand: leave named sets alone that are not on this machine; else the hub is asked whether it has them.
+        local_only: skip sets that are not on this machine; else the hub is asked whether it has them.
     Returns: what will be left out of them, a line each.
     Raises: DataError with one line per problem, all of them.
     """
@@ -60,13 +60,13 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
     method = declared(spec["method"])
     if method.scripted:  # what is in them is the script's to read
         named = [("train", train)] * bool(train) + [("dev", name) for name in data["dev"]]
-        checks = [partial(_check_there, name, language, split, at_hand) for split, name in named]
+        checks = [partial(_check_there, name, language, split, local_only) for split, name in named]
     else:
-        checks = [partial(_check_corpus, part, language, method.columns, columns, at_hand) for part in parts]
+        checks = [partial(_check_corpus, part, language, method.columns, columns, local_only) for part in parts]
         checks += [
-            partial(check_retrieval, name, at_hand)
+            partial(check_retrieval, name, local_only)
             if is_retrieval(name)
-            else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), at_hand)
+            else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), local_only)
             for name in data["dev"]
         ]
     wrong, notes = list[str](), list[str]()
@@ -115,7 +115,7 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
         return BUILTIN_EXAMPLES
     parts = train.split("+") if not Path(train).is_file() else [train]
     try:
-        sources = [s for part in parts for s in _sources(part.strip(), language, needs, at_hand=True).values()]
+        sources = [s for part in parts for s in _sources(part.strip(), language, needs, local_only=True).values()]
         if not sources or not all(matching(source.path) for source in sources):
             return None
         if sum(text_size(source.path) for source in sources) > most:
@@ -123,17 +123,17 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
         how = (train, language, needs, columns)
         return _once(sources, lambda: len(load_corpus(*how)), *how)
     except DataError:
-        return None  # said where the data are checked
+        return None  # `check_data` reports it
 
 
-def _check_there(name: str, language: str, split: str, at_hand: bool) -> str:
+def _check_there(name: str, language: str, split: str, local_only: bool) -> str:
     if name != BUILTIN and not is_retrieval(name) and not Path(name).expanduser().exists():
-        _source(name, language, split, at_hand)
+        _source(name, language, split, local_only)
     return ""
 
 
-def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
-    sources = _sources(name, language, needs, at_hand)
+def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, local_only: bool) -> str:
+    sources = _sources(name, language, needs, local_only)
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
@@ -141,12 +141,12 @@ def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, st
     return "; ".join(filter(None, notes))
 
 
-def _sources(name: str, language: str, needs: str, at_hand: bool) -> dict[str, Source]:
-    """The files of a corpus that are looked at, by the names of its parts."""
-    if name == EDACSE and not at_hand:
+def _sources(name: str, language: str, needs: str, local_only: bool) -> dict[str, Source]:
+    """The files of a corpus by the names of its parts."""
+    if name == EDACSE and not local_only:
         return edacse_sources(language, needs, download=False)
     parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
-    return {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
+    return {part: found for part in parts if (found := _source(part, language, "train", local_only))}
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
@@ -155,11 +155,11 @@ def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | No
     return f"{note} (as far as was looked at)" if note and part else note
 
 
-def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, at_hand: bool) -> str:
+def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, local_only: bool) -> str:
     look = partial(_look_at_pairs, name, language, columns, holdout)
     if name == BUILTIN:
         return look()
-    source = _source(name, language, "dev", at_hand)
+    source = _source(name, language, "dev", local_only)
     return _once([source], look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
 
 
@@ -184,10 +184,10 @@ def _once(sources: Sequence[Source], look: Callable[[], T], *how: object) -> T:
     return found
 
 
-def _source(name: str, language: str, split: str, at_hand: bool) -> Source | None:
-    if at_hand and is_hub(name):
+def _source(name: str, language: str, split: str, local_only: bool) -> Source | None:
+    if local_only and is_hub(name):
         return None
-    if at_hand and not is_path(name):
+    if local_only and not is_path(name):
         return find_local(name, language, split)
     return find_source(name, language, split, download=False)
 
@@ -195,8 +195,7 @@ def _source(name: str, language: str, split: str, at_hand: bool) -> Source | Non
 def data_revisions(data: Mapping[str, Any]) -> dict[str, str]:
     """`data.dev pairs.tsv` -> `sha256:<12 digits>`, of every file or folder of a run that is on this machine.
 
-    What cannot change is left out (builtin sets, what the hub pins by a commit), and so is what is not there: whoever
-    reads it says so.
+    Without what cannot change (builtin sets, a commit of the hub) and without missing files, which readers report.
 
     Args: data: as in a trial's specification.
     """

@@ -47,7 +47,7 @@ def is_role(name: str) -> bool:
 
 
 def kind_of(path: Path) -> str | None:
-    """The suffix that says how a file is read (".tsv" for "x.tsv.gz"), or None."""
+    """The suffix by which a file is read (".tsv" for "x.tsv.gz"), or None."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     return suffix if suffix in SUFFIXES else None
 
@@ -137,7 +137,7 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
 def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
     try:
         return read_table(file, pick, head)
-    except DataError as error:  # `pick` knows the whole by its name only
+    except DataError as error:  # `pick` names the path with `*`
         raise DataError(str(error).replace(str(path), str(file))) from error
 
 
@@ -145,7 +145,7 @@ def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[s
     """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
     rows = _parsed(path, io.StringIO(text, newline=""))
     if _cut(text, head) and any(len(field) > LONG_FIELD for field in rows[-1][1]):
-        # a text as long as a book, or all that follows a quotation mark without its partner: the end will tell
+        # a very long text, or a quotation mark that is never closed: only the whole file shows which
         return _csv_rows(path, _text(path), None)
     rows = rows[:-1] if _cut(text, head) else rows
     _check_quotes(path, text, rows)

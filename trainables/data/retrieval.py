@@ -126,16 +126,16 @@ def load_retrieval(name: str) -> Retrieval:
     )
 
 
-def check_retrieval(name: str, at_hand: bool = False) -> str:
+def check_retrieval(name: str, local_only: bool = False) -> str:
     """Pre-flight: the files are there (a repository: it answers) and begin as they should.
 
     Args:
-        at_hand: leave repositories alone; else the hub is asked.
+        local_only: skip repositories; else the hub is asked.
     Returns: "", nothing is left out.
     Raises: DataError as `load_retrieval`.
     """
     repository = name in NANO or is_hub(name)
-    if at_hand and repository:
+    if local_only and repository:
         return ""
     folder, _ = _folder(name, download=False)
     if repository and not folder.is_dir():

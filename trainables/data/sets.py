@@ -304,7 +304,7 @@ def without_text(columns: Sequence[Sequence[str]]) -> list[int]:
 
 
 def left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, what: str) -> str:
-    """What is said of rows that are left out, "" if there are none."""
+    """The note on rows that are left out, "" if there are none."""
     if not rows:
         return ""
     return f"{path}:{lines[rows[0]]}: {why}; {len(rows)} of {len(lines)} {what} are left out for that"

@@ -15,7 +15,7 @@ Tokens = NDArray[np.int32]  # one sentence: token (or word) ids without special 
 
 
 class StoredTexts(Sequence[str]):
-    """Texts that lie on the disk, so that nobody copies them into memory.
+    """Texts on the disk, too large to copy into memory.
 
     identity: changes when their content does; stands for them in the keys of caches.
     """
@@ -81,7 +81,7 @@ def measured(prompts: Mapping[str, str]) -> dict[str, str]:
     return {name: prompt.rstrip() for name, prompt in prompts.items()}
 
 
-def sizes_at_hand(folder: Path, prompts: Mapping[str, str]) -> PromptSizes | None:
+def local_prompt_sizes(folder: Path, prompts: Mapping[str, str]) -> PromptSizes | None:
     """Sizes by the tokenizer in an encoder's folder; None where it has no `tokenizer.json` that can be read."""
     from tokenizers import Tokenizer
 

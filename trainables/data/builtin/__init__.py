@@ -1,4 +1,4 @@
-"""The builtin corpora and what comes with them, read from the files beside this one; README.md says what they are."""
+"""The builtin corpora, parses and word vectors, read from the files beside this one; README.md is their datasheet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
     Raises: KeyError for another sentence.
     """
     parses, at = _parses(language)
-    if texts == tuple(at):  # one object: what is derived from it is kept by it
+    if texts == tuple(at):  # one object for all trials of a process: its fingerprint is computed once
         return parses
     return Parses.from_tokens(parses[at[text]] for text in texts)
 
