@@ -1,4 +1,4 @@
-"""Sets by name and file: what is found, what is read, what is said when it is not there."""
+"""Sets by name and file: what is found, what is read, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_pawsx_placeholders_are_left_out(folder):
     assert load_corpus("pawsx", "zh").columns["sentence"] == ["甲", "乙", "丙", "丁", "戊", "己"]
 
 
-def test_edacse_corpus_is_the_distinct_sentences_of_the_parts_there_are(folder, caplog):
+def test_edacse_corpus_has_distinct_sentences_of_the_local_parts(folder, caplog):
     table(folder / "zh_atec_train20k.tsv", [("甲", "乙", "1"), ("甲", "丙", "0")])
     table(folder / "zh_stsb_train.tsv", [("丙", "丁", "5")])
     corpus = load_corpus("edacse-zh", "zh")
@@ -132,29 +132,11 @@ def test_split_in_a_path_and_names_of_files(tmp_path):
         load_pairs(path, "dev", "en")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("sentence1\tsentence2\tscore\na\tb\n", ":2: expected 3 fields, got 2"),
-        ("sentence1\tsentence2\tscore\na\tb\tmuch\nc\td\t1\n", ":2: expected a number as score, got 'much'"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t1\n", "at least two pairs with different scores"),
-        ("s1\tsentence2\tscore\na\tb\t1\n", r"expected a column sentence1 \(first\), got s1, sentence2, score"),
-        ("", "got none"),
-    ],
-)
-def test_malformed_pairs(folder, content, message):
-    (folder / "en_stsb_dev.tsv").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=message):
-        load_pairs("stsb", "dev", "en")
-
-
-def test_damaged_files(folder):
+def test_truncated_gzip_is_a_one_line_error(folder):
     (folder / "en_wiki_sentences.txt.gz").write_bytes(gzip.compress(b"sentence\n" * 999)[:40])
-    (folder / "en_stsb_dev.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xff\xfe\tb\t1\n")
-    for load in (lambda: load_corpus("wiki", "en"), lambda: load_pairs("stsb", "dev", "en")):
-        with pytest.raises(DataError, match="cannot be read as UTF-8 text") as error:
-            load()
-        assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match="cannot be read as UTF-8 text") as error:
+        load_corpus("wiki", "en")
+    assert "\n" not in str(error.value)
 
 
 def test_check_reports_every_problem_in_one_go(folder):
@@ -189,7 +171,7 @@ def test_check_needs_no_torch(folder):
     assert done.stdout.strip() == "[]"
 
 
-def test_missing_set_says_where_it_looked_and_what_to_do(folder):
+def test_missing_set_error_names_places_and_remedy(folder):
     with pytest.raises(DataError) as error:
         load_corpus("lcqmc", "zh")  # the tests run with HF_HUB_OFFLINE
     message = str(error.value)
@@ -205,7 +187,7 @@ def test_data_dir_that_is_no_folder(monkeypatch, tmp_path):
 
 
 @pytest.mark.costly
-def test_hub_file_is_loaded_at_its_pinned_revision_and_then_from_the_cache(tmp_path):
+def test_hub_file_is_pinned_then_read_from_the_cache(tmp_path):
     code = (
         "from trainables.data.checks import check_data\nfrom trainables.data.sets import load_pairs\n"
         "check_data({'method': 'simcse', 'data': {'train': 'builtin', 'dev': ['stsb'], 'language': 'en'}})\n"

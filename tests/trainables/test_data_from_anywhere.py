@@ -98,7 +98,7 @@ def with_negatives(counts: list[int], start: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".parquet", ".arrow", ".csv"])
-def test_of_one_to_many_hard_negatives_those_that_most_rows_have(kind: str, tmp_path: Path) -> None:
+def test_hard_negatives_that_most_rows_lack_are_left_out(kind: str, tmp_path: Path) -> None:
     """The highest number in any row would be required of all."""
     file = tmp_path / f"x{kind}"
     write(file, with_negatives([4, 1, 2, 3, 2, 1, 2, 3, 2, 1]))
@@ -118,7 +118,7 @@ def test_of_one_to_many_hard_negatives_those_that_most_rows_have(kind: str, tmp_
     assert corpus.left_out == 0
 
 
-def test_files_of_one_set_may_lack_what_their_rows_may_lack(tmp_path: Path) -> None:
+def test_files_of_one_set_may_differ_in_hard_negatives(tmp_path: Path) -> None:
     for part, counts in enumerate(([1, 2], [1, 3], [2, 2])):
         write(tmp_path / f"train-{part}.jsonl", with_negatives(counts, 2 * part))
     columns = load_corpus(str(tmp_path), "en", "triplets").columns
@@ -151,26 +151,29 @@ def test_a_corpus_that_lacks_most_texts_is_refused(tmp_path: Path, monkeypatch: 
         assert note.endswith(" (as far as was looked at)")
 
 
-def test_several_hard_negatives(tmp_path: Path) -> None:
-    rows = [
-        {"anchor": f"a{i}", "positive": f"p{i}", **{f"negative_{k}": f"n{k}{i}" for k in (1, 2, 3)}} for i in (0, 1)
-    ]
-    write(tmp_path / "x.parquet", rows)
-    corpus = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets")
-    assert list(corpus.columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
-    assert corpus.columns["negative"] == ["n10", "n11"]
-    assert corpus.columns["negative_3"] == ["n30", "n31"]
-    named = {"negative_1": "negative_3", "positive": "negative_1"}
+def test_several_hard_negatives_and_their_roles(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    write(file, [{"anchor": f"a{i}", "positive": f"p{i}"} | {f"negative_{k}": f"n{k}{i}" for k in "123"} for i in "01"])
+    columns = load_corpus(str(file), "en", "triplets").columns
+    assert list(columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
+    assert (columns["negative"], columns["negative_3"]) == (["n10", "n11"], ["n30", "n31"])
+    named = load_corpus(str(file), "en", "triplets", {"negative_1": "negative_3", "positive": "negative_1"}).columns
+    assert (named["positive"], named["negative"]) == (["n10", "n11"], ["n30", "n31"])
     with pytest.raises(DataError, match="unknown role 'negativ_1'"):
-        load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", {"negativ_1": "x"})
-    other = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", named)
-    assert (other.columns["positive"], other.columns["negative"]) == (["n10", "n11"], ["n30", "n31"])
-    write(tmp_path / "y.csv", [{"sent0": "a", "sent1": "b", "negative_1": "c", "negative_3": "d"}])
-    with pytest.raises(DataError, match=r"y\.csv: expected a column negative_2 \(negative_2\), got sent0, sent1, neg"):
+        load_corpus(str(file), "en", "triplets", {"negativ_1": "x"})
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("negative_1", "negative_3"), r"expected a column negative_2 \(negative_2\), got sent0, sent1, neg"),
+        (("hard_neg", "negative_1"), "expected negative or negative_1 to negative_1, got both"),
+    ],
+)
+def test_hard_negatives_with_a_gap_are_refused(names: tuple[str, str], message: str, tmp_path: Path) -> None:
+    write(tmp_path / "y.csv", [{"sent0": "a", "sent1": "b"} | dict.fromkeys(names, "c")])
+    with pytest.raises(DataError, match=rf"y\.csv: {message}"):
         load_corpus(str(tmp_path / "y.csv"), "en", "triplets")
-    write(tmp_path / "z.csv", [{"sent0": "a", "sent1": "b", "hard_neg": "c", "negative_1": "d"}])
-    with pytest.raises(DataError, match=r"z\.csv: expected negative or negative_1 to negative_1, got both"):
-        load_corpus(str(tmp_path / "z.csv"), "en", "triplets")
 
 
 @pytest.mark.costly
@@ -224,7 +227,7 @@ PAIRS = "data/validation-00000-of-00001.parquet"
 
 
 @pytest.mark.costly
-def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> None:
+def test_hub_table_is_pinned_then_read_from_the_cache(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ROWS)
     write(tmp_path / "pairs.parquet", [{"a": f"one {i}", "b": f"two {i}", "s": i / 4} for i in range(5)])
     files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
@@ -272,7 +275,7 @@ def test_a_list_in_a_field_is_no_text(kind: str, tmp_path: Path) -> None:
         load_corpus(str(tmp_path / f"lists{kind}"), "en", "triplets")
 
 
-def test_files_of_other_columns_are_no_one_set(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
     one = [{"anchor": f"a {i}", "positive": "b", "negative": f"c {i}"} for i in range(3)]
     two = [{"anchor": f"a {i}", "positive": "b", "negative_1": f"c {i}", "negative_2": "d"} for i in range(3)]
     (tmp_path / "set").mkdir()
