@@ -100,7 +100,7 @@ def matmul_rates(setting: Setting, auto: str) -> dict[str, float]:
     import torch
 
     from benchmarks.operations import matmul_rate
-    from trainables.data.parallel import cores
+    from trainables.data.parsing import cores
 
     torch.set_num_threads(cores())
     own = precisions(setting, auto)

@@ -43,7 +43,7 @@ def peer_search(case: str) -> None:
     )
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
-    from trainables.data.parallel import cores
+    from trainables.data.parsing import cores
 
     torch.set_num_threads(cores())  # whatever the environment says: ours takes all of them, too
     given = json.loads(case)

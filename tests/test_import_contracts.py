@@ -35,7 +35,7 @@ PLANTS = {
     "analysis-reads-the-schema": ("analysis.writing", "from search.running import runner", "search.running.runner"),
     "methods-by-registry": ("search.space", "from trainables.methods.sda import config", "methods.sda.config"),
     "methods-apart": ("trainables.methods.edacse.method", "from trainables.methods.sda import method", "sda.method"),
-    "ray": ("trainables.data.builtin.frames", "import ray", "trainables.data.builtin.frames -> ray"),
+    "ray": ("trainables.data.builtin", "import ray", "trainables.data.builtin -> ray"),
     "optuna": ("search.running", "import optuna", "search.running"),
     "mlflow": ("search.running", "from mlflow import MlflowClient", "search.running"),
     "torch": ("search.space", "import torch", "search.space -> torch"),

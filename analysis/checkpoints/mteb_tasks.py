@@ -17,8 +17,7 @@ from typing import Any
 
 from analysis.errors import AnalysisError, InputError, unknown
 from trainables.contract.errors import DataError, first_line
-from trainables.data.catalogue import HUB, HUB_SECONDS
-from trainables.data.hub import hub_name, is_hub
+from trainables.data.catalogue import HUB, HUB_SECONDS, hub_name, is_hub
 from trainables.data.retrieval import NANO, is_retrieval, load_retrieval
 from trainables.data.sets import load_corpus, load_pairs
 

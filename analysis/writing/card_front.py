@@ -10,8 +10,7 @@ import numpy as np
 
 from search.schema import DEV_SUFFIX, TEST_SUFFIX
 from trainables.contract.trial import RETRIEVAL_MEASURES, metric_parts, retrieval_measure
-from trainables.data.catalogue import EDACSE, EDACSE_PARTS, HUB, set_name
-from trainables.data.hub import hub_name, is_hub
+from trainables.data.catalogue import EDACSE, EDACSE_PARTS, HUB, hub_name, is_hub, set_name
 from trainables.data.retrieval import NANO
 
 MTEB_PREFIX = "mteb_"

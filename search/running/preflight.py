@@ -67,7 +67,7 @@ def check_files(space: Space, journal: Journal) -> None:
 
 
 def _revisions(space: Space) -> Mapping[str, str]:
-    from trainables.data.revisions import data_revisions
+    from trainables.data.checks import data_revisions
     from trainables.encoders.locate import folder_at_hand, folder_revision, hash_of
 
     found = data_revisions(asdict(space.data))

@@ -191,7 +191,7 @@ def data_notes(space: Space) -> list[str]:
 
     spec: dict[str, Any] = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
     spec["holdout"] = space.metric.holdout
-    return [f"data: {note}" for note in check_data(spec, at_hand=True)]
+    return [f"data: {note}" for note in check_data(spec, local_only=True)]
 
 
 def describe(param: Param) -> str:

@@ -21,10 +21,18 @@ from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.errors import DataError, EncoderError
 from trainables.contract.registry import declared
 from trainables.contract.trial import DEV_SUFFIX, HELD
-from trainables.data.catalogue import data_dir, find_file, find_local, is_path, set_name, unlisted
-from trainables.data.hub import check_hub_name, is_hub
-from trainables.data.prompts import PromptSizes, sizes_at_hand
+from trainables.data.catalogue import (
+    check_hub_name,
+    data_dir,
+    find_file,
+    find_local,
+    is_hub,
+    is_path,
+    set_name,
+    unlisted,
+)
 from trainables.data.retrieval import NANO, dev_metrics, find_folder, is_retrieval
+from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.facts import EncoderFacts, facts_at_hand, unfit
 from trainables.encoders.locate import folder_at_hand, local_folder
 
@@ -175,7 +183,7 @@ def _prompt_sizes(space: Space) -> PromptSizes | None:
 
 @cache
 def _counted(folder: Path, prompts: tuple[tuple[str, str], ...]) -> PromptSizes | None:
-    return sizes_at_hand(folder, dict(prompts))
+    return local_prompt_sizes(folder, dict(prompts))
 
 
 def _shortest(space: Space) -> int:

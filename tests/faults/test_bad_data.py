@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 
 import pytest
@@ -53,6 +52,13 @@ def refused(root: Path, name: str) -> str:
     return lines[0].removeprefix(f"{root / name}")
 
 
+def checked(root: Path, name: str) -> tuple[int, list[str]]:
+    """`search check` of a space with the file in the place of its training data or its dev set."""
+    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
+    data |= {"dev": [str(root / name)]} if name.startswith("my_dev") else {"train": str(root / name)}
+    return call("check", str(space(root, data=data)))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -65,6 +71,8 @@ def refused(root: Path, name: str) -> str:
         (f"{HEADER}\na\tb\t1\n\nc\td\t2\n", ":3: expected 3 fields, got a blank line"),
         (f"{HEADER}\na\tb\t1\nc\td\n", ":3: expected 3 fields, got 2"),
         (GOOD.replace("\n", "\r"), ":1: its lines end in CR alone"),
+        (GOOD.replace("sentence1", "s1"), ": expected a column sentence1 (first), got s1, sentence2, score"),
+        ("", ": expected a column sentence1 (first), got none"),
     ],
 )  # fmt: skip
 def test_dev_sets(content: str, said: str, root: Path) -> None:
@@ -88,13 +96,9 @@ def test_training_data(content: bytes, said: str, root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["my_dev.csv", "train.csv"])
 def test_a_quotation_mark_that_is_not_closed(name: str, root: Path) -> None:
-    rows = [["sentence1", "sentence2", "score"], *([f"a {n}", "b", n] for n in range(9_000))]
-    (text := io.StringIO(newline="")).write('sentence1,sentence2,score\r\n"left open,b,1\r\n')
-    csv.writer(text).writerows(rows[1:])
-    (root / name).write_bytes(text.getvalue().encode())
-    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
-    data |= {"dev": [str(root / name)]} if name == "my_dev.csv" else {"train": str(root / name)}
-    code, lines = call("check", str(space(root, data=data)))
+    rows = "".join(f"a {n},b,{n}\r\n" for n in range(9_000))
+    (root / name).write_bytes(f'sentence1,sentence2,score\r\n"left open,b,1\r\n{rows}'.encode())
+    code, lines = checked(root, name)
     assert (code, len(lines)) == (2, 1), lines
     assert lines[0] == f"{root / name}:2: unexpected end of data; is a quotation mark missing?"
 
@@ -113,9 +117,7 @@ def test_a_quotation_mark_that_takes_in_other_rows(
     rows = [f"a {n},b,{n}" if name == "my_dev.csv" else f"Sentence {n}." for n in range(60)]
     rows[1], rows[48] = open_row, closing_row
     (root / name).write_text("\n".join([header, *rows]) + "\n")
-    data = {"train": str(root / "train.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
-    data |= {"dev": [str(root / name)]} if name == "my_dev.csv" else {"train": str(root / name)}
-    code, lines = call("check", str(space(root, data=data)))
+    code, lines = checked(root, name)
     assert (code, lines) == (2, [f"{root / name}:3: {said}; is a quotation mark missing?"])
 
 
@@ -135,13 +137,12 @@ def test_a_text_of_any_length_is_legal_in_a_table(root: Path) -> None:
     book = "a word\n" * 20_000
     with (root / "train.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["sentence"], ["short"], [book], ["last"]])
-    data = {"train": str(root / "train.csv"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
-    code, lines = call("check", str(space(root, data=data)))
+    code, lines = checked(root, "train.csv")
     assert code == 0, lines
     assert load_corpus(str(root / "train.csv"), "en").columns["sentence"] == ["short", book, "last"]
 
 
-def test_of_several_spaces_it_is_said_whose_data_are_bad(root: Path) -> None:
+def test_check_of_several_spaces_names_the_bad_one(root: Path) -> None:
     (root / "my_dev.tsv").write_text(f"{HEADER}\na\tb\t1\n")
     file = space(root)
     code, lines = call("check", "quickstart", str(file))
@@ -162,7 +163,7 @@ def test_a_set_with_too_few_pairs_to_hold_any_out(root: Path) -> None:
     assert call("check", "quickstart", "--set", "metric.holdout=0.9999")[0] == 2  # which has the builtin sets
 
 
-def test_rows_without_a_score_are_left_out_and_that_is_said(root: Path) -> None:
+def test_rows_without_a_score_are_left_out_with_a_note(root: Path) -> None:
     rows = [f"a {n}\tb\t{'NaN' if n % 3 == 2 else n}" for n in range(200)]
     (root / "my_dev.tsv").write_text("\n".join([HEADER, *rows]) + "\n\n\n")  # blank lines at the end are no rows
     code, lines = call("check", str(space(root)))
@@ -170,7 +171,7 @@ def test_rows_without_a_score_are_left_out_and_that_is_said(root: Path) -> None:
     assert lines[-1] == f"  note: data: {root / 'my_dev.tsv'}:4: no score; 66 of 200 pairs are left out for that"
 
 
-def test_what_is_not_there_is_said_at_its_line_of_the_space(root: Path) -> None:
+def test_missing_files_are_reported_at_their_line(root: Path) -> None:
     data = {"train": str(root / "no.txt"), "dev": [str(root / "my_dev.tsv")], "language": "en"}
     file = space(root, data=data, encoder=str(root / "encoder"))
     code, lines = call("check", str(file))

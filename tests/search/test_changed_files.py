@@ -15,7 +15,7 @@ from search.running.runner import Options, confirm_study, resume_study
 from search.store.errors import UserError
 from search.store.journal import Journal
 from search.store.ledger import Ledger
-from trainables.data.revisions import data_revisions
+from trainables.data.checks import data_revisions
 
 PAIRS = "sentence1\tsentence2\tscore\na cat\ta dog\t1\na cat\ta cat\t5\na dog\tdogs\t4\n"
 QUIET = Options(console=Console(quiet=True), handle_signals=False)

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_hub import dataset_hub, run_with_hub
 from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 
 from trainables.contract.errors import DataError
 from trainables.contract.trial import Evaluation, TrialSpec
-from trainables.data import builtin, checks
+from trainables.data import checks
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.training.trial import run_trial
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [{"q": f"question {i}", "a": f"answer {i}", "n": f"other {i}"} for i in range(6)]
 COLUMNS = {"anchor": "q", "positive": "a", "negative": "n"}
@@ -103,7 +98,7 @@ def with_negatives(counts: list[int], start: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".parquet", ".arrow", ".csv"])
-def test_of_one_to_many_hard_negatives_those_that_most_rows_have(kind: str, tmp_path: Path) -> None:
+def test_hard_negatives_that_most_rows_lack_are_left_out(kind: str, tmp_path: Path) -> None:
     """The highest number in any row would be required of all."""
     file = tmp_path / f"x{kind}"
     write(file, with_negatives([4, 1, 2, 3, 2, 1, 2, 3, 2, 1]))
@@ -123,7 +118,7 @@ def test_of_one_to_many_hard_negatives_those_that_most_rows_have(kind: str, tmp_
     assert corpus.left_out == 0
 
 
-def test_files_of_one_set_may_lack_what_their_rows_may_lack(tmp_path: Path) -> None:
+def test_files_of_one_set_may_differ_in_hard_negatives(tmp_path: Path) -> None:
     for part, counts in enumerate(([1, 2], [1, 3], [2, 2])):
         write(tmp_path / f"train-{part}.jsonl", with_negatives(counts, 2 * part))
     columns = load_corpus(str(tmp_path), "en", "triplets").columns
@@ -156,26 +151,29 @@ def test_a_corpus_that_lacks_most_texts_is_refused(tmp_path: Path, monkeypatch: 
         assert note.endswith(" (as far as was looked at)")
 
 
-def test_several_hard_negatives(tmp_path: Path) -> None:
-    rows = [
-        {"anchor": f"a{i}", "positive": f"p{i}", **{f"negative_{k}": f"n{k}{i}" for k in (1, 2, 3)}} for i in (0, 1)
-    ]
-    write(tmp_path / "x.parquet", rows)
-    corpus = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets")
-    assert list(corpus.columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
-    assert corpus.columns["negative"] == ["n10", "n11"]
-    assert corpus.columns["negative_3"] == ["n30", "n31"]
-    named = {"negative_1": "negative_3", "positive": "negative_1"}
+def test_several_hard_negatives_and_their_roles(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    write(file, [{"anchor": f"a{i}", "positive": f"p{i}"} | {f"negative_{k}": f"n{k}{i}" for k in "123"} for i in "01"])
+    columns = load_corpus(str(file), "en", "triplets").columns
+    assert list(columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
+    assert (columns["negative"], columns["negative_3"]) == (["n10", "n11"], ["n30", "n31"])
+    named = load_corpus(str(file), "en", "triplets", {"negative_1": "negative_3", "positive": "negative_1"}).columns
+    assert (named["positive"], named["negative"]) == (["n10", "n11"], ["n30", "n31"])
     with pytest.raises(DataError, match="unknown role 'negativ_1'"):
-        load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", {"negativ_1": "x"})
-    other = load_corpus(str(tmp_path / "x.parquet"), "en", "triplets", named)
-    assert (other.columns["positive"], other.columns["negative"]) == (["n10", "n11"], ["n30", "n31"])
-    write(tmp_path / "y.csv", [{"sent0": "a", "sent1": "b", "negative_1": "c", "negative_3": "d"}])
-    with pytest.raises(DataError, match=r"y\.csv: expected a column negative_2 \(negative_2\), got sent0, sent1, neg"):
+        load_corpus(str(file), "en", "triplets", {"negativ_1": "x"})
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("negative_1", "negative_3"), r"expected a column negative_2 \(negative_2\), got sent0, sent1, neg"),
+        (("hard_neg", "negative_1"), "expected negative or negative_1 to negative_1, got both"),
+    ],
+)
+def test_hard_negatives_with_a_gap_are_refused(names: tuple[str, str], message: str, tmp_path: Path) -> None:
+    write(tmp_path / "y.csv", [{"sent0": "a", "sent1": "b"} | dict.fromkeys(names, "c")])
+    with pytest.raises(DataError, match=rf"y\.csv: {message}"):
         load_corpus(str(tmp_path / "y.csv"), "en", "triplets")
-    write(tmp_path / "z.csv", [{"sent0": "a", "sent1": "b", "hard_neg": "c", "negative_1": "d"}])
-    with pytest.raises(DataError, match=r"z\.csv: expected negative or negative_1 to negative_1, got both"):
-        load_corpus(str(tmp_path / "z.csv"), "en", "triplets")
 
 
 @pytest.mark.costly
@@ -184,7 +182,7 @@ def test_several_hard_negatives(tmp_path: Path) -> None:
     ("simcse_sup", {"loss_form": "in_batch"}),
 ])  # fmt: skip
 def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
-    triplets = builtin.triplets("en", 96)
+    triplets = list(zip(*load_corpus("builtin", "en", "triplets").columns.values(), strict=True))[:96]
     outcomes = []
     for count in (1, 2):
         names = ["negative"] if count == 1 else ["negative_1", "negative_2"]
@@ -228,50 +226,13 @@ FILE = "triplet/train-00000-of-00001.parquet"
 PAIRS = "data/validation-00000-of-00001.parquet"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's interface that a pinned download needs, of one repository. files: path -> content."""
-
-    files: dict[str, bytes]
-    asked: list[str]
-
-    def do_HEAD(self) -> None:
-        name, content = self.wanted()
-        about = {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'}
-        self.answer(b"", about)
-
-    def do_GET(self) -> None:
-        type(self).asked.append(self.path)
-        if "/resolve/" in self.path:
-            name, content = self.wanted()
-            return self.answer(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{hash(name)}"'})
-        siblings = [{"rfilename": name} for name in (*self.files, "README.md")]
-        about = {"id": "org/set", "sha": COMMIT, "siblings": siblings}
-        tree = [{"type": "file", "path": f, "size": len(c), "oid": f"{hash(f)}"} for f, c in self.files.items()]
-        return self.answer(json.dumps(tree if "/tree/" in self.path else about).encode(), {})
-
-    def wanted(self) -> tuple[str, bytes]:
-        """The file that is asked for."""
-        return next((name, content) for name, content in self.files.items() if self.path.endswith(name))
-
-    def answer(self, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
-
-
 @pytest.mark.costly
-def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> None:
+def test_hub_table_is_pinned_then_read_from_the_cache(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ROWS)
     write(tmp_path / "pairs.parquet", [{"a": f"one {i}", "b": f"two {i}", "s": i / 4} for i in range(5)])
-    Hub.files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
-    Hub.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    files = {FILE: (tmp_path / "x.parquet").read_bytes(), PAIRS: (tmp_path / "pairs.parquet").read_bytes()}
+    (tmp_path / "triplet").mkdir()  # a file of the current folder has a name that the hub's may have
+    (tmp_path / "triplet" / "train.csv").write_text("of something else\n")
     name, dev = f"hub:org/set@{COMMIT}:triplet:train", f"hub:org/set@{COMMIT}:validation"
     roles = COLUMNS | {"first": "a", "second": "b", "score": "s"}
     script = (
@@ -279,34 +240,28 @@ def test_a_pinned_table_of_a_hub_then_offline_from_the_cache(tmp_path: Path) -> 
         "from trainables.data.checks import check_data\n"
         "from trainables.contract.errors import DataError\n"
         f"data = {{'train': {name!r}, 'dev': [{dev!r}], 'language': 'en', 'columns': {roles!r}}}\n"
-        f"try:\n  c = load_corpus({name!r}, 'en', 'triplets', {roles!r})\n"
-        "  check_data({'method': 'simcse_sup', 'data': data, 'metric': 'set_dev'})\n"
+        "try:\n  check_data({'method': 'simcse_sup', 'data': data, 'metric': 'set_dev'})\n"
+        f"  c = load_corpus({name!r}, 'en', 'triplets', {roles!r})\n"
         f"  p = load_pairs({dev!r}, 'dev', 'en', {roles!r})\n"
         "  print(len(c), c.columns['anchor'][5], c.revision, p.name, p.first[4], p.gold.tolist()[-1])\n"
         "except DataError as e: print(e)"
     )
 
     def loaded(cache: str) -> str:
-        where = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / cache)}
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "http", "HTTP"))}
-        found = subprocess.run(
-            [sys.executable, "-c", script], env=kept | where | {"HF_HUB_DISABLE_XET": "1"}, cwd=ROOT,
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        found = run_with_hub(hub, script, tmp_path / cache, cwd=tmp_path)
         assert found.returncode == 0, found.stderr
         return found.stdout.strip()
 
     wanted = f"6 question 5 org/set@{COMMIT} set one 4 1.0"
-    assert loaded("first") == wanted
-    assert any(path.endswith(FILE) for path in Hub.asked)
-    server.shutdown()
-    server.server_close()
-    assert loaded("first") == wanted  # from the cache, nobody answers any more
+    with dataset_hub("org/set", COMMIT, files) as hub:
+        assert loaded("first") == wanted
+        assert any(path.endswith(FILE) for path in hub.asked)
+    assert loaded("first") == wanted  # from the cache: the hub is gone
     # a table of two files of which somebody fetched one alone is not in the cache
     for there, content in ((FILE.replace("00000-of-00001", "00000-of-00002"), FILE), (PAIRS, PAIRS)):
         part = tmp_path / "second/hub/datasets--org--set/snapshots" / COMMIT / there
         part.parent.mkdir(parents=True)
-        part.write_bytes(Hub.files[content])
+        part.write_bytes(files[content])
     message = loaded("second")
     assert message.startswith("data set hub:org/set@0123456789ab: not in the cache, and from the hub: ")
     assert "\n" not in message
@@ -320,7 +275,7 @@ def test_a_list_in_a_field_is_no_text(kind: str, tmp_path: Path) -> None:
         load_corpus(str(tmp_path / f"lists{kind}"), "en", "triplets")
 
 
-def test_files_of_other_columns_are_no_one_set(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
     one = [{"anchor": f"a {i}", "positive": "b", "negative": f"c {i}"} for i in range(3)]
     two = [{"anchor": f"a {i}", "positive": "b", "negative_1": f"c {i}", "negative_2": "d"} for i in range(3)]
     (tmp_path / "set").mkdir()

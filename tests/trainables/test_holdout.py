@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from trainables.contract.trial import TrialSpec
-from trainables.data.holdout import held_out
-from trainables.data.sets import Pairs
+from trainables.data.sets import Pairs, held_out
 from trainables.training.method_trial import inputs_key, load_inputs
 
 
@@ -18,7 +17,7 @@ def pairs(n: int) -> Pairs:
     return Pairs("stsb", [f"a {i}" for i in range(n)], [f"b {i}" for i in range(n)], np.arange(float(n)), None, "r1")
 
 
-def test_two_parts_that_are_the_set() -> None:
+def test_two_parts_make_the_whole_set() -> None:
     whole = pairs(1000)
     selecting, held = held_out([whole], 0.3)
     assert (selecting.name, held.name) == ("stsb", "stsb_held")
@@ -31,7 +30,7 @@ def test_two_parts_that_are_the_set() -> None:
     assert held_out([whole], 0.0) == (whole,)
 
 
-def test_a_pair_is_on_its_side_wherever_it_stands() -> None:
+def test_a_pair_stays_on_its_side_in_any_order() -> None:
     whole = pairs(200)
     turned = replace(whole, first=whole.first[::-1], second=whole.second[::-1], gold=whole.gold[::-1])
     assert sorted(held_out([turned], 0.5)[1].first) == sorted(held_out([whole], 0.5)[1].first)
@@ -43,7 +42,7 @@ def test_too_few_pairs_are_refused() -> None:
         held_out([pairs(3)], 0.5)
 
 
-def test_a_trial_s_sets(tmp_path: Path) -> None:
+def test_a_trial_evaluates_both_parts(tmp_path: Path) -> None:
     import torch
 
     data = {"train": "builtin", "dev": ["builtin"], "language": "en"}

@@ -16,10 +16,9 @@ from test_evaluate import Encoder, tokenise
 from benchmarks.paraphrase_retrieval import write
 from trainables.contract.errors import DataError
 from trainables.contract.trial import TrialSpec
-from trainables.data import builtin
 from trainables.data.checks import check_data
 from trainables.data.retrieval import Retrieval, check_retrieval, is_retrieval, load_retrieval
-from trainables.data.sets import Pairs
+from trainables.data.sets import Pairs, load_corpus
 from trainables.evaluation import retrieval, sts
 from trainables.training.trial import run_trial
 
@@ -83,7 +82,7 @@ def test_parquet_parts_as_the_hub_has_them(tmp_path: Path) -> None:
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n", "no query has a relevant document"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(beir: Path, file: str, text: str, message: str) -> None:
+def test_errors_name_file_and_line(beir: Path, file: str, text: str, message: str) -> None:
     (beir / file).write_text(text)
     with pytest.raises(DataError, match=message) as caught:
         load_retrieval(str(beir))
@@ -106,7 +105,7 @@ def evaluated(data: Retrieval, encoder: Encoder) -> dict[str, float]:
     return sts.evaluate(encoder, sts.prepare_sets([], tokenise, [data])).metrics
 
 
-def test_each_text_is_encoded_once_and_a_query_does_not_find_itself(beir: Path) -> None:
+def test_texts_are_encoded_once_and_queries_skip_themselves(beir: Path) -> None:
     encoder = Encoder()
     metrics = evaluated(load_retrieval(str(beir)), encoder)
     seen = [tuple(row) for row in encoder.seen[0]]
@@ -157,8 +156,8 @@ def test_search_is_exact_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.costly
-def test_a_trial_selects_on_retrieval_and_keeps_each_query_s_values(tmp_path: Path) -> None:
-    rows = builtin.triplets("en", 60)
+def test_a_trial_selects_on_retrieval(tmp_path: Path) -> None:
+    rows = list(zip(*load_corpus("builtin", "en", "triplets").columns.values(), strict=True))[:60]
     folder = written(
         tmp_path / "pairs",
         [(f"d{i}", "", text) for i, text in enumerate(dict.fromkeys(p for _, p, _ in rows))],

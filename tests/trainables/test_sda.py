@@ -15,8 +15,8 @@ import torch
 from annotated import annotated
 
 from trainables.contract.config import build
-from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
+from trainables.data.parsing import parsed
 from trainables.data.tokens import TokenColumn
 from trainables.methods.losses import info_nce, info_nce_margin
 from trainables.methods.sda import edits as sda_corpus
@@ -170,9 +170,9 @@ class _NoMaskWords(_RobertaWords):
 )
 @pytest.mark.parametrize("edit", [*EDITS, "neg", *(e for e in COMPARISON_EDITS if e != "synonym")])
 def test_every_edit_runs_on_generated_sentences(edit: str, rule_set: str, language: str) -> None:
-    from trainables.data.builtin import sentences
+    from trainables.data.sets import load_corpus
 
-    texts = sentences(language, 60)
+    texts = load_corpus("builtin", language).columns["sentence"][:60]
     parses = parsed(texts, "builtin", language, uncached)
     plain = edited_texts(parses, "none", rule_set, language, uncached)
     edited = edited_texts(parses, edit, rule_set, language, uncached, "[MASK]")

@@ -15,7 +15,7 @@ from outcomes import outcomes
 from sda_faults import count_faults
 
 from trainables.contract.errors import DataError
-from trainables.data.spacy_parser import parse_texts
+from trainables.data.parsing import parse_texts
 from trainables.methods.sda import corrected, official
 from trainables.methods.sda.config import check_parser
 from trainables.methods.sda.edits import rule_for

@@ -81,7 +81,7 @@ def test_damaged_files_are_made_anew(tmp_path, damage, suffix):
     assert not list(tmp_path.glob(".writing-*"))
 
 
-def test_offsets_that_do_not_fit_the_tokens_are_not_believed(tmp_path):
+def test_wrong_offsets_are_made_anew(tmp_path):
     TokenCache(letters, "f", DiskCache(tmp_path)).tokenise(TEXTS)
     (starts,) = tmp_path.glob("*.starts.npy")
     np.save(starts, np.array([0, 9, 4, 4, 13]))

@@ -134,12 +134,12 @@ def test_chinese_is_cut_by_the_longest_known_word() -> None:
 
 
 def test_builtin_vectors_cover_their_corpus() -> None:
-    from trainables.data.builtin import sentences
+    from trainables.data.sets import load_corpus
 
     for language in ("en", "zh"):
         vectors = load_vectors(BUILTIN, language)
         tokenizer = vectors.tokenizer(language)
-        ids = [i for s in sentences(language, 50) for i in tokenizer.ids(s)]
+        ids = [i for s in load_corpus("builtin", language).columns["sentence"][:50] for i in tokenizer.ids(s)]
         assert max(ids) < len(vectors.words)
         assert np.mean(np.array(ids) < 0) < 0.05
 

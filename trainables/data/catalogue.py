@@ -1,4 +1,8 @@
-"""Where named data sets live: `SEARCH_DATA_DIR` first, then the Hugging Face hub. No torch: a pre-flight check asks."""
+"""Where data sets are: files, `SEARCH_DATA_DIR`, the Hugging Face hub at pinned commits. No torch: checks import this.
+
+A set is named (`stsb`), a path, or `hub:owner/name@<40 hexadecimal digits>`. A named set is looked up in
+`SEARCH_DATA_DIR` first. What was downloaded once stays in the hub's cache: a later run needs no network.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,21 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from trainables.contract.errors import DataError, close_to
+from trainables.data import builtin
 from trainables.data.files import SUFFIXES, folder_files, kind_of, matching
-from trainables.data.hub import check_hub_name, hub_name, is_hub, snapshot
 
 DATA_DIR_VARIABLE = "SEARCH_DATA_DIR"
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
-BUILTIN, BUILTIN_LANGUAGES = "builtin", ("en", "zh")
+HUB_PREFIX = "hub:"
+_HUB_NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})((?::[\w.-]+){0,2})")
+BUILTIN, BUILTIN_LANGUAGES = "builtin", builtin.LANGUAGES
 EDACSE = "edacse-zh"
 EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
 
@@ -32,21 +39,32 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file that was found. revision: `repo@commit` on the hub, `sha256:<12 digits>` of a local file."""
+class HubName:
+    """A data set repository at a commit. parts: what follows it, `config` and `split` of a table; empty = the whole."""
 
-    path: Path
-    hub: Hub | None = None
+    repo: str
+    commit: str
+    parts: tuple[str, ...] = ()
 
     @property
     def revision(self) -> str:
-        if self.hub is not None:
-            return f"{self.hub.repo}@{self.hub.revision}"
-        return "sha256:" + self.digest[:12]
+        return f"{self.repo}@{self.commit}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that was found. pinned: what it is the file of, where that cannot change: `repo@commit`, `builtin`."""
+
+    path: Path
+    pinned: str = ""
+
+    @property
+    def revision(self) -> str:
+        return self.pinned or "sha256:" + self.digest[:12]
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the file, of several files of theirs, in hexadecimal digits."""
+        """SHA-256 in hexadecimal digits: of the file, or of the digests of several files."""
         digests = []
         for path in matching(self.path):
             with path.open("rb") as file:
@@ -121,7 +139,7 @@ def stems(language: str, name: str, split: str) -> list[str]:
 def find_local(name: str, language: str, split: str) -> Source | None:
     """The file of a named set in `SEARCH_DATA_DIR`, or None.
 
-    A training file may carry an addition to its name that says which part it is (`zh_bq_train_part.tsv`).
+    The name of a training file may go on after `train` (`zh_bq_train_part.tsv`).
     """
     folder = data_dir()
     if folder is None:
@@ -162,42 +180,27 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
     """The file of a named set: `SEARCH_DATA_DIR`, then the hub's cache on this machine, then the hub.
 
     Args:
+        split: train, dev or test; of the builtin set also sentences or triplets, its two train parts.
         download: False = only ask the hub whether the file is there; the path is then the name it would have.
     Raises: DataError saying what was looked for, where, and what to do.
     """
+    if name == BUILTIN and language in BUILTIN_LANGUAGES:
+        return Source(builtin.corpus_file(language, split), BUILTIN)
     if (local := find_local(name, language, split)) is not None:
         return local
     looked = f"looked for {stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
     if wrong := unlisted(name, language, split):
         raise DataError(f"{wrong}; {looked}")
     hub = HUB[language, name]
+    pattern, pinned = hub.files[split], HubName(hub.repo, hub.revision)
     try:
-        return Source(_from_hub(hub, hub.files[split], download), hub)
+        folder = _download(pinned, [pattern], download)
+        return Source(min(folder.glob(pattern), default=folder / pattern), pinned.revision)
     except Exception as error:  # hub, HTTP client and operating system errors have no common base class
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data set {name!r} ({language}): {looked}, then {hub.files[split]} of {hub.repo}@"
-            f"{hub.revision[:12]} on the hub: {reason[:200]}; check the network or {_remedy(name, language, split)}"
+            f"data set {name!r} ({language}): {looked}, then {pattern} of {hub.repo}@{hub.revision[:12]} on the hub: "
+            f"{_reason(error)}; check the network or {_remedy(name, language, split)}"
         ) from error
-
-
-def _from_hub(hub: Hub, pattern: str, download: bool) -> Path:
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    where = {"repo_id": hub.repo, "repo_type": "dataset", "revision": hub.revision}
-    try:
-        cached = Path(snapshot_download(**where, local_files_only=True))
-        if files := sorted(cached.glob(pattern)):
-            return files[0]
-    except LocalEntryNotFoundError:
-        pass
-    # One question with a time limit first: the download functions retry an unreachable hub for half a minute.
-    info = HfApi().dataset_info(hub.repo, revision=hub.revision, timeout=HUB_SECONDS)
-    names = sorted(s.rfilename for s in info.siblings or () if fnmatch.fnmatch(s.rfilename, pattern))
-    if not names:
-        raise DataError(f"the repository has no file {pattern}")
-    return Path(hf_hub_download(filename=names[0], **where)) if download else Path(names[0])
 
 
 def find_table(name: str, *, download: bool = True) -> Source:
@@ -214,7 +217,7 @@ def find_table(name: str, *, download: bool = True) -> Source:
     names = [f"{folder}{split}{rest}" for folder in folders for rest in ("-*.parquet", ".parquet", ".jsonl", ".csv")]
     folder = snapshot(where, names, download=download)
     found = [folder / n for n in names if matching(folder / n)]
-    return Source(found[0] if found else Path(names[0]), Hub(where.repo, where.commit, {}))
+    return Source(found[0] if found else folder / names[0], where.revision)
 
 
 def find_file(name: str, split: str, *, download: bool = True) -> Source:
@@ -235,3 +238,90 @@ def find_file(name: str, split: str, *, download: bool = True) -> Source:
             f"data file {str(path)!r}: expected one of {', '.join(SUFFIXES)} (or with .gz), got {path.name}"
         )
     return Source(path)
+
+
+def find_source(name: str, language: str, split: str, download: bool = True) -> Source:
+    """The file of a set; see `find_file` and `find_named`."""
+    return (
+        find_file(name, split, download=download)
+        if is_path(name)
+        else find_named(name, language, split, download=download)
+    )
+
+
+def is_hub(name: str) -> bool:
+    """Whether a `data:` entry names a repository on the hub."""
+    return name.startswith(HUB_PREFIX)
+
+
+def hub_name(name: str) -> HubName:
+    """`hub:owner/name@commit[:config][:split]` taken apart.
+
+    Raises: DataError for anything else: a branch or tag can move, and with it the data.
+    """
+    found = _HUB_NAME.fullmatch(name)
+    if found is None:
+        raise DataError(
+            f"{name!r}: expected hub:owner/name@commit (or ...@commit:config:split), the commit as 40 hexadecimal "
+            "digits: a branch can move, and with it the data"
+        )
+    return HubName(found[1], found[2], tuple(part for part in found[3].split(":") if part))
+
+
+def check_hub_name(name: str, *, whole: bool) -> None:
+    """That a name is of a whole repository (a retrieval set), or of a split of a table.
+
+    Raises: DataError as `hub_name`, or if the split is missing.
+    """
+    if not hub_name(name).parts and not whole:
+        raise DataError(f"{name!r}: expected hub:owner/name@commit:split or ...@commit:config:split, got no split")
+
+
+def snapshot(name: HubName, patterns: Sequence[str], *, download: bool = True) -> Path:
+    """The folder of a repository's files that match the patterns: the cache's, else downloaded.
+
+    Args:
+        download: False = only ask whether the repository is there; the folder is then a name, and not there.
+    Raises: DataError in one line if the hub cannot be reached or has no such repository, commit or file.
+    """
+    try:
+        return _download(name, patterns, download)
+    except Exception as error:  # hub, HTTP client and operating system errors have no common base class
+        raise DataError(
+            f"data set {HUB_PREFIX}{name.revision[: len(name.repo) + 13]}: not in the cache, and from the hub: "
+            f"{_reason(error)}; check the name and the network"
+        ) from error
+
+
+def _download(name: HubName, patterns: Sequence[str], download: bool) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    where = {"repo_id": name.repo, "repo_type": "dataset", "revision": name.commit}
+    try:
+        cached = Path(snapshot_download(**where, allow_patterns=list(patterns), local_files_only=True))
+        there = [p.relative_to(cached).as_posix() for p in cached.rglob("*")]
+        found = [name for name in there if any(fnmatch.fnmatch(name, g) for g in patterns)]
+        if found and not _shards_lack(found):
+            return cached
+    except FileNotFoundError:  # huggingface_hub's "not in the cache" is one
+        pass
+    # One question with a time limit first: the download functions retry an unreachable hub for half a minute.
+    info = HfApi().dataset_info(name.repo, revision=name.commit, timeout=HUB_SECONDS)
+    files = [s.rfilename for s in info.siblings or ()]
+    if not any(fnmatch.fnmatch(f, g) for f in files for g in patterns):
+        raise DataError(f"it has no file {' or '.join(patterns)}")
+    if not download:
+        return Path(name.revision)
+    return Path(snapshot_download(**where, allow_patterns=list(patterns)))
+
+
+def _reason(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]
+
+
+def _shards_lack(names: Sequence[str]) -> bool:
+    """Whether of a table in `train-00000-of-00003.parquet` and so on some are not among the names: others may have
+    fetched one alone."""
+    parts = [match for name in names if (match := re.search(r"(.*)-\d+-of-(\d+)(\.\w+)+$", name))]
+    counts = Counter((match[1], int(match[2])) for match in parts)
+    return any(count < whole for (_, whole), count in counts.items())

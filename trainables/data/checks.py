@@ -1,68 +1,91 @@
-"""The pre-flight look at a run's data: whole dev sets, the beginning of the training data. No torch, no download."""
+"""The pre-flight check of a run's data (whole dev sets, the beginning of the training data), and what its files hold.
+
+No torch, no download.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainables.contract.errors import DataError
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, metric_parts
-from trainables.data.catalogue import BUILTIN, EDACSE, EDACSE_PARTS, Source, find_local, is_path, set_name
+from trainables.data.catalogue import (
+    BUILTIN,
+    EDACSE,
+    EDACSE_PARTS,
+    Source,
+    find_local,
+    find_source,
+    is_hub,
+    is_path,
+    set_name,
+)
 from trainables.data.files import matching, text_size
-from trainables.data.holdout import held_out
-from trainables.data.hub import is_hub
-from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval
+from trainables.data.retrieval import PATTERNS, check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import (
-    BUILTIN_SENTENCES,
-    BUILTIN_TRIPLETS,
+    BUILTIN_EXAMPLES,
     corpus_columns,
     edacse_note,
     edacse_sources,
-    find_source,
+    held_out,
     load_corpus,
     load_pairs,
 )
 
-HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are looked at
-_seen: dict[tuple[str, int, int, str], str] = {}
-_sizes: dict[tuple[object, ...], int] = {}
+HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are checked
+_seen: dict[tuple[object, ...], Any] = {}
+T = TypeVar("T")
 
 
-def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
+def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str]:
     """Every set of a run is there, has the columns its method needs and can be read: dev sets to their ends, training
     data from its beginning.
 
     Args:
         spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" and "holdout"
             if known.
-        at_hand: leave named sets alone that are not on this machine; else the hub is asked whether it has them.
+        local_only: skip sets that are not on this machine; else the hub is asked whether it has them.
     Returns: what will be left out of them, a line each.
     Raises: DataError with one line per problem, all of them.
     """
     data = spec["data"]
     language, columns = data.get("language", "en"), data.get("columns")
-    if declared(spec["method"]).scripted:  # what is in them is the script's to read
-        wrong = [line for split, name in _named(data) for line in _missing(name, language, split, at_hand)]
-        if wrong:
-            raise DataError("\n".join(wrong))
-        return []
-    needs = declared(spec["method"]).columns
-    parts = data["train"].split("+") if not Path(data["train"]).is_file() else [data["train"]]
-    checks = [partial(_check_corpus, part.strip(), language, needs, columns, at_hand) for part in parts]
-    checks += [
-        partial(check_retrieval, name, at_hand)
-        if is_retrieval(name)
-        else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), at_hand)
-        for name in data["dev"]
-    ]
+    train = data["train"]
+    parts = [part.strip() for part in train.split("+")] if train and not Path(train).is_file() else [train]
+    method = declared(spec["method"])
+    if method.scripted:  # what is in them is the script's to read
+        named = [("train", train)] * bool(train) + [("dev", name) for name in data["dev"]]
+        checks = [partial(_check_there, name, language, split, local_only) for split, name in named]
+    else:
+        checks = [partial(_check_corpus, part, language, method.columns, columns, local_only) for part in parts]
+        checks += [
+            partial(check_retrieval, name, local_only)
+            if is_retrieval(name)
+            else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), local_only)
+            for name in data["dev"]
+        ]
     wrong, notes = list[str](), list[str]()
     for check in checks:
-        _tell(check, wrong, notes)
+        try:
+            notes += filter(None, [check()])
+        except DataError as error:
+            wrong.append(str(error))
+    if not method.scripted:
+        wrong += _wrong_names(spec, data)
+    if wrong:
+        raise DataError("\n".join(dict.fromkeys(wrong)))
+    return notes
+
+
+def _wrong_names(spec: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
+    """Sets of one name, evaluations without their folder, metrics that no set gives: a line each."""
     names = [set_name(n) for n in data["dev"]]
-    wrong += [f"data.dev: two sets are called {n!r}; rename a file" for n in dict.fromkeys(names) if names.count(n) > 1]
+    wrong = [f"data.dev: two sets are called {n!r}; rename a file" for n in dict.fromkeys(names) if names.count(n) > 1]
     outside = data.get("evaluations") or {}
     wrong += [
         f"data.evaluations: {name}: no such file or folder: {folder}"
@@ -76,9 +99,7 @@ def check_data(spec: Mapping[str, Any], *, at_hand: bool = False) -> list[str]:
         for part in metric_parts(spec.get("metric", have[0]))
         if part.endswith(DEV_SUFFIX) and part not in have
     ]
-    if wrong:
-        raise DataError("\n".join(dict.fromkeys(wrong)))
-    return notes
+    return wrong
 
 
 def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
@@ -91,59 +112,41 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
     data, needs = spec["data"], declared(spec["method"]).columns
     train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
     if train == BUILTIN:
-        return BUILTIN_SENTENCES if needs == "sentences" else BUILTIN_TRIPLETS
+        return BUILTIN_EXAMPLES
     parts = train.split("+") if not Path(train).is_file() else [train]
     try:
-        sources = [s for part in parts for s in _sources(part.strip(), language, needs, at_hand=True).values()]
+        sources = [s for part in parts for s in _sources(part.strip(), language, needs, local_only=True).values()]
         if not sources or not all(matching(source.path) for source in sources):
             return None
         if sum(text_size(source.path) for source in sources) > most:
             return None
-        stats = [path.stat() for source in sources for path in matching(source.path)]
-        key = (train, language, needs, repr(columns), *((s.st_mtime_ns, s.st_size) for s in stats))
-        if key not in _sizes:
-            _sizes[key] = len(load_corpus(train, language, needs, columns))
-        return _sizes[key]
+        how = (train, language, needs, columns)
+        return _once(sources, lambda: len(load_corpus(*how)), *how)
     except DataError:
-        return None  # said where the data are checked
+        return None  # `check_data` reports it
 
 
-def _named(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(split, name) of all that a script's space names."""
-    return [("train", data["train"])] * bool(data["train"]) + [("dev", name) for name in data["dev"]]
+def _check_there(name: str, language: str, split: str, local_only: bool) -> str:
+    if name != BUILTIN and not is_retrieval(name) and not Path(name).expanduser().exists():
+        _source(name, language, split, local_only)
+    return ""
 
 
-def _missing(name: str, language: str, split: str, at_hand: bool) -> list[str]:
-    try:
-        if name != BUILTIN and not is_retrieval(name) and not Path(name).expanduser().exists():
-            _source(name, language, split, at_hand)
-    except DataError as error:
-        return [str(error)]
-    return []
-
-
-def _tell(check: Callable[[], str], wrong: list[str], notes: list[str]) -> None:
-    try:
-        notes += filter(None, [check()])
-    except DataError as error:
-        wrong.append(str(error))
-
-
-def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, at_hand: bool) -> str:
-    sources = _sources(name, language, needs, at_hand)
+def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, local_only: bool) -> str:
+    sources = _sources(name, language, needs, local_only)
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
-            notes.append(_once(source, partial(_look, part, source, needs, columns), needs, columns))
+            notes.append(_once([source], partial(_look, part, source, needs, columns), needs, columns))
     return "; ".join(filter(None, notes))
 
 
-def _sources(name: str, language: str, needs: str, at_hand: bool) -> dict[str, Source]:
-    """The files of a corpus that are looked at, by the names of its parts."""
-    if name == EDACSE and not at_hand:
+def _sources(name: str, language: str, needs: str, local_only: bool) -> dict[str, Source]:
+    """The files of a corpus by the names of its parts."""
+    if name == EDACSE and not local_only:
         return edacse_sources(language, needs, download=False)
     parts = EDACSE_PARTS if name == EDACSE else () if name == BUILTIN else (name,)
-    return {part: found for part in parts if (found := _source(part, language, "train", at_hand))}
+    return {part: found for part in parts if (found := _source(part, language, "train", local_only))}
 
 
 def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
@@ -152,12 +155,12 @@ def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | No
     return f"{note} (as far as was looked at)" if note and part else note
 
 
-def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, at_hand: bool) -> str:
+def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, local_only: bool) -> str:
     look = partial(_look_at_pairs, name, language, columns, holdout)
     if name == BUILTIN:
         return look()
-    source = _source(name, language, "dev", at_hand)
-    return _once(source, look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
+    source = _source(name, language, "dev", local_only)
+    return _once([source], look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
 
 
 def _look_at_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float) -> str:
@@ -171,18 +174,56 @@ def _look_at_pairs(name: str, language: str, columns: Mapping[str, str] | None, 
     return pairs.note
 
 
-def _once(source: Source, look: Callable[[], str], *how: object) -> str:
-    """The note of a file that is sound, read once however many spaces name it."""
-    stats = [path.stat() for path in matching(source.path)]
-    key = (str(source.path), max(s.st_mtime_ns for s in stats), sum(s.st_size for s in stats), repr(how))
+def _once(sources: Sequence[Source], look: Callable[[], T], *how: object) -> T:
+    """What `look` gives of files, called once however many spaces name them."""
+    stats = [(path, path.stat()) for source in sources for path in matching(source.path)]
+    key = (*((str(path), s.st_mtime_ns, s.st_size) for path, s in stats), repr(how))
     if key not in _seen:
         _seen[key] = look()
-    return _seen[key]
+    found: T = _seen[key]
+    return found
 
 
-def _source(name: str, language: str, split: str, at_hand: bool) -> Source | None:
-    if at_hand and is_hub(name):
+def _source(name: str, language: str, split: str, local_only: bool) -> Source | None:
+    if local_only and is_hub(name):
         return None
-    if at_hand and not is_path(name):
+    if local_only and not is_path(name):
         return find_local(name, language, split)
     return find_source(name, language, split, download=False)
+
+
+def data_revisions(data: Mapping[str, Any]) -> dict[str, str]:
+    """`data.dev pairs.tsv` -> `sha256:<12 digits>`, of every file or folder of a run that is on this machine.
+
+    Without what cannot change (builtin sets, a commit of the hub) and without missing files, which readers report.
+
+    Args: data: as in a trial's specification.
+    """
+    train = data.get("train") or ""
+    parts = [train] if Path(train).expanduser().is_file() else [part.strip() for part in train.split("+")]
+    named = [("train", name) for part in parts for name in (EDACSE_PARTS if part == EDACSE else (part,))]
+    named += [("dev", name) for name in data.get("dev") or ()]
+    language = str(data.get("language", "en"))
+    found = {f"data.{split} {name}": _revision(name, language, split) for split, name in named if name}
+    return {name: revision for name, revision in found.items() if revision is not None}
+
+
+def _revision(name: str, language: str, split: str) -> str | None:
+    if name == BUILTIN or is_hub(name):
+        return None
+    if split == "dev" and is_retrieval(name):
+        return _of_folder(Path(name).expanduser()) if is_path(name) else None
+    try:
+        find = partial(find_source, download=False) if is_path(name) else find_local
+        source = find(name, language, split)
+    except DataError:
+        return None
+    return source.revision if source is not None and matching(source.path) else None
+
+
+def _of_folder(folder: Path) -> str | None:
+    digest, files = hashlib.sha256(), sorted({file for pattern in PATTERNS for file in folder.glob(pattern)})
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return f"sha256:{digest.hexdigest()[:12]}" if files else None

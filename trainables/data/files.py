@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +20,34 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import DataError, first_line
-from trainables.data.roles import NUMBERED
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
 LONG_FIELD = 1 << 17  # characters of a CSV field at the end of a head; above, the rest of the file is read, too
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
+ROLES: dict[str, tuple[str, ...]] = {  # of columns; `data.columns` of a space maps them to a file's names
+    "sentence": ("sentence", "text"),
+    "anchor": ("anchor", "sent0"),
+    "positive": ("positive", "sent1"),
+    "negative": ("negative", "hard_neg"),
+    "first": ("sentence1",),
+    "second": ("sentence2",),
+    "score": ("score",),
+    "subset": ("subset",),
+}
+NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
+
 Pick = Callable[[Sequence[str]], Mapping[str, str]]  # column names of a file -> role: column name
 
 
+def is_role(name: str) -> bool:
+    """Whether `data.columns` may name it."""
+    return name in ROLES or NUMBERED.fullmatch(name) is not None
+
+
 def kind_of(path: Path) -> str | None:
-    """The suffix that says how a file is read (".tsv" for "x.tsv.gz"), or None."""
+    """The suffix by which a file is read (".tsv" for "x.tsv.gz"), or None."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     return suffix if suffix in SUFFIXES else None
 
@@ -94,9 +111,7 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
         found = dict.fromkeys(role for t in tables for role in t.columns)
         columns = {role: [v for t in tables for v in t.columns.get(role, [""] * len(t.lines))] for role in found}
         return Table(columns, [line for t in tables for line in t.lines])
-    if kind == ".parquet":
-        return _read_parquet(path, pick, head)
-    if kind == ".arrow":
+    if kind in (".parquet", ".arrow"):
         return _read_arrow(path, pick, head)
     if kind == ".jsonl":
         return _read_jsonl(path, pick, head)
@@ -122,7 +137,7 @@ def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
 def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
     try:
         return read_table(file, pick, head)
-    except DataError as error:  # `pick` knows the whole by its name only
+    except DataError as error:  # `pick` names the path with `*`
         raise DataError(str(error).replace(str(path), str(file))) from error
 
 
@@ -130,7 +145,7 @@ def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[s
     """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
     rows = _parsed(path, io.StringIO(text, newline=""))
     if _cut(text, head) and any(len(field) > LONG_FIELD for field in rows[-1][1]):
-        # a text as long as a book, or all that follows a quotation mark without its partner: the end will tell
+        # a very long text, or a quotation mark that is never closed: only the whole file shows which
         return _csv_rows(path, _text(path), None)
     rows = rows[:-1] if _cut(text, head) else rows
     _check_quotes(path, text, rows)
@@ -178,50 +193,31 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     return value
 
 
-def _read_parquet(path: Path, pick: Pick, head: int | None) -> Table:
-    try:
-        file = _parquet().ParquetFile(path)
-        wanted = list((roles := pick(list(file.schema_arrow.names))).values())
-        if head is None:
-            table = file.read(columns=wanted)
-        else:
-            table = next(file.iter_batches(batch_size=head, columns=wanted), None) or file.schema_arrow.empty_table()
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
-    rows = range(1, len(table) + 1)
-    columns = {role: _cells(path, column, rows, table.column(column).to_pylist()) for role, column in roles.items()}
-    return Table(columns, list(rows))
-
-
 def _read_arrow(path: Path, pick: Pick, head: int | None) -> Table:
+    """Parquet files and Arrow streams, batch by batch until `head` rows are read."""
     import pyarrow.ipc
+    import pyarrow.parquet
 
     columns: dict[str, list[str]] = {}
-    rows = 0
+    rows, parquet = 0, kind_of(path) == ".parquet"
     try:
-        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as reader:
-            roles = pick(list(reader.schema.names))
+        with pyarrow.memory_map(str(path)) as source:
+            opened = pyarrow.parquet.ParquetFile(source) if parquet else pyarrow.ipc.open_stream(source)
+            roles = pick(list((opened.schema_arrow if parquet else opened.schema).names))
             columns = {role: [] for role in roles}
-            for batch in reader:
+            for batch in opened.iter_batches(columns=list(roles.values())) if parquet else opened:
+                numbers = range(rows + 1, rows + len(batch) + 1)
                 for role, column in roles.items():
-                    numbers = range(rows + 1, rows + len(batch) + 1)
                     columns[role] += _cells(path, column, numbers, batch.column(column).to_pylist())
                 rows += len(batch)
                 if head is not None and rows >= head:
                     break
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as an Arrow stream: {first_line(error)}") from error
+    except DataError:
+        raise
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        kind = "Parquet" if parquet else "an Arrow stream"
+        raise DataError(f"{path}: cannot be read as {kind}: {first_line(error)}") from error
     return Table(columns, list(range(1, rows + 1)))
-
-
-def _parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError("Parquet files need pyarrow; install it with: pip install pyarrow") from error
-    return pyarrow.parquet
 
 
 def _cells(path: Path, column: str, rows: Sequence[int], values: Sequence[object]) -> list[str]:
@@ -235,16 +231,11 @@ def _cells(path: Path, column: str, rows: Sequence[int], values: Sequence[object
     return ["" if value is None else str(value) for value in values]
 
 
-def _open(path: Path) -> io.TextIOBase:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")  # type: ignore[return-value]
-    return path.open(encoding="utf-8-sig", newline="")
-
-
 def _text(path: Path, head: int | None = None) -> str:
+    opener = gzip.open if path.name.endswith(".gz") else open
     try:
-        with _open(path) as file:
-            return file.read(-1 if head is None else head)
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return str(file.read(-1 if head is None else head))
     except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
 

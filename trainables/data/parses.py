@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class Token(NamedTuple):
@@ -33,6 +31,12 @@ class Token(NamedTuple):
     dep: str
     head: int
     space: bool = False
+
+
+COLUMNS: dict[str, type[np.generic]] = {
+    "text": np.uint32, "lemma": np.uint32, "pos": np.uint16, "tag": np.uint16, "dep": np.uint16, "head": np.uint16,
+    "space": np.bool_,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,12 @@ class Parses:
         return next(self.part(i, i + 1).sentences())
 
     def part(self, start: int, stop: int) -> Parses:
-        """Sentences start:stop, without copying the arrays."""
+        """Sentences start:stop, with the words in them alone: parts travel to other processes."""
         a, b = int(self.starts[start]), int(self.starts[stop])
         columns = {name: getattr(self, name)[a:b] for name in COLUMNS}
-        return Parses(self.words, self.labels, **columns, starts=self.starts[start : stop + 1] - a)
+        used, numbers = np.unique([columns["text"], columns["lemma"]], return_inverse=True)
+        columns |= zip(("text", "lemma"), numbers.astype(np.uint32), strict=True)
+        return Parses([self.words[i] for i in used], self.labels, **columns, starts=self.starts[start : stop + 1] - a)
 
     def sentences(self) -> Iterator[list[Token]]:
         """The tokens of every sentence in turn."""
@@ -75,51 +81,25 @@ class Parses:
                 *(getattr(self, name).tolist() for name in COLUMNS), strict=True
             )
         ]
-        starts = self.starts.tolist()
-        for a, b in itertools.pairwise(starts):
+        for a, b in itertools.pairwise(self.starts.tolist()):
             yield tokens[a:b]
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal parses; what is derived from them is cached under it."""
-        digest = hashlib.blake2b(digest_size=16)
-        for name, array in self.to_arrays().items():
-            digest.update(f"{name} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        digest = hashlib.blake2b(repr([*self.words, self.labels]).encode(), digest_size=16)
+        for name in (*COLUMNS, "starts"):
+            digest.update(np.ascontiguousarray(getattr(self, name)).data)
         return digest.hexdigest()
-
-    def to_arrays(self) -> Arrays:
-        """Plain arrays for a cache; `from_arrays` is the inverse."""
-        return {
-            **{name: getattr(self, name) for name in (*COLUMNS, "starts")},
-            **pack_texts(self.words, "words"),
-            **pack_texts(self.labels, "labels"),
-        }
-
-    @staticmethod
-    def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Parses:
-        return Parses(
-            words=unpack_texts(arrays, "words"),
-            labels=unpack_texts(arrays, "labels"),
-            **{name: arrays[name] for name in (*COLUMNS, "starts")},
-        )
 
     @staticmethod
     def from_tokens(sentences: Iterable[Sequence[Token]]) -> Parses:
-        """Parses given as tokens.
-
-        Raises: ValueError if a head does not name a token of its sentence.
-        """
+        """Parses given as tokens."""
         words, labels = _Numbers(), _Numbers()
         columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
         starts = [0]
-        for number, sentence in enumerate(sentences):
+        for sentence in sentences:
             for token in sentence:
-                if not 0 <= token.head < len(sentence):
-                    raise ValueError(
-                        f"sentence {number}: expected the head of {token.text!r} in 0..{len(sentence) - 1}, "
-                        f"got {token.head}"
-                    )
                 columns["text"].append(words[token.text])
                 columns["lemma"].append(words[token.lemma])
                 for name in ("pos", "tag", "dep"):
@@ -153,40 +133,9 @@ class Parses:
         return Parses(list(words), list(labels), **arrays, starts=np.concatenate(starts))
 
 
-COLUMNS: dict[str, type[np.generic]] = {
-    "text": np.uint32, "lemma": np.uint32, "pos": np.uint16, "tag": np.uint16, "dep": np.uint16, "head": np.uint16,
-    "space": np.bool_,
-}  # fmt: skip
-
-
 class _Numbers(dict[str, int]):
     """Numbers strings in the order of their first use."""
 
     def __missing__(self, key: str) -> int:
         self[key] = number = len(self)
         return number
-
-
-def pack_texts(texts: Sequence[str], name: str) -> Arrays:
-    """Texts as two arrays, `<name>_utf8` (all of them end to end) and `<name>_ends` (in characters): loads at once."""
-    ends = np.cumsum([len(t) for t in texts], dtype=np.int64)
-    return {
-        f"{name}_utf8": np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), np.uint8),
-        f"{name}_ends": ends,
-    }
-
-
-def unpack_texts(arrays: Mapping[str, NDArray[Any]], name: str) -> list[str]:
-    """The inverse of `pack_texts`."""
-    joined = arrays[f"{name}_utf8"].tobytes().decode("utf-8", "surrogatepass")
-    ends = arrays[f"{name}_ends"].tolist()
-    return [joined[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
-
-
-def hash_texts(texts: Sequence[str]) -> str:
-    """Equal for equal lists of texts."""
-    digest = hashlib.blake2b(digest_size=16)
-    packed = pack_texts(texts, "texts")
-    for array in packed.values():
-        digest.update(array.data)
-    return digest.hexdigest()

@@ -23,9 +23,8 @@ from typing import Any
 
 from trainables.contract.errors import DataError
 from trainables.contract.trial import DEV_SUFFIX, RETRIEVAL_MEASURES
-from trainables.data.catalogue import set_name
+from trainables.data.catalogue import hub_name, is_hub, set_name, snapshot
 from trainables.data.files import UNREADABLE, kind_of
-from trainables.data.hub import hub_name, is_hub, snapshot
 
 log = logging.getLogger(__name__)
 
@@ -127,17 +126,19 @@ def load_retrieval(name: str) -> Retrieval:
     )
 
 
-def check_retrieval(name: str, at_hand: bool = False) -> str:
+def check_retrieval(name: str, local_only: bool = False) -> str:
     """Pre-flight: the files are there (a repository: it answers) and begin as they should.
 
     Args:
-        at_hand: leave repositories alone; else the hub is asked.
+        local_only: skip repositories; else the hub is asked.
     Returns: "", nothing is left out.
     Raises: DataError as `load_retrieval`.
     """
     repository = name in NANO or is_hub(name)
-    folder, _ = (Path(), None) if at_hand and repository else _folder(name, download=False)
-    if folder == Path():
+    if local_only and repository:
+        return ""
+    folder, _ = _folder(name, download=False)
+    if repository and not folder.is_dir():
         return ""
     for part in (CORPUS, QUERIES):
         where, row = next(_rows(folder, part), (str(folder), {}))

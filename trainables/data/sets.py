@@ -7,11 +7,12 @@ Named sets: stsb, sickr, sts12..sts16 (English pairs); stsb, atec, bq, lcqmc, pa
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,33 +20,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
+from trainables.contract.trial import HELD
 from trainables.data.catalogue import (
     BUILTIN,
     EDACSE,
     EDACSE_PARTS,
     Source,
-    find_file,
     find_local,
     find_named,
-    is_path,
+    find_source,
     set_name,
 )
-from trainables.data.files import kind_of, matching, read_lines, read_table, text_size
+from trainables.data.files import (
+    NUMBERED,
+    ROLES,
+    Table,
+    is_role,
+    kind_of,
+    matching,
+    read_lines,
+    read_table,
+    text_size,
+)
 from trainables.data.lines import LineTexts, unpacked
-from trainables.data.roles import NUMBERED, ROLES, is_role
-from trainables.data.whole_rows import TRIPLET, left_out, others, whole_triplets, without_text
 
 log = logging.getLogger(__name__)
 
 Split = Literal["train", "dev", "test"]
 
 IN_MEMORY = 1 << 26  # bytes of a text corpus; a larger one stays on the disk
-BUILTIN_SENTENCES = 6000
-BUILTIN_TRIPLETS = 6000
-BUILTIN_PAIRS = 500
+BUILTIN_EXAMPLES = 6000  # sentences, and triplets
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
 _PAIR = ("first", "second")
+TRIPLET = ("anchor", "positive", "negative")
+DRAW = 2**32  # of the numbers that held-out pairs are drawn by
 
 
 @dataclass(frozen=True)
@@ -115,11 +124,9 @@ def load_corpus(
         note = "; ".join(part.note for part in parts if part.note)
         lost = sum(part.left_out for part in parts)
         return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
-    if name_or_path == BUILTIN:
-        return _builtin_corpus(language, needs)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
-    source = find_source(name_or_path, language, "train")
+    source = find_source(name_or_path, language, needs if name_or_path == BUILTIN else "train")
     found, note, lost = corpus_columns(name_or_path, source, needs, columns)
     if note:
         log.warning(note)
@@ -137,14 +144,8 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     """
     if split not in get_args(Split):
         raise ValueError(f"split: expected one of {', '.join(get_args(Split))}, got {split!r}")
-    if name_or_path == BUILTIN:
-        if split == "train":
-            raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
-        from trainables.data import builtin
-
-        rows = builtin.pairs(language, split, BUILTIN_PAIRS)
-        gold = np.array([score for *_, score in rows], dtype=np.float64)
-        return Pairs(BUILTIN, [a for a, *_ in rows], [b for _, b, _ in rows], gold, None, BUILTIN)
+    if (name_or_path, split) == (BUILTIN, "train"):
+        raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
     source = find_source(name_or_path, language, split)
     path = source.path
     if kind_of(path) == ".txt":
@@ -155,9 +156,10 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     half = without_text([table[role] for role in _PAIR])
     whys = ((unscored, "no score"), (half, "an empty sentence"))
     note = "; ".join(filter(None, (left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
-    keep = others(len(lines), {*unscored, *half})
+    lost = {*unscored, *half}
     if name_or_path == "pawsx":
-        keep = [i for i in keep if UNTRANSLATED not in (table["first"][i], table["second"][i])]
+        lost.update(i for role in _PAIR for i, text in enumerate(table[role]) if text == UNTRANSLATED)
+    keep = [i for i in range(len(lines)) if i not in lost]
     gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
     if len(gold) < 2 or np.ptp(gold) == 0:
         got = f"{len(gold)} pair{'s' * (len(gold) != 1)}" + (f", all scored {gold[0]:g}" if len(gold) > 1 else "")
@@ -165,15 +167,6 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     texts = {role: [values[i] for i in keep] for role, values in table.items()}
     name = set_name(name_or_path)
     return Pairs(name, texts["first"], texts["second"], gold, texts.get("subset"), source.revision, note)
-
-
-def find_source(name: str, language: str, split: str, download: bool = True) -> Source:
-    """The file of a set; see `catalogue.find_file` and `find_named`."""
-    return (
-        find_file(name, split, download=download)
-        if is_path(name)
-        else find_named(name, language, split, download=download)
-    )
 
 
 def corpus_columns(
@@ -186,7 +179,7 @@ def corpus_columns(
     path, note, lost = source.path, "", 0
     if kind_of(path) == ".txt":
         if needs == "triplets":
-            raise DataError(_no_triplets(path))
+            raise DataError(f"{path}: expected a table with anchor, positive and negative, got one sentence a line")
         if head is None and text_size(path) > IN_MEMORY:
             texts: dict[str, Sequence[str]] = {"sentence": stored_lines(source)}
         else:
@@ -264,10 +257,6 @@ def _pick(
     return {role: column for role, column in found.items() if column is not None}
 
 
-def _no_triplets(path: Path) -> str:
-    return f"{path}: expected a table with anchor, positive and negative, got one sentence a line"
-
-
 def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:
     """All texts of all rows, exact duplicates and empty texts removed, first occurrences in order."""
     texts = dict.fromkeys(text for row in rows for text in row)
@@ -309,12 +298,80 @@ def _edacse(language: str, needs: str) -> Corpus:
     return Corpus(EDACSE, language, {"sentence": texts}, revision)
 
 
-def _builtin_corpus(language: str, needs: str) -> Corpus:
-    from trainables.data import builtin
+def without_text(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Rows in which one of the columns has no text."""
+    return sorted({i for column in columns for i, text in enumerate(column) if not text or text.isspace()})
 
-    if needs == "sentences":
-        texts = {"sentence": builtin.sentences(language, BUILTIN_SENTENCES)}
-    else:
-        rows = builtin.triplets(language, BUILTIN_TRIPLETS)
-        texts = {role: [row[i] for row in rows] for i, role in enumerate(TRIPLET)}
-    return Corpus(BUILTIN, language, texts, BUILTIN)
+
+def left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, what: str) -> str:
+    """The note on rows that are left out, "" if there are none."""
+    if not rows:
+        return ""
+    return f"{path}:{lines[rows[0]]}: {why}; {len(rows)} of {len(lines)} {what} are left out for that"
+
+
+def whole_triplets(path: Path, read: Table, whole_file: bool) -> tuple[dict[str, Sequence[str]], str, int]:
+    """The triplets that have all their texts, and of several hard negatives those that at least half of all rows have.
+
+    Args:
+        read: anchor, positive and negatives, in that order.
+        whole_file: False = its beginning, of which more than half may be left out.
+    Returns: the columns by the names that methods know, what was left out and why ("" if nothing), how many rows.
+    Raises: DataError where more than half of the rows lack a text.
+    """
+    rows, lost, notes = len(read.lines), set[int](), list[str]()
+    texts: dict[str, Sequence[str]] = {}
+    for role, column in read.columns.items():
+        short, name = lost.union(without_text([column])), "negative" if role == "negative_1" else role
+        if name not in TRIPLET and 2 * len(short) > rows:
+            last = list(read.columns)[-1]
+            which = f"{role} is" if role == last else f"{role} to {last} are"
+            notes.append(f"{path}: {which} left out: {rows - len(short)} of {rows} rows have all texts up to {role}")
+            break
+        texts[name], lost = column, short
+    if lost:
+        if whole_file and 2 * len(lost) > rows:
+            raise DataError(
+                f"{path}:{read.lines[min(lost)]}: a text of the triplet is missing in {len(lost)} of {rows} rows, more "
+                f"than half; expected {', '.join(texts)} in most; if those are not to be trained on, take them out"
+            )
+        notes.insert(0, left_out(path, read.lines, sorted(lost), "a text of the triplet is missing", "rows"))
+        texts = {role: [text for i, text in enumerate(column) if i not in lost] for role, column in texts.items()}
+    return texts, "; ".join(notes), len(lost)
+
+
+def held_out(sets: Iterable[Pairs], share: float) -> tuple[Pairs, ...]:
+    """Every set as its selecting part, under its own name, and its held-out part, `<name>_held`; as they are for 0.
+
+    Pairs are drawn by a hash of their sentences: the same ones whatever their order, for every trial and study, and a
+    pair that stands twice is on one side.
+
+    Args: share: of the pairs that are held out, in [0, 1).
+    Raises: ValueError if a part has fewer than two pairs.
+    """
+    sets = tuple(sets)
+    return tuple(part for pairs in sets for part in _parts(pairs, share)) if share else sets
+
+
+def _parts(pairs: Pairs, share: float) -> tuple[Pairs, Pairs]:
+    held = np.array([_number(a, b) < share * DRAW for a, b in zip(pairs.first, pairs.second, strict=True)])
+    if min(held.sum(), (~held).sum()) < 2:
+        raise ValueError(f"metric.holdout: {pairs.name} has too few pairs ({len(pairs)}) for two parts")
+    return _taken(pairs, ~held, pairs.name), _taken(pairs, held, pairs.name + HELD)
+
+
+def _number(first: str, second: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{first}\t{second}".encode()).digest()[:4], "big")
+
+
+def _taken(pairs: Pairs, rows: NDArray[np.bool_], name: str) -> Pairs:
+    at = np.flatnonzero(rows).tolist()
+    return replace(
+        pairs,
+        name=name,
+        first=[pairs.first[i] for i in at],
+        second=[pairs.second[i] for i in at],
+        gold=pairs.gold[rows],
+        subset=None if pairs.subset is None else [pairs.subset[i] for i in at],
+        revision=f"{pairs.revision}, {len(at)} of {len(pairs)} pairs",
+    )

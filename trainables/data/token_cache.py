@@ -29,7 +29,7 @@ from trainables.data.tokens import StoredTexts, TokenColumn
 CACHE_DIR_VARIABLE = "SEARCH_CACHE_DIR"
 MAX_TOKENS = 512  # of a text, stored at least; an encoder with room for more has them stored
 CHUNK = 8192  # texts per call of the tokenizer: bounds the memory of its results
-MEMO_ENTRIES = 32  # entries a process keeps at hand; token columns are memory-mapped and cost it little
+MEMO_ENTRIES = 32  # entries in a process's memory; token columns are memory-mapped and cost little
 FORMAT = b"1"  # part of every hash; raise it when the layout of the files changes
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ def _npy_header(file: BinaryIO, count: int) -> int:
 
 
 class DiskCache:
-    """Things made once per content, kept in a folder and the latest ones in this process.
+    """Results made once per content, stored in a folder; the latest ones also in this process.
 
     A token column or an array comes back memory-mapped and read-only; anything else is pickled, so the folder must be
     one that only its user can write (the user's cache folder is). A file that cannot be read is made anew.
@@ -192,7 +192,7 @@ class TokenCache:
     Args:
         encode: texts -> token ids; see `tokenizer_encoder` for Hugging Face tokenizers.
         fingerprint: changes when the tokenizer does; see `tokenizer_fingerprint`.
-        cache: where the columns are kept; most: tokens of a text that are.
+        cache: where the columns are stored; most: tokens stored of a text.
     """
 
     def __init__(
@@ -239,10 +239,7 @@ def _store(base: Path, value: object) -> None:
     if isinstance(value, ColumnRows):
         with whole_file(base.with_name(base.name + ".flat.npy")) as file:
             starts = value.save(file)
-        _write(base, ".starts.npy", lambda file: np.save(file, starts))
-    elif isinstance(value, TokenColumn):
-        _write(base, ".flat.npy", lambda file: np.save(file, value.flat))
-        _write(base, ".starts.npy", lambda file: np.save(file, value.starts))  # last: its presence completes the entry
+        _write(base, ".starts.npy", lambda file: np.save(file, starts))  # last: its presence completes the entry
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         _write(base, ".npy", lambda file: np.save(file, value))
     else:

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import shutil
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.data.builtin import chinese, english
-from trainables.data.builtin.lexicon import require_language
-from trainables.data.builtin.vectors import word_vectors
+from trainables.data.builtin import DIM, FOLDER, word_vectors
 
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_HIDDEN = 64
-_CONFIG: dict[str, Any] = {
-    "hidden_size": _HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
-    "max_position_embeddings": 128, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-}  # fmt: skip
-_SEED = 20212
+VERSION = "95bda035a8a6"  # in the folder's name: change it with the weights or the tokenizer
+SEED = 20212
+HIDDEN, INNER, LAYERS, POSITIONS = 64, 128, 2, 128
 # Root mean squares of the parts of an initial embedding. The common part points all vectors one way, and two "rogue"
 # dimensions carry large numbers without meaning: the defects of pre-trained encoders (Timkey and van Schijndel,
 # arXiv:2109.04404) that contrastive training repairs. So there is something to learn, and to search for.
-_MEANING, _OWN, _COMMON, _POSITION = 1.0, 0.3, 0.5, 0.1
-_ROGUE, _ROGUE_DIMS = 6.0, 2
-# Standard deviation of the matrices. Attention's value and output matrices have the identity added, so that [CLS]
-# starts as an average of the words.
-_WEIGHT = 0.05
+MEANING, OWN, COMMON, POSITION = 1.0, 0.3, 0.5, 0.1
+ROGUE, ROGUE_DIMS = 6.0, 2
+WEIGHT = 0.05  # standard deviation of the matrices
 
 
 def encoder_folder(language: str, cache_dir: str | Path) -> Path:
@@ -45,18 +34,22 @@ def encoder_folder(language: str, cache_dir: str | Path) -> Path:
 
     Args:
         language: "en" or "zh".
-        cache_dir: where the folder is made; its name holds a hash of all that goes into it.
-    Raises: ValueError for a language without a builtin corpus; OSError if cache_dir cannot be written.
+        cache_dir: where the folder is made.
+    Raises: DataError for a language without a builtin corpus; OSError if cache_dir cannot be written.
     """
-    require_language(language)
-    folder = Path(cache_dir) / f"builtin-tiny-{language}-{_recipe_hash()}"
+    folder = Path(cache_dir) / f"builtin-tiny-{language}-{VERSION}"
     if folder.is_dir():
         return folder
+    from safetensors.numpy import save_file
+
+    weights = _weights(language)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = folder.parent / f".{folder.name}-{uuid4().hex}"
     made.mkdir()
     try:
-        _write(language, made)
+        for file in (FOLDER / f"tiny_{language}").iterdir():
+            shutil.copyfile(file, made / file.name)
+        save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
         os.replace(made, folder)
     except OSError:
         if not folder.is_dir():  # else another process was first: its folder is the same
@@ -66,42 +59,45 @@ def encoder_folder(language: str, cache_dir: str | Path) -> Path:
     return folder
 
 
-@cache
-def _recipe_hash() -> str:
-    """Hash of the data and the code that the weights and the vocabulary come from."""
-    package = files("trainables.data.builtin")
-    parts = [package / part for part in ("lexicon.txt", "lexicon.py", "english.py", "chinese.py", "vectors.py")]
-    return hashlib.sha256(b"".join(part.read_bytes() for part in (*parts, Path(__file__)))).hexdigest()[:12]
+def _weights(language: str) -> dict[str, NDArray[np.float32]]:
+    """BERT's parameters by name. They are drawn here: stored, they would take two megabytes."""
+    words = word_vectors(language)
+    rng = np.random.default_rng([SEED, language == "zh"])
+    found = {"embeddings.word_embeddings.weight": _embeddings(language, *words, rng)}
+
+    def matrix(name: str, rows: int, columns: int, scale: float = WEIGHT, identity: bool = False) -> None:
+        drawn = scale * rng.standard_normal((rows, columns))
+        found[f"{name}.weight"] = (np.eye(rows) + drawn if identity else drawn).astype(np.float32)
+        if "embeddings" not in name:
+            found[f"{name}.bias"] = np.zeros(rows, np.float32)
+
+    matrix("embeddings.position_embeddings", POSITIONS, HIDDEN, POSITION)
+    matrix("embeddings.token_type_embeddings", 2, HIDDEN, POSITION)
+    norms = ["embeddings.LayerNorm"]
+    for layer in (f"encoder.layer.{i}" for i in range(LAYERS)):
+        matrix(f"{layer}.attention.self.query", HIDDEN, HIDDEN)
+        matrix(f"{layer}.attention.self.key", HIDDEN, HIDDEN)
+        # The identity is added, so that [CLS] starts as an average of the words.
+        matrix(f"{layer}.attention.self.value", HIDDEN, HIDDEN, identity=True)
+        matrix(f"{layer}.attention.output.dense", HIDDEN, HIDDEN, identity=True)
+        matrix(f"{layer}.intermediate.dense", INNER, HIDDEN)
+        matrix(f"{layer}.output.dense", HIDDEN, INNER)
+        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+    matrix("pooler.dense", HIDDEN, HIDDEN)
+    for name in norms:
+        found |= {f"{name}.weight": np.ones(HIDDEN, np.float32), f"{name}.bias": np.zeros(HIDDEN, np.float32)}
+    return found
 
 
-def vocabulary(language: str) -> list[str]:
-    """WordPiece tokens in the order of their ids."""
-    pieces = dict.fromkeys(_SPECIAL)
-    pieces |= dict.fromkeys(map(chr, range(0x21, 0x7F)))  # printable ASCII: letters, digits, marks
-    pieces |= dict.fromkeys(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789")
-    pieces |= dict.fromkeys("，。；！：？、“”‘’（）《》…—·")
-    if language == "en":
-        pieces |= dict.fromkeys(_pieces_of_words("en"))
-    else:
-        pieces |= dict.fromkeys(bytes((0xB0 + i // 94, 0xA1 + i % 94)).decode("gb2312") for i in range(3755))
-        pieces |= dict.fromkeys(c for word in _pieces_of_words("zh") for c in word)
-    return list(pieces)
-
-
-def _pieces_of_words(language: str) -> list[str]:
-    """The builtin words, and what BERT's split at apostrophes leaves of contractions."""
-    source = english if language == "en" else chinese
-    stems = ["isn", "wasn", "hasn", "doesn", "didn"] if language == "en" else []
-    return [*source.concept_words(), *source.function_words(), *stems]
-
-
-def _embeddings(language: str, vocabulary: list[str], rng: np.random.Generator) -> NDArray[np.float32]:
+def _embeddings(
+    language: str, words: list[str], vectors: NDArray[np.float32], rng: np.random.Generator
+) -> NDArray[np.float32]:
     """(tokens, hidden) initial word embeddings; a Chinese character is the mean of the words that it is in."""
-    words, vectors = word_vectors(language)
-    projected = vectors @ rng.standard_normal((vectors.shape[1], _HIDDEN))
+    tokenizer = json.loads((FOLDER / f"tiny_{language}" / "tokenizer.json").read_text(encoding="utf-8"))
+    rows: dict[str, int] = tokenizer["model"]["vocab"]
+    projected = vectors @ rng.standard_normal((DIM, HIDDEN))
     projected /= np.sqrt(np.mean(projected**2))
-    meaning = rng.standard_normal((len(vocabulary), _HIDDEN))
-    rows = {piece: i for i, piece in enumerate(vocabulary)}
+    meaning = rng.standard_normal((len(rows), HIDDEN))
     parts: dict[int, list[int]] = {}
     for number, word in enumerate(words):
         for piece in (word,) if language == "en" else word:
@@ -109,45 +105,8 @@ def _embeddings(language: str, vocabulary: list[str], rng: np.random.Generator) 
                 parts.setdefault(rows[piece], []).append(number)
     for row, numbers in parts.items():  # other tokens keep their random numbers
         meaning[row] = projected[numbers].mean(axis=0)
-    own, common = rng.standard_normal(meaning.shape), rng.standard_normal(_HIDDEN)
-    embeddings = _MEANING * meaning + _OWN * own + _COMMON * common
-    embeddings[:, :_ROGUE_DIMS] += _ROGUE * rng.standard_normal((len(vocabulary), _ROGUE_DIMS))
-    return embeddings.astype(np.float32)
-
-
-def _write(language: str, folder: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    rng = np.random.default_rng([_SEED, language == "zh"])
-    pieces = vocabulary(language)
-    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it was
-        model = BertModel(BertConfig(vocab_size=len(pieces), **_CONFIG))
-    embeddings = _embeddings(language, pieces, rng)
+    own, common = rng.standard_normal(meaning.shape), rng.standard_normal(HIDDEN)
+    embeddings = MEANING * meaning + OWN * own + COMMON * common
+    embeddings[:, :ROGUE_DIMS] += ROGUE * rng.standard_normal((len(rows), ROGUE_DIMS))
     embeddings[0] = 0.0  # [PAD]
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "LayerNorm" not in name:
-                parameter.copy_(torch.from_numpy(_initial(name, tuple(parameter.shape), embeddings, rng)))
-    model.config.architectures = ["BertModel"]
-    model.config.save_pretrained(folder)
-    # not model.save_pretrained: it draws a progress bar over the caller's screen
-    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer = BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, do_lower_case=True)
-    tokenizer.model_max_length = _CONFIG["max_position_embeddings"]
-    tokenizer.save_pretrained(folder)
-
-
-def _initial(
-    name: str, shape: tuple[int, ...], embeddings: NDArray[np.float32], rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """Initial value of the BERT parameter `name`."""
-    if name.endswith("word_embeddings.weight"):
-        return embeddings
-    if name.endswith("bias"):
-        return np.zeros(shape, dtype=np.float32)
-    scale = _POSITION if "embeddings" in name else _WEIGHT
-    if name.endswith(("attention.self.value.weight", "attention.output.dense.weight")):
-        return (np.eye(shape[0]) + scale * rng.standard_normal(shape)).astype(np.float32)
-    return (scale * rng.standard_normal(shape)).astype(np.float32)
+    return embeddings.astype(np.float32)

@@ -27,14 +27,12 @@ from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
-from trainables.data.holdout import held_out
-from trainables.data.parsers import parsed
 from trainables.data.parses import Parses
-from trainables.data.prompts import PromptSizes, measured
+from trainables.data.parsing import parsed
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
-from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
+from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
 from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
-from trainables.data.tokens import TokenColumn, Tokens
+from trainables.data.tokens import PromptSizes, TokenColumn, Tokens, measured
 from trainables.encoders.load import LoadedEncoder, check_unknown
 from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.encoders.source import EncoderSource, fingerprints, load_source, revision, token_ids

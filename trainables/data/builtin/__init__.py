@@ -1,115 +1,70 @@
-"""The builtin corpora: generated English and Chinese sentences whose similarity is known by construction.
-
-A sentence is written from a semantic frame (who does what to whom, where, when, why, or not). Two sentences are as
-similar as their frames; synonyms, word order, voice, tense and articles do not count, shared words alone do not help.
-Everything follows from the seed: the same call gives the same bytes on every machine and Python version. Frames are
-divided between train, dev and test by their hash, so no sentence of one is in another. These corpora are for trying
-the platform out and for tests: their scores say nothing about real language.
-"""
+"""The builtin corpora, parses and word vectors, read from the files beside this one; README.md is their datasheet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from random import Random
-from typing import Literal
-from zlib import crc32
+import gzip
+import json
+from functools import cache
+from pathlib import Path
 
-from trainables.data.builtin import chinese, english
-from trainables.data.builtin.frames import Frame, contradict, draw, shorten, similarity, vary
-from trainables.data.builtin.lexicon import Concept, pick, require_language
-from trainables.data.builtin.vectors import word_vectors
-from trainables.data.parses import Token
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["pairs", "parse", "sentences", "triplets", "word_vectors"]
+from trainables.contract.errors import DataError
+from trainables.data.parses import COLUMNS, Parses
 
-PAIRS = 500  # of each of dev and test
-_SPLITS = ("dev", "test", "train", "train")  # a frame belongs to the one its hash points at
-_CHANGES = (0, 1, 1, 2, 2, 3, 4, 6, 9, 9)  # changes of meaning between the sentences of a pair, drawn uniformly
+FOLDER = Path(__file__).parent
+LANGUAGES = ("en", "zh")
+DIM = 300  # of the word vectors
+FAMILY_WEIGHT, CONCEPT_WEIGHT, WORD_WEIGHT = 0.5, 1.0, 0.6  # standard deviations of the parts of a word's vector
+SCALE = 0.1  # root mean square of a part of weight 1; near word2vec's
+SEED = 20211
 
 
-def sentences(language: str, n: int, seed: int = 0) -> list[str]:
-    """`n` distinct training sentences in "en" or "zh"; fewer of the same seed are a prefix of more.
+def corpus_file(language: str, part: str) -> Path:
+    """The file of a part of a corpus: "sentences", "triplets", or the scored pairs of "dev" or "test"."""
+    suffix = "txt" if part == "sentences" else "tsv"
+    return FOLDER / f"{language}_{part}.{suffix}.gz"
 
-    Raises: ValueError for another language or n < 0.
+
+@cache
+def _parses(language: str) -> tuple[Parses, dict[str, int]]:
+    """The parses of the training sentences, and where each sentence is."""
+    with np.load(FOLDER / f"{language}_parses.npz") as stored:
+        columns = {name: stored[name] for name in (*COLUMNS, "starts")}
+        parses = Parses(stored["words"].tolist(), stored["labels"].tolist(), **columns)
+    sentences = gzip.decompress(corpus_file(language, "sentences").read_bytes()).decode().splitlines()
+    return parses, {sentence: i for i, sentence in enumerate(sentences)}
+
+
+def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
+    """The dependency parses of builtin training sentences, in the labels of spaCy's models of the language.
+
+    Raises: KeyError for another sentence.
     """
-    _require(language, n)
-    rng = Random(f"sentences {language} {seed}")
-    found: dict[str, None] = {}
-    while len(found) < n:
-        found[_write(_draw_of("train", rng), language, rng)] = None
-    return list(found)
+    parses, at = _parses(language)
+    if texts == tuple(at):  # one object for all trials of a process: its fingerprint is computed once
+        return parses
+    return Parses.from_tokens(parses[at[text]] for text in texts)
 
 
-def triplets(language: str, n: int, seed: int = 0) -> list[tuple[str, str, str]]:
-    """`n` training triplets (anchor, a sentence that follows from it, one that contradicts it).
+def word_vectors(language: str) -> tuple[list[str], NDArray[np.float32]]:
+    """Words (lower-cased, without apostrophes) and their vectors, (words, 300); equal calls give equal numbers.
 
-    Raises: ValueError for another language or n < 0.
+    A content word's vector is the sum of a part of its family, one of its concept and one of its own; a function
+    word has only the last. English words come with all their inflected forms; Chinese words are segmented words.
+    The numbers are drawn here: stored, they would take a megabyte.
+
+    Raises: DataError for a language without a builtin corpus.
     """
-    _require(language, n)
-    rng = Random(f"triplets {language} {seed}")
-    return list(_triplets(language, n, rng))
-
-
-def pairs(language: str, split: Literal["dev", "test"], n: int | None = None) -> list[tuple[str, str, float]]:
-    """The first `n` (default 500) sentence pairs of a split, with their similarity in [0, 5] in steps of 0.1.
-
-    Raises: ValueError for another language or split or n < 0.
-    """
-    _require(language, n or 0)
-    if split not in ("dev", "test"):
-        raise ValueError(f"expected split dev or test, got {split!r}")
-    rng = Random(f"pairs {language} {split}")
-    found = []
-    for _ in range(PAIRS if n is None else n):
-        first = _draw_of(split, rng)
-        changes = pick(rng, _CHANGES)
-        second = vary(first, changes, rng)
-        while _split_of(second) != split:
-            second = vary(first, changes, rng)
-        score = round(5 * similarity(first, second), 1)
-        found.append((_write(first, language, rng), _write(second, language, rng), score))
-    return found
-
-
-def parse(sentence: str, language: str) -> list[Token]:
-    """Dependency parse of a builtin sentence, in the labels of spaCy's models of the language.
-
-    Raises: ValueError for another language, or a sentence that the builtin grammar cannot have made.
-    """
-    require_language(language)
-    return english.parse(sentence) if language == "en" else chinese.parse(sentence)
-
-
-def _require(language: str, n: int) -> None:
-    require_language(language)
-    if n < 0:
-        raise ValueError(f"expected n >= 0, got {n}")
-
-
-def _triplets(language: str, n: int, rng: Random) -> Iterator[tuple[str, str, str]]:
-    for _ in range(n):
-        anchor = _draw_of("train", rng)
-        entailed, contradicted = shorten(anchor, rng), contradict(anchor, rng)
-        while _split_of(entailed) != "train":
-            entailed = shorten(anchor, rng)
-        while _split_of(contradicted) != "train":
-            contradicted = contradict(anchor, rng)
-        yield (_write(anchor, language, rng), _write(entailed, language, rng), _write(contradicted, language, rng))
-
-
-def _draw_of(split: str, rng: Random) -> Frame:
-    frame = draw(rng)
-    while _split_of(frame) != split:
-        frame = draw(rng)
-    return frame
-
-
-def _split_of(frame: Frame) -> str:
-    slots = (frame.agent, frame.action, frame.object, frame.quality, frame.description,
-             frame.place, frame.time, frame.reason)  # fmt: skip
-    key = "/".join(slot.english[0] if isinstance(slot, Concept) else "" for slot in slots) + f"/{frame.negated}"
-    return _SPLITS[crc32(key.encode()) % len(_SPLITS)]
-
-
-def _write(frame: Frame, language: str, rng: Random) -> str:
-    return english.write(frame, rng) if language == "en" else chinese.write(frame, rng)
+    if language not in LANGUAGES:
+        raise DataError(f"expected a language with a builtin corpus ({', '.join(LANGUAGES)}), got {language!r}")
+    known = json.loads((FOLDER / "words.json").read_text(encoding="utf-8"))
+    rng = np.random.default_rng([SEED, DIM, len(language), language == "zh"])
+    families, concepts = rng.standard_normal((len(known["family"]), 2, DIM)).swapaxes(0, 1)
+    meanings = FAMILY_WEIGHT * families[known["family"]] + CONCEPT_WEIGHT * concepts
+    vectors = []
+    for of in known[language].values():
+        own = rng.standard_normal(DIM)
+        vectors.append(meanings[of].mean(axis=0) + WORD_WEIGHT * own if of else own)
+    return list(known[language]), (SCALE * np.stack(vectors)).astype(np.float32)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from trainables.contract.errors import DataError
-from trainables.data.parallel import cores, in_chunks, progress_shown
-from trainables.data.parsers import Cached
-from trainables.data.parses import Arrays, Parses, pack_texts, unpack_texts
+from trainables.data.parses import Parses
+from trainables.data.parsing import Cached, cores, in_chunks
 from trainables.methods.sda import corrected, official
 from trainables.methods.sda.config import COMPARISON_EDITS
 from trainables.methods.sda.words import LANGUAGES, Dice, Rule, pick, pick_places
@@ -60,17 +59,17 @@ def edited_texts(
     Raises: ThesaurusError for `synonym` without WordNet.
     """
 
-    def make() -> Arrays:
+    def make() -> list[str]:
         rule_for(edit, rule_set, language, mask)  # raises here, not in a process, if the thesaurus is missing
         bounds = [(i, min(i + CHUNK, len(parses))) for i in range(0, len(parses), CHUNK)]
         chunks = [(parses.part(*b), edit, rule_set, language, mask) for b in bounds]
         processes = 1 if len(parses) <= ALONE else cores()
-        with progress_shown(f"SDA edit {edit}") as progress:
-            parts = in_chunks(_edit_chunk, chunks, [b - a for a, b in bounds], processes, progress)
-        return pack_texts([text for part in parts for text in part], "texts")
+        parts = in_chunks(_edit_chunk, chunks, processes, f"SDA edit {edit}")
+        return [text for part in parts for text in part]
 
     key = (parses.fingerprint, edit, rule_set, language, mask, AUGMENTATION_SEED, RULES_VERSION)
-    return unpack_texts(cached("sda_edit", key, make), "texts")
+    found: list[str] = cached("sda_edit", key, make)
+    return found
 
 
 def _edit_chunk(chunk: tuple[Parses, str, str, str, str]) -> list[str]:
