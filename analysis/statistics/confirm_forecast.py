@@ -10,8 +10,8 @@ from analysis.statistics.pair_noise import PairNoise, pair_noise
 from analysis.statistics.picked import Picked
 from analysis.statistics.power import Power, forecast
 from analysis.statistics.seed_noise import SeedNoise, seed_noise
+from analysis.statistics.selection import spent
 from analysis.statistics.study_verdict import study_prior
-from analysis.statistics.verdict import spent
 from analysis.tables.study import Study
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from analysis.statistics.correlation import MIN_VALUES, NORMAL, Floats, expected_best, expected_best_error
-from analysis.statistics.picked import LEVEL
-from analysis.statistics.seed_noise import PRIOR_DF
+from analysis.statistics.empirical_bayes import PRIOR_DF
+from analysis.statistics.selection import LEVEL
 from analysis.statistics.verdict import Verdict
 
 CONFIRMED, EXPECTED = "confirmed bests", "expected best"

@@ -1,47 +1,78 @@
-"""What a point is worth once one knows it was picked for looking good: empirical Bayes with a free prior.
+"""Empirical Bayes over points and seeds: pure functions of arrays, which the search's confirmation plans use, too.
 
-Observed means y_i = theta_i + noise of known sd s_i. The prior of theta is not assumed: it is the nonparametric maximum
-likelihood estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means
-under it need no further correction for selection (Dawid 1994; Efron 2011, "Tweedie's formula and selection bias"). A
-normal prior (James and Stein 1961) would not do: searches end on a plateau of equally good points with a long tail of
-bad ones, whose spread would switch the shrinkage off exactly where the winner's curse is worst.
+Points: observed means y_i = theta_i + noise of known sd s_i. The prior of theta is the nonparametric maximum likelihood
+estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means under it
+need no further correction for selection (Dawid 1994; Efron 2011, "Tweedie's formula and selection bias"). A normal
+prior (James and Stein 1961) fails here: the bad points of a search spread so far that it would not shrink the winner.
+Pruned points are censored (Turnbull 1976): trained to the end they would lie below the median of those that were.
 
-Pruned points enter as censored (Turnbull 1976): had they been trained to the end, they would have come out below the
-median of those that were. Left out, or taken for what they had reached, they would leave a search of lucky points only,
-and the best of those would seem worth what it showed.
+Seeds: variances are pulled towards a common one, which counts PRIOR_DF degrees of freedom (Smyth 2004).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+PRIOR_DF = 3.0  # degrees of freedom of a prior of the seeds' variance
+FLOOR = 1e-5  # least standard deviation over seeds: equal values to the last digit are a frozen seed
 GRID = 80
 ITERATIONS = 100
 BINS_PER_SD = 5  # values are counted in bins of a fifth of the smallest sd: cost does not grow with their number
 ABOVE = 2.0  # sds by which a true value may exceed the best observed
 TINY = 1e-300  # keeps a quotient of two underflowing likelihoods finite
-REACH = 10.0  # sds below the best value: what lies deeper says nothing about the top and is moved up to here
+REACH = 10.0  # sds below the best value: lower values are moved up to here, the top does not depend on them
+
+
+def about_means(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Sum of squares about the groups' means, and its degrees of freedom."""
+    found = [np.asarray(values, dtype=float) for values in groups]
+    sizes = [len(values) for values in found]
+    return within(np.concatenate([np.zeros(0), *found]), np.repeat(np.arange(len(found)), sizes))
+
+
+def within(values: Floats, group: NDArray[np.intp]) -> tuple[float, int]:
+    """Error of a one-way layout: `about_means` of (n,) values with the number of their group, 0, 1, ..."""
+    size = np.bincount(group)
+    residual = values - (np.bincount(group, values) / np.maximum(size, 1))[group]
+    return float((residual**2).sum()), int(len(values) - np.count_nonzero(size))
+
+
+def moderate(values: Sequence[float], variance: float, least: float = FLOOR**2) -> tuple[float, float]:
+    """The variance of n >= 1 values, pulled towards `variance` and at least `least`, and its degrees of freedom:
+    (PRIOR_DF * variance + sum of squares) / (PRIOR_DF + n - 1)."""
+    found = np.asarray(values, dtype=float)
+    df = PRIOR_DF + len(found) - 1
+    squares = float(((found - found.mean()) ** 2).sum())
+    return max((PRIOR_DF * variance + squares) / df, least), df
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """grid: (m,) possible values; weights: (n, m) posterior of each point, rows sum to 1."""
+    """grid: (m,) possible true values, larger is better; weights: (n, m) posterior of each point, rows sum to 1."""
 
     grid: Floats
     weights: Floats
 
     @property
     def mean(self) -> Floats:
+        """(n,) posterior means."""
         return np.asarray(self.weights @ self.grid)
 
-    def probability_best(self, among: NDArray[np.bool_]) -> Floats:
+    def improvement(self, leader: int) -> Floats:
+        """(n,) expected improvement over the leader, E max(0, a - b); 0 for the leader itself."""
+        over = np.maximum(self.grid[:, None] - self.grid, 0.0) @ self.weights[leader]
+        found: Floats = self.weights @ over
+        found[leader] = 0.0
+        return found
+
+    def probability_best(self, among: Flags) -> Floats:
         """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; sums to 1.
 
         Exact on the grid for independent posteriors; points tied on a grid value share it.
@@ -56,6 +87,16 @@ class Posterior:
         return probability
 
 
+def posterior_of_means(means: Floats, sds: Floats, iterations: int = 60) -> Posterior:
+    """Posterior of points that are all treated alike, none pruned; without bins, for few points.
+
+    Args: means, sds: (n,), n >= 1; sds > 0, within a factor of 100 of each other.
+    """
+    grid = _grid(means, sds)
+    likelihood = _likelihood(np.maximum(means, grid[0]), sds, grid)
+    return _normalised(grid, likelihood * _fit(np.ones((1, len(means))), likelihood, iterations)[0])
+
+
 @dataclass(frozen=True)
 class Chosen:
     """The point that was picked. unlike: prior probability that it is unlike the others; if it is like them, its value
@@ -68,18 +109,18 @@ class Chosen:
 
 
 def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Posterior:
-    """Posterior of every point's true value, for what the chosen one is worth; larger is better.
+    """Posterior of every point's true value, for the expected value of the chosen one; larger is better.
 
-    The free prior follows the data, so that some of a chosen point's luck would survive in it: the prior of that one is
+    A chosen point's own selection bias would survive in a prior that is learned from it, too: the prior of that one is
     learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
 
     Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
     """
     bins = _Bins.of(values, sds)
     values = np.maximum(values, bins.grid[0])
-    counts = bins.count(np.stack([values, values]), bins.groups(sds)[None], np.stack([pruned, pruned]))
+    counts = np.stack([bins.count(values, sds, pruned)] * 2)
     at = [chosen.point]
-    own = bins.count(values[None, at], bins.groups(sds)[None, at], pruned[None, at])[0]
+    own = bins.count(values[at], sds[at], pruned[at])
     counts[1] -= own
     everyone, others = bins.fit(counts)
     likelihood = _likelihoods(values, sds, pruned, bins.grid)
@@ -99,15 +140,10 @@ def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
     """
     bins = _Bins.of(values, sds)
     values = np.maximum(values, bins.grid[0])
-    everyone = bins.fit(bins.count(values[None], bins.groups(sds)[None], pruned[None]))[0]
+    everyone = bins.fit(bins.count(values, sds, pruned)[None])[0]
     better = (bins.grid >= everyone @ bins.grid).astype(np.float64)
     prior = everyone + (better / better.sum() - everyone) / len(values)
     return _normalised(bins.grid, _likelihoods(values, sds, pruned, bins.grid) * prior)
-
-
-def _normalised(grid: Floats, weights: Floats) -> Posterior:
-    weights = np.maximum(weights, TINY)
-    return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -124,54 +160,61 @@ class _Bins:
     @staticmethod
     def of(values: Floats, sds: Floats) -> _Bins:
         classes = np.unique(sds)
-        top = float(values.max())
-        bottom = max(float(values.min()), top - REACH * float(classes[-1]))
-        low, high = bottom - float(classes[-1]), top + float(classes[-1])
+        grid = _grid(values, sds)
+        low, high = float(grid[0]) - float(classes[-1]), float(values.max()) + float(classes[-1])
         width = float(classes[0]) / BINS_PER_SD
         bins = int(np.ceil((high - low) / width))
-        grid = np.linspace(bottom, top + ABOVE * float(classes[-1]), GRID)
         centres = np.asarray(low + width * np.arange(bins), dtype=np.float64)
-        tables = [_likelihood(centres, np.full(bins, sd), grid) for sd in classes]
-        tables += [_below(centres, np.full(bins, sd), grid) for sd in classes]
+        tables = [density(centres, np.full(bins, sd), grid) for density in (_likelihood, _below) for sd in classes]
         return _Bins(grid, low, width, bins, classes, np.concatenate(tables))
 
-    def groups(self, sds: Floats) -> NDArray[np.intp]:
-        """Precision class of each sd, which must be one of `classes`."""
-        return np.searchsorted(self.classes, sds)
-
-    def count(self, values: Floats, groups: NDArray[np.intp], pruned: Flags) -> Floats:
-        """(studies, n) values to (studies, 2 * classes * bins) counts."""
+    def count(self, values: Floats, sds: Floats, pruned: Flags) -> Floats:
+        """(n,) values to (2 * classes * bins,) counts; every sd must be one of `classes`."""
         seen = np.where(pruned, _limit(values, pruned), values)
         place = np.rint((seen - self.low) / self.width).astype(int)
-        place = place + (groups + len(self.classes) * pruned) * self.bins
-        size = len(self.likelihood)
-        flat = place + size * np.arange(len(values))[:, None]
-        return np.bincount(flat.ravel(), minlength=size * len(values)).reshape(len(values), size).astype(float)
+        place = place + (np.searchsorted(self.classes, sds) + len(self.classes) * pruned) * self.bins
+        return np.bincount(place, minlength=len(self.likelihood)).astype(float)
 
     def fit(self, counts: Floats) -> Floats:
-        """(studies, bins) counts to (studies, m) prior weights: EM from a flat start."""
+        """(studies, 2 * classes * bins) counts to (studies, m) prior weights."""
         used = counts.any(axis=0)
-        counts, likelihood = counts[:, used], self.likelihood[used]
-        total = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-        prior = np.ones((len(counts), len(self.grid)))  # its scale is gone after a step
-        for _ in range(ITERATIONS):
-            prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total
-        return prior
+        return _fit(counts[:, used], self.likelihood[used], ITERATIONS)
 
 
-def _limit(values: Floats, pruned: Flags) -> Floats:
-    """(..., 1) median of the points that were not pruned, along the last axis."""
-    return np.asarray(np.nanmedian(np.where(pruned, np.nan, values), axis=-1, keepdims=True))
+def _grid(values: Floats, sds: Floats) -> Floats:
+    top, widest = float(values.max()), float(sds.max())
+    return np.linspace(max(float(values.min()), top - REACH * widest), top + ABOVE * widest, GRID)
+
+
+def _fit(counts: Floats, likelihood: Floats, iterations: int) -> Floats:
+    """(studies, k) counts of k kinds of values, (k, m) their likelihoods, to (studies, m) weights: EM, flat start."""
+    total = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    prior = np.ones((len(counts), likelihood.shape[1]))  # its scale is gone after a step
+    for _ in range(iterations):
+        prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total
+    return prior
+
+
+def _normalised(grid: Floats, weights: Floats) -> Posterior:
+    weights = np.maximum(weights, TINY)
+    return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
+
+
+def _limit(values: Floats, pruned: Flags) -> float:
+    """Median of the points that were not pruned."""
+    return float(np.median(values[~pruned]))
 
 
 def _below(limit: Floats, sds: Floats, grid: Floats) -> Floats:
     """(n, m) probability of a value below the limit."""
-    return np.asarray(ndtr((np.broadcast_to(limit, sds.shape)[:, None] - grid) / sds[:, None]))
+    from scipy.special import ndtr  # not at the top: importing it would double the time this module takes
+
+    return np.asarray(ndtr((limit[:, None] - grid) / sds[:, None]))
 
 
 def _likelihoods(values: Floats, sds: Floats, pruned: Flags, grid: Floats) -> Floats:
     """(n, m) of every point: of its value, or of having been stopped."""
-    below = _below(_limit(values, pruned), sds, grid)
+    below = _below(np.full(len(values), _limit(values, pruned)), sds, grid)
     return np.where(pruned[:, None], below, _likelihood(values, sds, grid))
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.statistics.empirical_bayes import within
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Objects = NDArray[np.object_]
@@ -116,10 +118,7 @@ class SeedValues:
         groups: dict[tuple[Any, Any], int] = {}
         keys = zip(self.point.tolist(), self.confirm.tolist(), strict=True)
         code = np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp)
-        size = np.bincount(code, minlength=len(groups))
-        df = len(code) - len(groups)
-        residual = self.value - (np.bincount(code, self.value) / size)[code]
-        return float((residual**2).sum()), df
+        return within(self.value, code)
 
     def firsts(self) -> Floats:
         """The first value of each point."""

@@ -21,7 +21,7 @@ from analysis.reading.runs import StoredRun
 from analysis.statistics.correlation import MIN_VALUES, Floats, expected_best, expected_best_interval
 from analysis.statistics.duels import CONFIRMED, EXPECTED, Duel, confirmed_duel, expected_duel, holm
 from analysis.statistics.pair_noise import pair_noise
-from analysis.statistics.picked import LEVEL
+from analysis.statistics.selection import LEVEL
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Verdict
 from analysis.tables.metric import Metric

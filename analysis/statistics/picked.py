@@ -10,14 +10,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from analysis.statistics.correlation import NORMAL
-from analysis.statistics.empirical_bayes import Chosen
+from analysis.statistics.empirical_bayes import Chosen, moderate
 from analysis.statistics.evaluated import Evaluated, Flags, Floats
 from analysis.statistics.pair_noise import PairNoise
-from analysis.statistics.seed_noise import SeedNoise, moderate
-from analysis.statistics.selection import WEIGHTS, Error, bound_of_largest, largest, split
+from analysis.statistics.seed_noise import SeedNoise
+from analysis.statistics.selection import TAIL, WEIGHTS, Error, bound_of_largest, largest, split
 
-LEVEL = 0.95  # of the intervals of the expected value and of the gain
-TAIL = (1 - LEVEL) / 2
 CAUTION = 1.3
 MOST_UNLIKE = 1 / 4
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import ndtri
 
-from analysis.statistics.seed_noise import PRIOR_DF
+from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.selection import Error, split
 
 POWER = 0.8  # chance of a claim at which a gain counts as visible

@@ -7,22 +7,21 @@ then moderated by that of the study in the same way (Smyth 2004, Eq. 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import chdtri, ndtri
 
+from analysis.statistics.empirical_bayes import FLOOR, PRIOR_DF
 from analysis.statistics.evaluated import Floats, SeedValues
 from search.schema import SEED_SD
 
-PRIOR_DF = 3.0  # of the prior, whatever it was learned from: another study's noise is a guess at this one's
 LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prior is learned from them
 PLAUSIBLE = 0.95  # one-sided; `SeedNoise.most`
 MIN_POINTS = 16  # points below which the spread of all says nothing
 SPREAD_ERROR = 2.7  # 1.65 standard errors of the spread, which is known to 1.65 / sqrt(n) of itself
 ENOUGH = 8  # values whose median deviation says how far they spread
-FLOOR = 1e-5  # equal values to the last digit are a frozen seed, not a noiseless training
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,6 @@ def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) 
         spread = upper_spread(values, pruned) * (1 + SPREAD_ERROR / np.sqrt(len(values)))
         sd, most = min(sd, spread), min(most, spread)
     return SeedNoise(max(sd, FLOOR), df, repeats, max(most, FLOOR), prior)
-
-
-def moderate(values: Sequence[float], variance: float) -> tuple[float, float]:
-    """The variance of n >= 1 values, pulled towards `variance`, and its degrees of freedom.
-
-    (PRIOR_DF * variance + sum of squares) / (PRIOR_DF + n - 1): the spread of three seeds says little by itself.
-    """
-    found = np.asarray(values, dtype=float)
-    df = PRIOR_DF + len(found) - 1
-    squares = float(((found - found.mean()) ** 2).sum())
-    return max((PRIOR_DF * variance + squares) / df, FLOOR**2), df
 
 
 def learned(studies: Iterable[SeedValues], believed: Prior | None = None) -> Prior:

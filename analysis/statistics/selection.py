@@ -18,6 +18,8 @@ from scipy.special import chdtr, ndtri, stdtr, stdtrit
 Floats = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 NODES, WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # of an integral over (0, 1)
+LEVEL = 0.95  # of the intervals of the expected value and of the gain
+TAIL = (1 - LEVEL) / 2
 ENDLESS = 1e6  # degrees of freedom at which Student's t is normal
 
 
@@ -72,6 +74,11 @@ class Error:
         if not self.kept:
             return -float(stdtrit(self.freedom, level / self.candidates)) * self.sd
         return self.kept * _solve(lambda luck: self.tail(luck * self.kept), level)
+
+
+def spent(looks: int) -> float:
+    """One-sided level of look j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
+    return TAIL / (looks * (looks + 1))
 
 
 def split(part: float, seeds: float) -> tuple[float, float]:

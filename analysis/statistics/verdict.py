@@ -28,10 +28,10 @@ from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
-from analysis.statistics.picked import LEVEL, TAIL, Picked
+from analysis.statistics.picked import Picked
 from analysis.statistics.power import Power, power
 from analysis.statistics.seed_noise import Prior, SeedNoise, seed_noise
-from analysis.statistics.selection import Error
+from analysis.statistics.selection import LEVEL, TAIL, Error, spent
 from analysis.tables.metric import Metric
 
 Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
@@ -185,11 +185,6 @@ def judged(
         pairs=pairs,
         power=strength,
     )
-
-
-def spent(looks: int) -> float:
-    """One-sided level of look j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
-    return TAIL / (looks * (looks + 1))
 
 
 def _gain(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis.statistics.picked import LEVEL
+from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.power import Power
-from analysis.statistics.seed_noise import PRIOR_DF, SeedNoise
+from analysis.statistics.seed_noise import SeedNoise
+from analysis.statistics.selection import LEVEL
 from analysis.statistics.verdict import Verdict
 from analysis.tables.holdout import held
 from analysis.tables.metric import Metric

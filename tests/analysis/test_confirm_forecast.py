@@ -15,7 +15,7 @@ from analysis.statistics.confirm_forecast import confirm_forecast
 from analysis.statistics.evaluated import SeedValues
 from analysis.statistics.power import forecast
 from analysis.statistics.seed_noise import seed_noise
-from analysis.statistics.verdict import spent
+from analysis.statistics.selection import spent
 from analysis.tables.study import Study
 from analysis.writing.forecast_text import forecast_lines
 from search.schema import CONFIRMATION

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from analysis.statistics.empirical_bayes import Chosen, Posterior, alike, posterior
+from analysis.statistics.empirical_bayes import (
+    Chosen,
+    Posterior,
+    about_means,
+    alike,
+    posterior,
+    posterior_of_means,
+)
 
 
 def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
@@ -115,3 +122,37 @@ def test_points_treated_alike_by_plain_loops(stopped: int) -> None:
         weights = np.multiply(mixed, likelihood[i])
         assert found.mean[i] == pytest.approx(weights @ found.grid / weights.sum(), abs=0.03)  # values are binned
         assert found.weights[i].sum() == pytest.approx(1)
+
+
+def test_equal_points_promise_no_improvement() -> None:
+    equal = np.random.default_rng(0).normal(0, 0.01, 40)
+    assert posterior_of_means(equal, np.full(40, 0.01)).mean.max() < 0.4 * equal.max()
+    apart = posterior_of_means(np.array([0.0, 0.3, 0.31]), np.full(3, 0.01))
+    improvement = apart.improvement(2)
+    assert improvement[0] == pytest.approx(0, abs=1e-6)
+    assert improvement[1] > 1e-4
+    assert improvement[2] == 0.0
+
+
+def test_posterior_of_means_is_lairds_iteration() -> None:
+    """Value by value; a mean ten standard errors below the best counts as lying there."""
+    means, sds = [0.70, 0.69, 0.66, 0.10], [0.01, 0.005, 0.01, 0.008]
+    low = [max(mean, 0.70 - 10 * 0.01) for mean in means]
+    grid = [0.60 + i * (0.72 - 0.60) / 79 for i in range(80)]
+    likelihood = [[norm.pdf(mean, value, sd) for value in grid] for mean, sd in zip(low, sds, strict=True)]
+    prior = [1 / 80] * 80
+    for _ in range(60):
+        share = [np.array(row) * prior / np.dot(row, prior) for row in likelihood]
+        prior = [float(np.mean([row[i] for row in share])) for i in range(80)]
+    weights = np.array([np.array(row) * prior / np.dot(row, prior) for row in likelihood])
+    found = posterior_of_means(np.array(means), np.array(sds))
+    assert found.grid == pytest.approx(grid, rel=1e-12)
+    assert found.weights == pytest.approx(weights, abs=1e-9)
+    gains = [sum(weights[p, i] * weights[0, j] * (grid[i] - grid[j]) for i in range(80) for j in range(i))
+             for p in range(4)]  # fmt: skip
+    assert found.improvement(0) == pytest.approx([0.0, *gains[1:]], abs=1e-12)
+
+
+def test_squares_about_the_means_of_groups() -> None:
+    assert about_means([[0.1, 0.3], [0.7, 0.7, 1.0], [0.5], []]) == (pytest.approx(0.08), 3)
+    assert about_means([]) == (0.0, 0)

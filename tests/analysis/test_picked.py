@@ -11,10 +11,11 @@ from scipy.stats import norm
 from simulate import METRIC
 from small_tables import table
 
+from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import PairNoise
 from analysis.statistics.picked import CAUTION, Picked
-from analysis.statistics.seed_noise import Prior, SeedNoise, moderate
+from analysis.statistics.seed_noise import Prior, SeedNoise
 from analysis.statistics.selection import Error, bound_of_largest, split
 from analysis.statistics.verdict import _runner_up, judged
 from analysis.tables.points import points_table

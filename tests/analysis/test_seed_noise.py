@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.statistics import seed_noise as module
 from analysis.statistics import study_verdict
+from analysis.statistics.empirical_bayes import FLOOR, moderate
 from analysis.statistics.evaluated import SeedValues
-from analysis.statistics.seed_noise import Prior, learned, moderate, seed_noise, upper_spread
+from analysis.statistics.seed_noise import Prior, learned, seed_noise, upper_spread
 from search import schema
 from search.schema import SEED_SD
 from search.study import seeds
@@ -67,7 +67,7 @@ def test_without_repeats_the_prior_speaks_widely() -> None:
     noise = seed_noise(values(a=[0.1], b=[0.2]))
     assert (noise.sd, noise.df, noise.repeats) == (SEED_SD, 3.0, 0)
     assert noise.most == pytest.approx(SEED_SD * np.sqrt(3 / 0.351846), rel=1e-4)  # 5 % of chi-square, 3 df
-    assert seed_noise(values(a=[0.5, 0.5], b=[0.5, 0.5]), prior=Prior(0.0)).sd == module.FLOOR
+    assert seed_noise(values(a=[0.5, 0.5], b=[0.5, 0.5]), prior=Prior(0.0)).sd == FLOOR
 
 
 def test_without_repeats_the_spread_of_the_upper_part_bounds_the_noise() -> None:
@@ -87,7 +87,7 @@ def test_upper_spread_of_normal_values_is_their_sd() -> None:
     assert upper_spread(np.arange(15.0), 0) == float("inf")
     assert np.isfinite(upper_spread(np.arange(16.0), 0))
     assert np.isfinite(upper_spread(np.arange(8.0), 5))
-    assert upper_spread(np.ones(20), 0) == module.FLOOR
+    assert upper_spread(np.ones(20), 0) == FLOOR
 
 
 def test_upper_spread_by_hand() -> None:
@@ -109,7 +109,7 @@ def test_survivors_of_a_pruner_tell_the_noise_nonetheless() -> None:
 def test_moderated_variance() -> None:
     assert moderate([1.0, 3.0], 4.0) == pytest.approx(((3 * 4 + 2) / 4, 4.0))
     assert moderate([7.0], 4.0) == pytest.approx((4.0, 3.0))
-    assert moderate([7.0, 7.0], 0.0) == pytest.approx((module.FLOOR**2, 4.0))
+    assert moderate([7.0, 7.0], 0.0) == pytest.approx((FLOOR**2, 4.0))
 
 
 def test_the_prior_is_learned_from_studies_with_enough_repeats() -> None:

@@ -8,8 +8,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from analysis.statistics.power import Power, forecast, power, visible
-from analysis.statistics.selection import Error, _solve, bound_of_largest, largest, split, tail_of_largest
-from analysis.statistics.verdict import spent
+from analysis.statistics.selection import Error, _solve, bound_of_largest, largest, spent, split, tail_of_largest
 
 
 def test_nodes_integrate_the_largest_of_normals() -> None:

@@ -13,9 +13,8 @@ from scipy.stats import t as student
 
 from analysis.statistics.empirical_bayes import Chosen, Posterior, _normalised, alike, posterior
 from analysis.statistics.evaluated import Evaluated, SeedValues
-from analysis.statistics.picked import LEVEL, TAIL
 from analysis.statistics.power import Power
-from analysis.statistics.selection import Error, bound_of_largest, split, tail_of_largest
+from analysis.statistics.selection import LEVEL, TAIL, Error, bound_of_largest, split, tail_of_largest
 from analysis.statistics.verdict import Gain, _gain, _looks
 
 LEVEL_OF_LOOK = 0.0125

@@ -15,9 +15,10 @@ from small_tables import table
 
 from analysis.errors import AnalysisError
 from analysis.statistics.correlation import spearman_influence
+from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.evaluated import Evaluated, SeedValues
 from analysis.statistics.pair_noise import pair_noise
-from analysis.statistics.seed_noise import moderate, seed_noise
+from analysis.statistics.seed_noise import seed_noise
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Verdict, judge, judged
 from analysis.tables.points import points_table
