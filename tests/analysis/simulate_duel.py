@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from simulate import BANKS, METRIC, SimulatedStudy, World, _Bank
 
-from analysis.statistics.duels import Duel, confirmed_duel
-from analysis.statistics.pair_noise import pair_noise
+from analysis.statistics.league import Duel, confirmed_duel
+from analysis.statistics.pairs import pair_noise
 from analysis.statistics.verdict import Verdict, judged
 
 _BANKS: dict[tuple[int, int], _Bank] = {}

@@ -1,4 +1,4 @@
-"""Duels of the league: confirmed bests by their arms, at the common budget, never beyond the metric's range."""
+"""Methods at a common budget: duels of confirmed bests, differences of the others, and what counts together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,20 @@ from scipy import stats
 from simulate import World
 from simulate_duel import simulate_duel
 
-from analysis.statistics.correlation import expected_best, expected_best_error
-from analysis.statistics.duels import CONFIRMED, EXPECTED, confirmed_duel, expected_duel
-from analysis.statistics.league import first_points, further_pairs, league
+from analysis.errors import AnalysisError
+from analysis.statistics.league import (
+    CONFIRMED,
+    SEARCHED,
+    Duel,
+    _shares,
+    confirmed_duel,
+    first_points,
+    further_pairs,
+    holm,
+    league,
+    same_data,
+    searched_duel,
+)
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
@@ -79,18 +90,6 @@ def test_arms_by_hand() -> None:
     assert pairs.p_value == pytest.approx(2 * stats.t.sf(0.05 / 0.13 * stats.t.isf(0.025, 5), 5))
 
 
-def test_expected_bests_by_welch() -> None:
-    values = np.array([0.40, 0.45, 0.50, 0.42, 0.47]), np.array([0.61, 0.52, 0.47, 0.55])
-    errors, freedom = zip(*(expected_best_error(v, [2]) for v in values), strict=True)
-    squares = [float(error[0]) ** 2 for error in errors]
-    df = max(sum(squares) ** 2 / sum(s**2 / f for s, f in zip(squares, freedom, strict=True)), min(freedom))
-    gap = float(expected_best(values[0], [2])[0] - expected_best(values[1], [2])[0])
-    duel = expected_duel("a", values[0], "b", values[1], 2)
-    low, high = stats.t.interval(0.95, df, gap, sum(squares) ** 0.5)
-    assert (duel.difference, duel.low, duel.high) == pytest.approx((gap, low, high))
-    assert duel.p_value == pytest.approx(2 * stats.t.sf(-gap / sum(squares) ** 0.5, df))
-
-
 def test_a_loss_is_better_below() -> None:
     lower = Metric("loss", ("loss",), "min")
     duel = confirmed_duel("a", verdict(1.0, 0.3, 0.1, metric=lower), "b", verdict(2.0, 0.1, 0.4, metric=lower), 0.0)
@@ -107,7 +106,7 @@ def test_confirmed_methods_are_compared_by_what_was_found() -> None:
     assert duel.significant
     assert duel.high - duel.low < 0.06
     (open_one,) = league([first, searched("edacse", [0.60, 0.20, 0.65, 0.61, 0.55], {})]).duels
-    assert (open_one.of, open_one.significant) == (EXPECTED, False)
+    assert (open_one.of, open_one.significant) == (SEARCHED, False)
 
 
 def test_common_pairs_cancel_and_others_add() -> None:
@@ -131,12 +130,6 @@ def test_pairs_of_one_alone_say_nothing_of_a_difference() -> None:
     assert further_pairs(unknown, verdicts[1], known, verdicts[0]) == 0.0
 
 
-def test_a_gain_may_be_a_loss() -> None:
-    verdict = study_verdict(searched("simcse", [0.70, 0.702], {1: [0.70, 0.72], 0: [0.70, 0.71]}))
-    assert verdict.gain is not None
-    assert verdict.gain.low < 0 < verdict.gain.high
-
-
 def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> None:
     """Its best was found later: of the first three only the paper's setting is confirmed, which was not their best."""
     long = searched("simcse", [0.60, 0.65, 0.62, 0.80], {3: [0.79, 0.79, 0.80], 0: [0.60, 0.60, 0.61]})
@@ -146,11 +139,18 @@ def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> 
     assert (kept.confirmed, kept.value) == (True, pytest.approx(0.64))
 
 
+def test_a_search_as_long_as_the_budget_keeps_what_it_confirmed() -> None:
+    """Also where the best of the search was not among it: nothing of a longer search speaks here."""
+    study = searched("simcse", [0.60, 0.65, 0.62], {0: [0.60, 0.61]})
+    assert first_points(study, 3).trials["stage"].tolist().count("confirm") == 2
+    assert first_points(study, 2).trials["stage"].tolist().count("confirm") == 0
+
+
 def test_a_search_far_beyond_the_budget_is_valued_by_what_n_trials_find() -> None:
     short = searched("edacse", [0.60, 0.61, 0.65, 0.62], {2: [0.64, 0.65, 0.65]})
     values = [0.60, 0.61, 0.70, 0.62, *np.linspace(0.5, 0.6, 5)]
     (duel,) = league([searched("simcse", values, {2: [0.70, 0.70, 0.70]}), short]).duels
-    assert duel.of == EXPECTED
+    assert duel.of == SEARCHED
     (duel,) = league([searched("simcse", values[:8], {2: [0.70, 0.70, 0.70]}), short]).duels
     assert duel.of == CONFIRMED
 
@@ -159,7 +159,6 @@ def test_no_interval_leaves_the_metric_s_range() -> None:
     values = [0.95, 0.20, 0.97, 0.40, 0.30]
     found = league([searched("simcse", values, {}), searched("edacse", [v - 0.1 for v in values], {})])
     for entry in found.entries:
-        assert -1 <= entry.low < entry.high <= 1
         assert -1 <= entry.verdict.low < entry.verdict.high <= 1
     assert all(-2 <= duel.low < duel.high <= 2 for duel in found.duels)
 
@@ -179,9 +178,130 @@ def test_the_range_of_a_metric(metric: str, space: dict[str, Any], limits: tuple
     assert replace(study, metric=Metric(metric, (metric,))).limits == limits
 
 
+def test_longer_search_is_compared_by_its_first_points() -> None:
+    """A method against itself with three times the trials: the best of the rest does not count."""
+    short = searched("edacse", [0.60, 0.61, 0.65, 0.62], {})
+    longer = searched("simcse", [0.60, 0.61, 0.65, 0.62, *np.linspace(0.7, 0.9, 8)], {})
+    found = league([longer, short])
+    assert {(entry.label, entry.trials, entry.verdict.tried) for entry in found.entries} == {
+        ("simcse", 12, 4),
+        ("edacse", 4, 4),
+    }
+    (duel,) = found.duels
+    assert (duel.of, duel.p_value, duel.significant) == (SEARCHED, None, False)
+    assert duel.difference == pytest.approx(0.0, abs=0.01)
+    assert duel.low < 0 < duel.high
+
+
+def test_bests_of_the_search_differ_by_their_intervals() -> None:
+    one, other = (SimpleNamespace(metric=METRIC, expected=e, low=e - a, high=e + b) for e, a, b in
+                  ((0.80, 0.03, 0.01), (0.75, 0.02, 0.04)))  # fmt: skip
+    duel = searched_duel("a", one, "b", other)  # type: ignore[arg-type]
+    assert (duel.low, duel.high) == pytest.approx((0.0, 0.05 + np.hypot(0.01, 0.02)))
+    lower = Metric("loss", ("loss",), "min")
+    one, other = (SimpleNamespace(**vars(v) | {"metric": lower}) for v in (one, other))
+    duel = searched_duel("a", one, "b", other)  # type: ignore[arg-type]
+    assert (duel.low, duel.high) == pytest.approx((-0.05 - np.hypot(0.01, 0.02), 0.0))
+
+
 def test_two_searches_of_one_method_differ_seldom() -> None:
     """All configurations equal: what two searches found differs by seeds and dev pairs alone."""
     rng = np.random.default_rng(1)
     found = [one for one in (simulate_duel(World(points=10, seeds=3), rng) for _ in range(60)) if one]
-    assert sum(duel.p_value < 0.05 for duel, _ in found) <= 7  # of 60 at 5 %: more has odds of 1 in 100
+    claimed = [duel for duel, _ in found if duel.p_value is not None and duel.p_value < 0.05]
+    assert len(claimed) <= 7  # of 60 at 5 %: more has odds of 1 in 100
     assert sum(duel.low <= truth <= duel.high for duel, truth in found) >= 53
+
+
+def duel(p_value: float | None) -> Duel:
+    return Duel("a", "b", CONFIRMED, 0.1, 0.0, 0.2, p_value)
+
+
+def test_holm_by_hand() -> None:
+    """0.01 of four times four, 0.02 times three, and never below the one before, nor above 1."""
+    found = holm([duel(0.9), duel(0.01), duel(0.02), duel(0.7), duel(None)])
+    assert [one.p_value for one in found] == [1.0, 0.04, 0.06, 1.0, None]
+    assert [one.significant for one in found] == [False, True, False, False, False]
+    assert [one.p_value for one in holm([duel(0.03), duel(0.04)])] == pytest.approx([0.06, 0.06])
+    assert [holm([duel(p)])[0].significant for p in (0.0499, 0.0501)] == [True, False]
+
+
+def test_a_league_wants_one_metric_and_two_methods() -> None:
+    first, second = searched("simcse", [0.6, 0.7, 0.5], {}), searched("edacse", [0.5, 0.6, 0.4], {})
+    other = replace(second, metric=Metric("sickr_dev", ("sickr_dev",)))
+    with pytest.raises(AnalysisError, match="one metric for all studies, got sickr_dev, stsb_dev"):
+        league([first, other])
+    with pytest.raises(AnalysisError, match="two methods at least, got simcse"):
+        league([first])
+
+
+def test_a_method_s_budget_is_taken_from_its_oldest_studies() -> None:
+    studies = [searched(name, [0.5] * n, {}) for name, n in (("b", 3), ("a", 2), ("c", 4))]
+    starts = {"b": 2, "a": 1, "c": 3}
+    studies = [replace(s, stored=replace(s.stored, start=starts[s.stored.tags[schema.METHOD]])) for s in studies]
+    shares = [(study.stored.tags[schema.METHOD], n) for study, n in _shares(studies, 6)]
+    assert shares == [("a", 2), ("b", 3), ("c", 1)]
+    assert [n for _, n in _shares(studies, 5)] == [2, 3], "a study of which nothing counts is left out"
+
+
+def test_what_was_trained_otherwise_is_set_against_it_not_mixed_in() -> None:
+    """A short trial run in the same store counted among the method's first configurations."""
+
+    def trained(searched_names: tuple[str, ...] = (), **params: str) -> Any:
+        study = searched("simcse", [0.5, 0.6, 0.4], {})
+        params = {"encoder": "tiny", **{name.replace("_", ".", 1): value for name, value in params.items()}}
+        return replace(study, stored=replace(study.stored, params=params), searched=searched_names)
+
+    whole = {"data_train": "wiki", "train_max_examples": "None", "train_epochs": "1"}
+    alike, short = [trained(**whole), trained(**whole)], trained(**whole | {"train_max_examples": "1000"})
+    found = league([*alike, short])
+    assert {entry.label: entry.trials for entry in found.entries} == {
+        "simcse (tiny), train.max_examples null": 6,
+        "simcse (tiny), train.max_examples 1000": 3,
+    }
+    with pytest.raises(AnalysisError, match=r"two methods at least, got simcse \(tiny\)$"):
+        league(alike)
+    del whole["train_epochs"]
+    other = trained(("epochs",), **whole | {"data_train": "nli"})
+    assert {entry.label for entry in league([alike[0], other]).entries} == {
+        "simcse (tiny), data.train wiki, train.epochs 1",
+        "simcse (tiny), data.train nli, train.epochs searched",
+    }
+
+
+def test_studies_of_other_dev_sets_are_not_of_one_league() -> None:
+    def study(dev: list[str], holdout: float = 0.0, metric: str = "ours_dev", gold: tuple[float, ...] = ()) -> Any:
+        made = memory_study([{"a": 1}], [0.5], {"a": {"float": [0, 1]}})
+        space = {"data": {"dev": dev}, "metric": {"name": metric, "holdout": holdout}}
+        own = replace(made, metric=Metric(metric, (metric,)))
+        own.__dict__["space"] = space
+        stored = {"ours_gold": np.array(gold, dtype=np.float32)} if gold else None
+        object.__setattr__(own, "similarities", lambda _: stored)
+        return own
+
+    easy = study(["/data/easy/ours_dev.tsv"])
+    assert same_data(easy, study(["/data/easy/ours_dev.tsv"]))
+    assert same_data(easy, study(["/data/easy/ours_dev.tsv", "stsb"]))  # whatever else it measured
+    assert not same_data(easy, study(["/data/hard/ours_dev.tsv"]))
+    assert not same_data(easy, study(["/data/easy/ours_dev.tsv"], 0.2))
+    assert same_data(study(["a", "a_b"], metric="a_b_dev"), study(["c", "a_b"], metric="a_b_dev"))  # not measured on a
+    bare = study([])
+    bare.__dict__["space"] = {}
+    assert same_data(easy, bare)  # out of reach
+    stored = study(["ours_dev.tsv"], gold=(1, 2, 5))
+    assert same_data(stored, study(["/data/easy/ours_dev.tsv"], gold=(1, 2, 5)))  # one file, typed in two ways
+    assert not same_data(stored, study(["ours_dev.tsv"], gold=(1, 2)))  # written over between the studies
+
+
+def test_equal_gold_under_another_path_cancels() -> None:
+    """One dev set typed in two ways, or not at all, is one dev set."""
+    first, second = (
+        searched("simcse", [0.70, 0.72], {1: [0.71, 0.72]}),
+        searched("edacse", [0.60, 0.65], {1: [0.64, 0.65]}),
+    )
+    verdicts = study_verdict(first), study_verdict(second)
+    same = further_pairs(first, verdicts[0], second, verdicts[1])
+    moved = replace(second, store=Scored({"data": {"dev": ["data/stsb_dev.tsv"]}}, GOLD))
+    assert further_pairs(first, verdicts[0], moved, verdicts[1]) == same
+    bare = [replace(study, store=Scored({"data": None}, GOLD)) for study in (first, second)]
+    assert further_pairs(bare[0], verdicts[0], bare[1], verdicts[1]) == same
