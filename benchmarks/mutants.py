@@ -23,13 +23,30 @@ import click
 ROOT = Path(__file__).parents[1]
 STUDY = ("test_verdicts", "test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
 TESTS = {
-    "analysis/statistics/selection.py": ["tests/analysis/test_selection.py"],
-    "analysis/statistics/seed_noise.py": ["tests/analysis/test_seed_noise.py", "tests/analysis/test_verdict.py"],
-    "analysis/statistics/picked.py": ["tests/analysis/test_picked.py", "tests/analysis/test_verdict.py"],
-    "analysis/statistics/verdict.py": ["tests/analysis/test_picked.py", "tests/analysis/test_verdict.py"],
-    "analysis/statistics/empirical_bayes.py": ["tests/analysis/test_empirical_bayes.py"],
-    "analysis/statistics/pairs.py": ["tests/analysis/test_pairs.py"],
-    "analysis/statistics/league.py": ["tests/analysis/test_league.py"],
+    "analysis/statistics/selection.py": [
+        "tests/analysis/test_selection.py",
+    ],
+    "analysis/statistics/seed_noise.py": [
+        "tests/analysis/test_seed_noise.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/picked.py": [
+        "tests/analysis/test_picked.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/verdict.py": [
+        "tests/analysis/test_picked.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/empirical_bayes.py": [
+        "tests/analysis/test_empirical_bayes.py",
+    ],
+    "analysis/statistics/pairs.py": [
+        "tests/analysis/test_pairs.py",
+    ],
+    "analysis/statistics/league.py": [
+        "tests/analysis/test_league.py",
+    ],
     "analysis/statistics/study_verdict.py": [
         "tests/analysis/test_league.py",
         "tests/analysis/test_seed_noise.py",
