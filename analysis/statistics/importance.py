@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ NULL_LEVEL = 0.95
 TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
 STATES = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "running": TrialState.RUNNING}
+ABSENT = object()
 ATTRIBUTES = ("trial", "point", "stage", "stop", "seed", "baseline", "run_id")
 
 
@@ -171,32 +172,30 @@ def optuna_study(study: Study, storage: str | None = None) -> optuna.Study:
     import sqlalchemy.exc
 
     trials = study.trials
-    axes = [_widened(axis, trials) for axis in study_axes(study)]
-    space = {axis.name: _distribution(axis, (study.space.get("params") or {}).get(axis.name)) for axis in axes}
+    axes = [axis for axis in study_axes(study) if PARAM + axis.name in trials]
+    written = study.space.get("params") or {}
+    space = {axis.name: _distribution(axis, trials[PARAM + axis.name], written.get(axis.name)) for axis in axes}
     evaluations: dict[str, dict[int, float]] = {}
     for run, _, step, value in study.store.history(list(trials["run_id"]), [stored(study.metric.name)]):
         evaluations.setdefault(run, {})[int(step)] = value
-    rows = trials.astype(object).where(trials.notna(), None).to_dict("records")
-    positions = {axis.name: axis.positions(trials[PARAM + axis.name]) for axis in axes}
     made: list[FrozenTrial] = []
-    for i, row in enumerate(rows):
+    for row in trials.astype(object).where(trials.notna(), None).to_dict("records"):
         state = STATES.get(row["stop"], TrialState.FAIL)
-        exists = {axis.name: axis for axis in axes if not np.isnan(positions[axis.name][i])}
+        if state == TrialState.COMPLETE and row["value"] is None:
+            state = TrialState.FAIL
+        given = {name: _given(row[PARAM + name], distribution) for name, distribution in space.items()}
         trial = create_trial(
-            state=state if row["value"] is not None or state != TrialState.COMPLETE else TrialState.FAIL,
+            state=state,
             value=row["value"] if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-            params={
-                name: row[PARAM + name] if axis.numeric else _choice(axis.values[int(positions[name][i])])
-                for name, axis in exists.items()
-            },
-            distributions={name: space[name] for name in exists},
+            params={name: value for name, value in given.items() if value is not ABSENT},
+            distributions={name: space[name] for name, value in given.items() if value is not ABSENT},
             user_attrs={name: row[name] for name in ATTRIBUTES},
             intermediate_values=evaluations.get(row["run_id"], {}),
         )
         if row.get("started") is not None:
             trial.datetime_start = row["started"].to_pydatetime().replace(tzinfo=None)
-            seconds = pd.Timedelta(seconds=row["seconds"] or 0.0)
-            trial.datetime_complete = trial.datetime_start + seconds if state.is_finished() else None
+            if state.is_finished():
+                trial.datetime_complete = trial.datetime_start + pd.Timedelta(seconds=row["seconds"] or 0.0)
         made.append(trial)
     try:
         return _create(made, study.metric.sign > 0, storage, study.name)
@@ -215,23 +214,26 @@ def _create(trials: Sequence[FrozenTrial], larger: bool, storage: str | None, na
     return created
 
 
-def _widened(axis: Axis, trials: pd.DataFrame) -> Axis:
-    values = trials[PARAM + axis.name].dropna()
-    if axis.numeric:
-        return replace(axis, low=min([axis.low, *values]), high=max([axis.high, *values]))
-    return replace(axis, values=tuple(dict.fromkeys([*axis.values, *map(label, values)])))
-
-
-def _distribution(axis: Axis, written: Any) -> BaseDistribution:
+def _distribution(axis: Axis, column: pd.Series[Any], written: Any) -> BaseDistribution:
+    seen = column.dropna()
     if not axis.numeric:
-        return CategoricalDistribution([_choice(value) for value in axis.values])
+        return CategoricalDistribution([_choice(v) for v in dict.fromkeys([*axis.values, *map(label, seen)])])
+    low, high = min([axis.low, *seen]), max([axis.high, *seen])
     if isinstance(written, dict) and "int" in written:
-        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
-    return FloatDistribution(axis.low, axis.high, log=axis.log)
+        return IntDistribution(int(low), int(high), log=axis.log)
+    return FloatDistribution(low, high, log=axis.log)
+
+
+def _given(value: Any, distribution: BaseDistribution) -> Any:
+    """A trial's value of a parameter as Optuna takes it; ABSENT where the parameter did not exist."""
+    if isinstance(distribution, CategoricalDistribution):
+        value = _choice(label(value))
+        return value if value in distribution.choices else ABSENT
+    return value if isinstance(value, (int, float)) else ABSENT
 
 
 def _choice(text: str) -> Any:
-    """A choice by its label, as Optuna takes it: a number, a bool, None, or text."""
+    """A choice by its label: a number, a bool, None, or text."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,9 +1,9 @@
 """Methods compared at equal budget: the best of each one's first n configurations, and whether two of them differ.
 
-A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every method is valued as if its
-search had ended at the number of configurations that the least searched one has tried. Two methods whose bests were
-confirmed on fresh seeds are tested against each other: the two configurations found, over seeds and dev pairs. Another
-search might have found others. Without a confirmation of both there is a difference with its interval, and no test.
+A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every search is cut at the number of
+configurations that the least searched method has tried. Two bests that were confirmed on fresh seeds are tested, over
+seeds and dev pairs; another search might have found others. Without a confirmation of both there is a difference with
+its interval, and no test.
 """
 
 from __future__ import annotations
@@ -107,52 +107,41 @@ def league(studies: Sequence[Study]) -> League:
     bottom, top = studies[0].limits
     duels = []
     for a, b in combinations([entry.label for entry in entries], 2):
-        if all(chosen[x][1].confirmed and counts[x] <= LONGEST * budget for x in (a, b)):
-            one = confirmed_duel(a, chosen[a][1], b, chosen[b][1], further_pairs(*chosen[a], *chosen[b]))
-        else:
-            one = searched_duel(a, chosen[a][1], b, chosen[b][1])
+        tested = all(chosen[x][1].confirmed and counts[x] <= LONGEST * budget for x in (a, b))
+        pairs = further_pairs(*chosen[a], *chosen[b]) if tested else None
+        one = compared(a, chosen[a][1], b, chosen[b][1], pairs)
         duels.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
     return League(metric, budget, entries, holm(duels))
 
 
-def confirmed_duel(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: float) -> Duel:
-    """The corrected values of two confirmed bests; before Holm.
+def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: float | None) -> Duel:
+    """The corrected values of two bests; before Holm.
 
-    Its interval is put together of the arms of two (Zou and Donner 2008, "MOVER"): the lower one is the root of
+    The interval is put together of the arms of two (Zou and Donner 2008, "MOVER"): the lower one is the root of
     ours.below^2 + theirs.above^2 + NORMAL^2 pairs. The test is that interval made to end at 0, as Student's t of the
     side with fewer seeds would have it.
 
-    Args: pairs: variance of the difference over dev pairs that the two verdicts' arms lack.
+    Args: pairs: variance of the difference over dev pairs that the two verdicts' arms lack. None if one of the bests
+        was not confirmed: no test, and the arms are those of the verdicts' intervals, with all of the dev pairs.
     """
-    difference, lower, upper = _mover(ours, (ours.below, ours.above), theirs, (theirs.below, theirs.above), pairs)
-    df = PRIOR_DF + min(ours.n, theirs.n) - 1
-    reach = abs(difference) * float(stdtrit(df, (1 + LEVEL) / 2)) / (lower if difference > 0 else upper)
-    p_value = 2 * float(stdtr(df, -reach))
-    return Duel(first, second, CONFIRMED, difference, difference - lower, difference + upper, p_value)
-
-
-def searched_duel(first: str, ours: Verdict, second: str, theirs: Verdict) -> Duel:
-    """The corrected values of two bests, of which one at least was not confirmed: no test. The arms are those of the
-    verdicts' intervals, which hold selection and dev pairs of each side; common pairs are not taken off."""
-    difference, lower, upper = _mover(ours, _arms(ours), theirs, _arms(theirs), 0.0)
-    return Duel(first, second, SEARCHED, difference, difference - lower, difference + upper, None)
+    a, b = ((v.below, v.above) if pairs is not None else _arms(v) for v in (ours, theirs))
+    difference = ours.metric.sign * (ours.expected - theirs.expected)
+    lower, upper = (
+        max(float(np.sqrt(x**2 + y**2 + NORMAL**2 * (pairs or 0.0))), np.finfo(float).tiny)
+        for x, y in ((a[0], b[1]), (a[1], b[0]))
+    )
+    p_value = None
+    if pairs is not None:
+        df = PRIOR_DF + min(ours.n, theirs.n) - 1
+        reach = abs(difference) * float(stdtrit(df, (1 + LEVEL) / 2)) / (lower if difference > 0 else upper)
+        p_value = 2 * float(stdtr(df, -reach))
+    of = SEARCHED if pairs is None else CONFIRMED
+    return Duel(first, second, of, difference, difference - lower, difference + upper, p_value)
 
 
 def _arms(v: Verdict) -> tuple[float, float]:
     ends = v.expected - v.low, v.high - v.expected
     return ends if v.metric.sign > 0 else ends[::-1]
-
-
-def _mover(
-    ours: Verdict, mine: tuple[float, float], theirs: Verdict, others: tuple[float, float], pairs: float
-) -> tuple[float, float, float]:
-    """Difference of two corrected values, larger is better, and how far the true one may lie below and above it."""
-    difference = ours.metric.sign * (ours.expected - theirs.expected)
-    lower, upper = (
-        max(float(np.sqrt(a**2 + b**2 + NORMAL**2 * pairs)), np.finfo(float).tiny)
-        for a, b in ((mine[0], others[1]), (mine[1], others[0]))
-    )
-    return difference, lower, upper
 
 
 def holm(duels: Sequence[Duel]) -> list[Duel]:

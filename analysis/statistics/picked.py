@@ -16,7 +16,7 @@ from analysis.statistics.pairs import PairNoise
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, Error, bound_of_largest, largest, split
 
-CAUTION = 1.3
+CAUTION = 1.3  # factor on the search's own noise for the expected value: a prior learned from noisy values keeps some
 MOST_UNLIKE = 1 / 4
 
 
@@ -131,34 +131,21 @@ class Picked:
         sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
         return np.asarray(np.sqrt(sd**2 / seeds + pairs))
 
-    @staticmethod
-    def cautious(sds: Floats, confirmed: Flags) -> Floats:
-        """What the search alone measured is taken for noisier than it is, for the expected value of the named point: a
-        prior learned from noisy values keeps some of their noise."""
-        return np.asarray(sds * np.where(confirmed, 1.0, CAUTION))
-
     def chosen(self, best: int, sds: Floats) -> Chosen:
-        """The named point as one that was picked, where the points' means have these standard deviations."""
-        return Chosen(best, self.unlike, *self.luck(float(sds[best])))
+        """The named point as one that was picked, where the points' means have these standard deviations.
 
-    @property
-    def unlike(self) -> float:
-        """Prior probability that the named point is unlike the others: one of all tried; one of the candidates, and a
-        quarter at most, if those were picked to be measured afresh, since a better point is likely to be among them."""
-        return min(self.candidates / self.tried, MOST_UNLIKE) if self.confirmed else 1 / self.tried
-
-    def luck(self, sd: float) -> tuple[float, float]:
-        """What the search has picked of the dev pairs' effect with a point that is like the others, and the standard
-        deviation about that of its mean, which is `sd` for a point that was not picked.
-
-        Scores of the `rivals` largest of `tried` normals: Blom 1958.
+        It is unlike the others as one of all tried; as one of the candidates, and a quarter at most, if those were
+        picked to be measured afresh: a better point is likely to be among them. If it is like them, the search has
+        picked of the dev pairs' effect the scores of the `rivals` largest of `tried` normals (Blom 1958).
         """
+        sd = float(sds[best])
         if not self.confirmed:
-            return 0.0, sd
+            return Chosen(best, 1 / self.tried, 0.0, sd)
         kept, rest = self._kept()
         places = np.arange(1, min(self.rivals, self.tried) + 1)
         scores = -ndtri((places - 0.375) / (self.tried + 0.25))
-        return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
+        spread = float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
+        return Chosen(best, min(self.candidates / self.tried, MOST_UNLIKE), kept * float(scores.mean()), spread)
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""

@@ -1,18 +1,10 @@
 """Which configuration is best, its value corrected for selection, and whether it beats the paper's defaults.
 
-One noise model: a point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) plus, by the choice of dev
-pairs, N(0, t^2) that fresh seeds do not remove (Bouthillier et al. 2021 name these as the two sources that matter; s
-from `seed_noise`, t from `pairs`). On it rest
-
-- the expected value of the best: its posterior mean under a prior learned from all points (`empirical_bayes`), never
-  above what was measured;
-- the interval of it and of the gain over the baseline: bounds of the error of a picked estimate (`picked`,
-  `selection`), below with the selection, above without;
-- the claim of a gain: only from repeated seeds, paired where the seeds are shared, Bonferroni over the candidates, and
-  with the level spent over the interim analyses, so that the whole is kept however often one confirms (Lan and DeMets
-  1983).
-
-docs/statistics.md has the formulas and the error rates in simulation.
+A point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) (`seed_noise`) plus, by the choice of dev
+pairs, N(0, t^2) that fresh seeds do not remove (`pairs`; Bouthillier et al. 2021). On that rest the expected value of
+the best, its posterior mean (`empirical_bayes`); the intervals, bounds of the error of a picked estimate (`picked`,
+`selection`); and the claim of a gain: from repeated seeds only, paired where these are shared, Bonferroni over the
+candidates, its level spent over the interim analyses (Lan and DeMets 1983). docs/statistics.md has the formulas.
 """
 
 from __future__ import annotations
@@ -21,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.pairs import PairNoise
-from analysis.statistics.picked import Evaluated, Picked
+from analysis.statistics.picked import CAUTION, Evaluated, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues, seed_noise
 from analysis.statistics.selection import LEVEL, TAIL, Error, Power, spent
 from analysis.tables.metric import Metric
@@ -126,7 +120,7 @@ def judged(
     observed = float(pool.value[best])
 
     sds = picked.sds(pool.n)
-    cautious = picked.cautious(sds, pool.confirmed)
+    cautious = sds * np.where(pool.confirmed, 1.0, CAUTION)
     corrected = posterior(pool.value, cautious, pruned, picked.chosen(best, cautious))
     expected = min(float(corrected.mean[best]), observed)
     if picked.confirmed:

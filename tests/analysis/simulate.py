@@ -14,7 +14,7 @@ analysis may ask for are drawn from the same models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -332,7 +332,3 @@ def _outcome(study: SimulatedStudy, verdict: Verdict) -> Outcome:
         is_best=shares(among),
         verdict=verdict,
     )
-
-
-def varied(world: World, **changes: object) -> World:
-    return replace(world, **changes)  # type: ignore[arg-type]  # the names are World's

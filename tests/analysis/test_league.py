@@ -21,13 +21,12 @@ from analysis.statistics.league import (
     SEARCHED,
     Duel,
     _shares,
-    confirmed_duel,
+    compared,
     first_points,
     further_pairs,
     holm,
     league,
     same_data,
-    searched_duel,
 )
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.metric import Metric
@@ -76,15 +75,15 @@ def verdict(expected: float, below: float, above: float, n: int = 3, metric: Met
 
 
 def test_arms_by_hand() -> None:
-    duel = confirmed_duel("a", verdict(0.80, 0.03, 0.01), "b", verdict(0.75, 0.02, 0.04, n=5), pairs=0.0)
+    duel = compared("a", verdict(0.80, 0.03, 0.01), "b", verdict(0.75, 0.02, 0.04, n=5), pairs=0.0)
     assert (duel.of, duel.difference) == (CONFIRMED, pytest.approx(0.05))
     assert duel.low == pytest.approx(0.0)  # 3, 4, 5
     assert duel.high == pytest.approx(0.05 + np.hypot(0.01, 0.02))
     assert duel.p_value == pytest.approx(0.05)  # the interval ends at 0
-    other = confirmed_duel("b", verdict(0.75, 0.02, 0.04, n=5), "a", verdict(0.80, 0.03, 0.01), pairs=0.0)
+    other = compared("b", verdict(0.75, 0.02, 0.04, n=5), "a", verdict(0.80, 0.03, 0.01), pairs=0.0)
     assert (other.low, other.high) == pytest.approx((-duel.high, -duel.low))
     assert other.p_value == pytest.approx(0.05)
-    pairs = confirmed_duel("a", verdict(0.80, 0.03, 0.01), "b", verdict(0.75, 0.02, 0.04), pairs=0.12**2 / 1.959964**2)
+    pairs = compared("a", verdict(0.80, 0.03, 0.01), "b", verdict(0.75, 0.02, 0.04), pairs=0.12**2 / 1.959964**2)
     assert pairs.low == pytest.approx(0.05 - 0.13)  # 5, 12, 13
     # Student's t of three seeds and the prior: five degrees of freedom.
     assert pairs.p_value == pytest.approx(2 * stats.t.sf(0.05 / 0.13 * stats.t.isf(0.025, 5), 5))
@@ -92,7 +91,7 @@ def test_arms_by_hand() -> None:
 
 def test_a_loss_is_better_below() -> None:
     lower = Metric("loss", ("loss",), "min")
-    duel = confirmed_duel("a", verdict(1.0, 0.3, 0.1, metric=lower), "b", verdict(2.0, 0.1, 0.4, metric=lower), 0.0)
+    duel = compared("a", verdict(1.0, 0.3, 0.1, metric=lower), "b", verdict(2.0, 0.1, 0.4, metric=lower), 0.0)
     assert (duel.difference, duel.low) == (pytest.approx(1.0), pytest.approx(0.5))
 
 
@@ -196,11 +195,11 @@ def test_longer_search_is_compared_by_its_first_points() -> None:
 def test_bests_of_the_search_differ_by_their_intervals() -> None:
     one, other = (SimpleNamespace(metric=METRIC, expected=e, low=e - a, high=e + b) for e, a, b in
                   ((0.80, 0.03, 0.01), (0.75, 0.02, 0.04)))  # fmt: skip
-    duel = searched_duel("a", one, "b", other)  # type: ignore[arg-type]
+    duel = compared("a", one, "b", other, None)  # type: ignore[arg-type]
     assert (duel.low, duel.high) == pytest.approx((0.0, 0.05 + np.hypot(0.01, 0.02)))
     lower = Metric("loss", ("loss",), "min")
     one, other = (SimpleNamespace(**vars(v) | {"metric": lower}) for v in (one, other))
-    duel = searched_duel("a", one, "b", other)  # type: ignore[arg-type]
+    duel = compared("a", one, "b", other, None)  # type: ignore[arg-type]
     assert (duel.low, duel.high) == pytest.approx((-0.05 - np.hypot(0.01, 0.02), 0.0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -118,4 +117,4 @@ def test_dashboard_shows_it(stored: SmallStore, tmp_path: Path) -> None:
     setup_testing_defaults(environ)
     body = b"".join(app(environ, lambda line, *_: status.append(line)))
     assert status == ["200 OK"]
-    assert json.loads(body)["studies"][0]["study_name"] == "small-1"
+    assert b'"small-1"' in body

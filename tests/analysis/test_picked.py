@@ -11,9 +11,9 @@ from scipy.stats import norm
 from simulate import METRIC
 from small_tables import table
 
-from analysis.statistics.empirical_bayes import moderate
+from analysis.statistics.empirical_bayes import Chosen, moderate
 from analysis.statistics.pairs import PairNoise
-from analysis.statistics.picked import CAUTION, Evaluated, Picked
+from analysis.statistics.picked import Evaluated, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues
 from analysis.statistics.selection import Error, bound_of_largest, split
 from analysis.statistics.verdict import judged
@@ -31,11 +31,11 @@ def test_picked_by_hand() -> None:
     assert below == pytest.approx(Error(variance / 4, df, rest + 0.8, kept, 30, 3).bound(0.025))
     assert above == pytest.approx(Error(variance / 4, df, 0.2 + 0.8).bound(0.025))
     assert fresh.sds(np.array([1.0, 4.0])) == pytest.approx([np.sqrt(0.25 + 0.2), np.sqrt(0.25 / 4 + 0.2)])
-    assert fresh.cautious(np.ones(2), np.array([False, True])).tolist() == [CAUTION, 1.0]
-    assert fresh.unlike == pytest.approx(3 / 30)
-    assert replace(fresh, tried=8).unlike == 0.25
+    chosen = fresh.chosen(1, np.array([9.0, 0.6]))
+    assert (chosen.point, chosen.unlike) == (1, pytest.approx(3 / 30))
+    assert replace(fresh, tried=8).chosen(0, np.array([0.6])).unlike == 0.25
     z = norm.isf([0.625 / 30.25, 1.625 / 30.25])  # Blom's scores of the two largest of 30
-    assert fresh.luck(0.6) == pytest.approx(
+    assert (chosen.luck, chosen.sd) == pytest.approx(
         (kept * z.mean(), np.sqrt(0.36 - 0.2 + rest + kept**2 * (z[0] - z[1]) ** 2 / 4))
     )
     difference, error, paired = fresh.against({1: 2.0, 2: 3.0, 3: 9.0}, {1: 1.0, 2: 1.5}, 99.0, 2)
@@ -53,8 +53,7 @@ def test_picked_by_hand() -> None:
     assert found.below(0.0) == pytest.approx(largest)
     assert found.below(0.7) == pytest.approx(middle + np.hypot(largest - middle, 0.7), rel=1e-3)
     assert found.interval([2.0])[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
-    assert found.luck(0.6) == (0.0, 0.6)
-    assert found.unlike == pytest.approx(1 / 30)
+    assert found.chosen(0, np.array([0.6])) == Chosen(0, 1 / 30, 0.0, 0.6)
     assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
     assumed = replace(found, noise=replace(NOISE, repeats=0))
     assert assumed.sds(np.array([4.0])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
@@ -113,5 +112,6 @@ def test_with_whom_the_best_is_compared(baseline: int | None, other: str) -> Non
 
 def test_as_many_rivals_as_points_are_no_choice() -> None:
     all_of_them = Picked(NOISE, 2, confirmed=True, tried=3, candidates=3, rivals=3, in_search=1.0, own=1.0, between=0.4)
-    assert all_of_them.luck(1.0)[0] == pytest.approx(0.0)
-    assert replace(all_of_them, rivals=40).luck(1.0) == all_of_them.luck(1.0)
+    chosen = all_of_them.chosen(0, np.ones(1))
+    assert chosen.luck == pytest.approx(0.0)
+    assert replace(all_of_them, rivals=40).chosen(0, np.ones(1)) == chosen
