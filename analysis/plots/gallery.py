@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from analysis.statistics.picked import Evaluated
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study
 
+NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
 Drawn = tuple[str, Figure] | None  # a caption, a sentence on what one sees, and the figure
 
 
@@ -37,7 +38,7 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
     """
     of = _Figures(study, measured)
     pictures = [
-        Picture(name, *drawn) for name, draw in FIGURES.items() if (not names or name in names) and (drawn := draw(of))
+        Picture(name, *drawn) for name in NAMES if (not names or name in names) and (drawn := getattr(of, name)())
     ]
     for picture in pictures:
         picture.figure.suptitle(study.name, x=0.01, ha="left", fontsize=8, color=GREY)
@@ -46,7 +47,7 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
 
 @dataclass
 class _Figures:
-    """Every figure of a study, None where it has no data for it."""
+    """The figures by their NAMES, None where the study has no data for one."""
 
     study: Study
     measured: Importance | None
@@ -121,20 +122,6 @@ class _Figures:
         data = Geometry.of(self.study)
         what = "Alignment and uniformity of each trial's best checkpoint on the dev sentences; the darker the better."
         return (what, model_figures.geometry(data, self.label)) if len(data.values) > 1 else None
-
-
-FIGURES: dict[str, Callable[[_Figures], Drawn]] = {
-    "history": _Figures.history,
-    "curves": _Figures.curves,
-    "parallel": _Figures.parallel,
-    "slices": _Figures.slices,
-    "contour": _Figures.contour,
-    "importance": _Figures.importance,
-    "pareto": _Figures.pareto,
-    "scatter": _Figures.scatter,
-    "geometry": _Figures.geometry,
-}
-NAMES = tuple(FIGURES)
 
 
 def _error(data: History | Pareto | Params) -> str:

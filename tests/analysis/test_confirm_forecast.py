@@ -47,7 +47,7 @@ def test_before_anything_is_confirmed() -> None:
     assert "assumed, no seed was repeated" in lines[2]
 
 
-def test_what_is_there_is_not_paid_again_and_was_a_look() -> None:
+def test_existing_seeds_are_not_run_again() -> None:
     found = confirm_forecast(study({"p0": 5, "p11": 5, "p10": 2}, {f"{CONFIRMATION}1": "x"}), top=3, seeds=6)
     assert (found.points, found.trials, found.look) == (4, 4 * 6 - 12, 2)
     assert found.noise.repeats == 4 + 4 + 1

@@ -57,7 +57,7 @@ def test_one_point_is_its_own_prior() -> None:
     assert post(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.77228], abs=1e-3)
 
 
-def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
+def test_censoring_removes_the_survivors_bias() -> None:
     """Of equal points the pruner leaves the lucky ones; what the others had reached, far below, must not matter."""
     rng = np.random.default_rng(3)
     pruned = np.arange(60) < 36
@@ -74,7 +74,7 @@ def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
-def test_a_point_that_was_not_picked_is_drawn_to_where_most_are() -> None:
+def test_unpicked_point_is_drawn_to_the_majority() -> None:
     values = np.concatenate([np.zeros(30), [0.8], np.full(2, 4.0)])
     found = post(values, np.full(33, 0.5), np.zeros(33, dtype=bool)).mean
     assert found[30] == pytest.approx(0.0, abs=0.25)  # the grid's nearest mass; alone it would stay at 0.8

@@ -144,7 +144,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
         (sampled(9), list(range(9)), {"a": 1}, "nothing was searched"),
     ],
 )
-def test_what_cannot_be_measured_is_said(points: Any, values: Any, space: Any, message: str) -> None:
+def test_study_without_importance_raises(points: Any, values: Any, space: Any, message: str) -> None:
     with pytest.raises(AnalysisError, match=message):
         measured(memory_study(points, values, space))
 
@@ -245,7 +245,7 @@ def test_rows_in_which_every_axis_has_a_value() -> None:
     assert len(_active(table, [Y, X])) == 0, "a column that is not there has no value"
 
 
-def test_the_seed_s_share_wants_three_degrees_of_freedom() -> None:
+def test_share_of_the_seed_needs_three_degrees_of_freedom() -> None:
     def study(repeated: int) -> Any:
         numbers = [*range(6), *range(repeated)]
         values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, *(0.1 * i + 0.14 for i in range(repeated))]

@@ -129,7 +129,7 @@ def test_pairs_of_one_alone_say_nothing_of_a_difference() -> None:
     assert further_pairs(unknown, verdicts[1], known, verdicts[0]) == 0.0
 
 
-def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> None:
+def test_confirmations_of_later_points_are_dropped() -> None:
     """Its best was found later: of the first three only the paper's setting is confirmed, which was not their best."""
     long = searched("simcse", [0.60, 0.65, 0.62, 0.80], {3: [0.79, 0.79, 0.80], 0: [0.60, 0.60, 0.61]})
     cut = study_verdict(first_points(long, 3))
@@ -138,14 +138,14 @@ def test_a_longer_search_s_confirmations_do_not_speak_for_its_first_points() -> 
     assert (kept.confirmed, kept.value) == (True, pytest.approx(0.64))
 
 
-def test_a_search_as_long_as_the_budget_keeps_what_it_confirmed() -> None:
+def test_search_of_the_budget_keeps_its_confirmations() -> None:
     """Also where the best of the search was not among it: nothing of a longer search speaks here."""
     study = searched("simcse", [0.60, 0.65, 0.62], {0: [0.60, 0.61]})
     assert first_points(study, 3).trials["stage"].tolist().count("confirm") == 2
     assert first_points(study, 2).trials["stage"].tolist().count("confirm") == 0
 
 
-def test_a_search_far_beyond_the_budget_is_valued_by_what_n_trials_find() -> None:
+def test_search_beyond_twice_the_budget_is_not_tested() -> None:
     short = searched("edacse", [0.60, 0.61, 0.65, 0.62], {2: [0.64, 0.65, 0.65]})
     values = [0.60, 0.61, 0.70, 0.62, *np.linspace(0.5, 0.6, 5)]
     (duel,) = league([searched("simcse", values, {2: [0.70, 0.70, 0.70]}), short]).duels
@@ -154,7 +154,7 @@ def test_a_search_far_beyond_the_budget_is_valued_by_what_n_trials_find() -> Non
     assert duel.of == CONFIRMED
 
 
-def test_no_interval_leaves_the_metric_s_range() -> None:
+def test_intervals_end_at_the_range_of_the_metric() -> None:
     values = [0.95, 0.20, 0.97, 0.40, 0.30]
     found = league([searched("simcse", values, {}), searched("edacse", [v - 0.1 for v in values], {})])
     for entry in found.entries:
@@ -234,7 +234,7 @@ def test_a_league_wants_one_metric_and_two_methods() -> None:
         league([first])
 
 
-def test_a_method_s_budget_is_taken_from_its_oldest_studies() -> None:
+def test_budget_is_taken_from_the_oldest_studies() -> None:
     studies = [searched(name, [0.5] * n, {}) for name, n in (("b", 3), ("a", 2), ("c", 4))]
     starts = {"b": 2, "a": 1, "c": 3}
     studies = [replace(s, stored=replace(s.stored, start=starts[s.stored.tags[schema.METHOD]])) for s in studies]
@@ -243,7 +243,7 @@ def test_a_method_s_budget_is_taken_from_its_oldest_studies() -> None:
     assert [n for _, n in _shares(studies, 5)] == [2, 3], "a study of which nothing counts is left out"
 
 
-def test_what_was_trained_otherwise_is_set_against_it_not_mixed_in() -> None:
+def test_other_training_is_a_method_of_its_own() -> None:
     """A short trial run in the same store counted among the method's first configurations."""
 
     def trained(searched_names: tuple[str, ...] = (), **params: str) -> Any:

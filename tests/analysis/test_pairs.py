@@ -36,7 +36,7 @@ def test_spearman_equals_scipy_with_ties(scored: tuple[np.ndarray, ...]) -> None
     )
 
 
-def test_influence_is_the_derivative_with_respect_to_a_pair_s_weight() -> None:
+def test_influence_is_the_derivative_by_the_weight() -> None:
     # Doubling every pair of a sample leaves rho as it is, so one extra copy of pair i is a weight of 1 + 1/2000 on it.
     rng = np.random.default_rng(0)
     x = np.round(rng.normal(size=25), 1)
@@ -215,7 +215,7 @@ def test_the_bootstrap_is_that_of_resampled_pairs_ties_and_all() -> None:
         assert value == pytest.approx(np.mean(rho[0]) - np.mean(rho[1]), abs=1e-12)
 
 
-def test_over_seeds_it_is_the_paired_t_where_pairs_say_nothing() -> None:
+def test_interval_over_seeds_is_the_paired_t() -> None:
     first, second = np.array([0.70, 0.74, 0.71, 0.76]), np.array([0.69, 0.70, 0.70, 0.71])
     gain = first - second
     found = _gain("x", first, second, np.full(10, gain.mean()), 4)
@@ -227,7 +227,7 @@ def test_over_seeds_it_is_the_paired_t_where_pairs_say_nothing() -> None:
     assert (apart.low, apart.high) == (pytest.approx(welch.low), pytest.approx(welch.high))
 
 
-def test_a_gain_is_paired_over_common_seeds_and_averaged_over_sets() -> None:
+def test_gain_is_paired_over_common_seeds() -> None:
     rng = np.random.default_rng(2)
     gold = {"a": rng.normal(size=200), "b": rng.normal(size=100)}
 
@@ -265,7 +265,7 @@ def test_the_interval_over_pairs_covers() -> None:
     assert missed / 300 <= 0.09
 
 
-def test_without_error_over_seeds_the_interval_is_the_normal_one_of_the_pairs() -> None:
+def test_interval_over_pairs_alone_is_normal() -> None:
     """Two seeds that say the same: only the dev pairs are left, known, so that Student's t is normal."""
     draws = np.random.default_rng(0).normal(0.02, 0.01, 4000)
     found = _gain("x", np.array([0.7, 0.7]), np.array([0.68, 0.68]), draws, 2)

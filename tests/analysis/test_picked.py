@@ -59,7 +59,7 @@ def test_picked_by_hand() -> None:
     assert assumed.sds(np.array([4.0])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
 
 
-def test_what_is_taken_off_a_confirmed_best_makes_no_other_point_the_best() -> None:
+def test_correction_makes_no_other_point_the_best() -> None:
     """The quick start's values on its small dev set: two points below the best have a chance, the baseline none."""
     seeds = [[26.29], [46.89], [44.99], [41.93], [39.89], [39.68], [38.93], [36.52], [32.98], [50.63]]
     values = {f"p{i}": [v / 100 for v in vs] for i, vs in enumerate(seeds)}

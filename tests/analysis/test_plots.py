@@ -126,7 +126,7 @@ def stored_sick(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.real_data
-def test_sick_as_in_selfccl_s_figure(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sick_as_in_the_figure_of_selfccl(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With labels where the data file has them; a file with other scores is not the one that was evaluated."""
     arrays, data = stored_sick(real_data), {"dev": ["stsb", "sickr"], "language": "en"}
     (plain,) = scatters(arrays, data)
@@ -162,7 +162,7 @@ def test_ablation_of_a_published_table(tmp_path: Path) -> None:
     assert save(model_figures.ablation(data), tmp_path, "ablation")[0].stat().st_size > 5000
 
 
-def test_a_trial_without_a_value_is_never_drawn_among_the_best() -> None:
+def test_trial_without_a_value_is_not_drawn_as_best() -> None:
     """A killed trial has evaluations, but no value; so has a trial that was pruned at a lucky height."""
     study = memory_study(
         [{"a": v} for v in (0.1, 0.2, 0.3, 0.4)], [0.2, float("nan"), 0.9, 0.5], {"a": {"float": [0, 1]}},
@@ -202,7 +202,7 @@ def test_figures_name_their_study_and_the_baseline_by_its_preset(study: Study) -
     assert "the paper's setting" not in names
 
 
-def test_categories_are_drawn_where_they_are_and_clipping_is_said(study: Study) -> None:
+def test_categories_have_places_and_clipping_is_labelled(study: Study) -> None:
     axes = study_axes(study)
     data = Params.of(study, axes)
     figure = param_figures.slices(data, "x")

@@ -67,7 +67,7 @@ def test_without_repeats_the_prior_speaks_widely() -> None:
     assert noise.most == pytest.approx(SEED_SD * np.sqrt(3 / 0.351846), rel=1e-4)  # 5 % of chi-square, 3 df
 
 
-def test_without_repeats_the_spread_of_the_upper_part_bounds_the_noise() -> None:
+def test_spread_of_upper_values_bounds_the_noise() -> None:
     rng = np.random.default_rng(0)
     alike = values(**{f"p{i}": [0.7 + 0.0005 * rng.standard_normal()] for i in range(100)})
     noise = seed_noise(alike)
@@ -119,7 +119,7 @@ def test_the_prior_is_learned_from_studies_with_enough_repeats() -> None:
     assert prior.sd == pytest.approx(np.sqrt((3 * SEED_SD**2 + 0.12) / 7))
 
 
-def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prior_is_learned_from_newest_related_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(name: str, repeats: str = "1", encoder: str = "a", **tags: str) -> SimpleNamespace:
         return SimpleNamespace(run_id=name, params={"search.repeats": repeats, "encoder": encoder}, tags=tags)
 
@@ -141,7 +141,7 @@ def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(mo
     assert read == ["confirmed", "repeated", "more0", "more1", "more2"]
 
 
-def test_repeats_are_worth_more_than_a_spread_and_collapsed_points_do_not_count() -> None:
+def test_prior_of_an_unknown_metric_by_hand() -> None:
     values = np.array([30.0, 31, 29, 30.5, 29.5, 30.2, 29.8, 900])
     assert unknown_metric(values).sd < 1
     assert unknown_metric(np.array([30.0])) == Prior(30.0, points=1)
@@ -157,7 +157,7 @@ def test_repeats_are_worth_more_than_a_spread_and_collapsed_points_do_not_count(
     assert (seed_noise(once, prior=prior).sd, seed_noise(once, prior=prior).df) == (5.0, 3.0)
 
 
-def test_a_script_s_own_metric_is_none_of_simcse_s(tmp_path: Path) -> None:
+def test_metric_of_a_script_has_no_published_prior(tmp_path: Path) -> None:
     made = SmallStore(tmp_path)
     script = copy.deepcopy(SPACE) | {"name": "own", "method": "script", "data": {}, "preset": {}}
     script["metric"] = {"name": "accuracy_dev", "mode": "max"}

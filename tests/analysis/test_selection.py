@@ -52,7 +52,7 @@ def test_known_variance_adds_and_frees() -> None:
     assert Error(1e-9, 5.0, known=1.0).freedom == 1e6
 
 
-def test_a_picked_part_is_that_of_the_largest_of_all_tried() -> None:
+def test_picked_part_is_the_largest_of_all_tried() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((200_000, 20)).max(axis=1)
     error = Error(0.04, 1e6, known=0.05, kept=0.3, tried=20)
@@ -91,7 +91,7 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
 
 @pytest.mark.parametrize("error", [0.1, 0.3, 0.9, 2.5])
 @pytest.mark.parametrize("df", [3, 40])
-def test_the_largest_of_one_is_student_s_t(error: float, df: int) -> None:
+def test_largest_of_one_is_students_t(error: float, df: int) -> None:
     assert tail_of_largest(error, 1.0, df, 1) == pytest.approx(student.sf(error, df), abs=0.01)
     assert tail_of_largest(3 * error, 3.0, df, 1) == pytest.approx(tail_of_largest(error, 1.0, df, 1))
 
@@ -127,7 +127,7 @@ def test_visible_gain_by_hand() -> None:
     assert found.seeds_help
 
 
-def test_seeds_do_not_help_where_the_dev_set_is_the_limit() -> None:
+def test_seeds_do_not_help_beyond_the_dev_set() -> None:
     found = Power.of(Error(0.001, 7.0, known=1.0), 5, 0.0125)
     assert found.floor == pytest.approx(norm.isf(0.0125) + 0.8416212, rel=1e-3)
     assert not found.seeds_help

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm
 from scipy.stats import t as student
 from simulate import METRIC, SimulatedStudy, World
 from small_tables import judge, table
@@ -18,7 +17,7 @@ from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.picked import Evaluated
 from analysis.statistics.seed_noise import SeedValues, seed_noise, unknown_metric
-from analysis.statistics.selection import LEVEL, TAIL, Error, Power
+from analysis.statistics.selection import Error, Power
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Gain, _gain, _looks, judged
 from analysis.tables.metric import Metric
@@ -118,7 +117,7 @@ def test_no_claim_rests_on_an_assumed_noise() -> None:
     assert not single.gain.significant
 
 
-def test_repeats_of_the_search_allow_a_claim_against_all_that_was_tried() -> None:
+def test_repeats_of_the_search_allow_a_claim() -> None:
     values = {"p0": [0.700, 0.701, 0.702], "p1": [0.790, 0.791, 0.793]} | {
         f"p{i}": [0.70, 0.701, 0.699] for i in range(2, 9)
     }
@@ -290,22 +289,7 @@ def bound(level: float, known: float = 1e-5) -> float:
     return float(student.ppf(1 - level, 6 * (variance / 4e-4) ** 2) * np.sqrt(variance))
 
 
-def test_a_gain_s_bounds_by_hand() -> None:
-    found, power = gain(0.05, 0.01)
-    assert found.value == pytest.approx(0.04)
-    assert found.observed == 0.05
-    assert found.low == pytest.approx(0.05 - bound(LEVEL_OF_LOOK))
-    assert found.high == pytest.approx(0.05 + bound(TAIL, 1e-4))
-    freedom = 6 * (4.1e-4 / 4e-4) ** 2
-    chance = float(student.sf(0.05 / np.sqrt(4.1e-4), freedom))
-    assert found.p_value == pytest.approx(chance * (1 - LEVEL) / LEVEL_OF_LOOK)
-    assert not found.significant
-    assert (found.baseline, found.baseline_value, found.baseline_n) == ("t9", -0.5, 3)
-    assert power is not None
-    assert power.visible == pytest.approx(bound(LEVEL_OF_LOOK) + norm.ppf(0.8) * np.sqrt(4.1e-4))
-
-
-def test_a_gain_s_lower_bound_is_never_above_what_the_correction_leaves() -> None:
+def test_lower_bound_is_at_most_the_corrected_gain() -> None:
     found, _ = gain(0.30, 0.29)
     assert found.low == pytest.approx(0.01)
     assert found.significant
@@ -341,7 +325,7 @@ def test_looks_by_hand(confirmed: bool, n: int, counted: int | None, repeated: b
         ({"p0": [0.70], "p1": [0.80]}, {"p0": [0.70] * 5, "p1": [0.79, 0.80]}),
     ],
 )
-def test_the_baseline_s_seeds_do_not_make_it_the_best(
+def test_seeds_of_the_baseline_do_not_make_it_best(
     searched: dict[str, list[float]], fresh: dict[str, list[float]] | None
 ) -> None:
     found = judge(table(searched, fresh))
@@ -350,7 +334,7 @@ def test_the_baseline_s_seeds_do_not_make_it_the_best(
     assert not any("came out above" in line for line in verdict_lines(found, "s"))
 
 
-def test_who_has_too_few_seeds_to_be_named_is_not_denied() -> None:
+def test_point_with_too_few_seeds_is_mentioned() -> None:
     searched = {"p0": [0.70], "p1": [0.69], "p2": [0.80]}
     found = judge(table(searched, {"p0": [0.70] * 5, "p1": [0.69] * 5, "p2": [0.8]}))
     assert found.baseline_is_best
@@ -369,7 +353,7 @@ def test_where_less_is_better_the_correction_goes_up() -> None:
 
 
 @pytest.mark.parametrize("points", [3, 12])
-def test_what_is_believed_of_a_metric_that_nobody_published_is_its_points_spread(points: int) -> None:
+def test_intervals_hold_for_an_unknown_metric(points: int) -> None:
     """Equal points of a perplexity about 30, seeds move it by 1: with SimCSE's noise no interval held the truth."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(60):
