@@ -20,8 +20,8 @@ from search.schema import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from analysis.statistics.confirm_forecast import ConfirmForecast
     from analysis.statistics.importance import Importance
+    from analysis.statistics.study_verdict import ConfirmForecast
     from analysis.statistics.verdict import Verdict
 
 
@@ -107,7 +107,7 @@ class StudyResults:
 
         Raises: AnalysisError if no trial of the search has been completed, InputError for a number below 1.
         """
-        from analysis.statistics.confirm_forecast import confirm_forecast
+        from analysis.statistics.study_verdict import confirm_forecast
 
         for name, number in (("top", top), ("seeds", seeds)):
             if number < 1:

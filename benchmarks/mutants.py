@@ -21,38 +21,41 @@ from typing import cast
 import click
 
 ROOT = Path(__file__).parents[1]
-STEPS = "tests/analysis/test_statistics_steps.py"
-NOISE_STEPS = "tests/analysis/test_noise_steps.py"
-LEAGUE_STEPS = "tests/analysis/test_league_steps.py"
 STUDY = ("test_verdicts", "test_study", "test_study_seeds", "test_study_ends", "test_promotion", "test_baseline")
 TESTS = {
-    "analysis/statistics/selection.py": [STEPS, "tests/analysis/test_selection.py"],
-    "analysis/statistics/power.py": ["tests/analysis/test_selection.py"],
-    "analysis/statistics/seed_noise.py": [NOISE_STEPS, "tests/analysis/test_seed_noise.py"],
-    "analysis/statistics/evaluated.py": [STEPS, "tests/analysis/test_verdict.py", "tests/analysis/test_seed_noise.py"],
-    "analysis/statistics/picked.py": [NOISE_STEPS, "tests/analysis/test_picked.py", "tests/analysis/test_verdict.py"],
-    "analysis/statistics/verdict.py": [
-        STEPS,
-        NOISE_STEPS,
-        "tests/analysis/test_picked.py",
-        "tests/analysis/test_verdict.py",
+    "analysis/statistics/selection.py": [
+        "tests/analysis/test_selection.py",
     ],
-    "analysis/statistics/empirical_bayes.py": [STEPS, "tests/analysis/test_empirical_bayes.py"],
-    "analysis/statistics/correlation.py": ["tests/analysis/test_stats.py"],
-    "analysis/statistics/pair_noise.py": [NOISE_STEPS, "tests/analysis/test_verdict.py"],
-    "analysis/statistics/league.py": [LEAGUE_STEPS, "tests/analysis/test_duels.py"],
-    "analysis/statistics/duels.py": [LEAGUE_STEPS, "tests/analysis/test_duels.py", "tests/analysis/test_stats.py"],
-    "analysis/statistics/paired_gain.py": ["tests/analysis/test_paired_gain.py"],
-    "analysis/statistics/confirm_forecast.py": ["tests/analysis/test_confirm_forecast.py"],
-    "analysis/statistics/study_verdict.py": [
-        LEAGUE_STEPS,
-        "tests/analysis/test_duels.py",
+    "analysis/statistics/seed_noise.py": [
         "tests/analysis/test_seed_noise.py",
         "tests/analysis/test_verdict.py",
     ],
+    "analysis/statistics/picked.py": [
+        "tests/analysis/test_picked.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/verdict.py": [
+        "tests/analysis/test_picked.py",
+        "tests/analysis/test_verdict.py",
+    ],
+    "analysis/statistics/empirical_bayes.py": [
+        "tests/analysis/test_empirical_bayes.py",
+    ],
+    "analysis/statistics/pairs.py": [
+        "tests/analysis/test_pairs.py",
+    ],
+    "analysis/statistics/league.py": [
+        "tests/analysis/test_league.py",
+    ],
+    "analysis/statistics/study_verdict.py": [
+        "tests/analysis/test_league.py",
+        "tests/analysis/test_seed_noise.py",
+        "tests/analysis/test_verdict.py",
+        "tests/analysis/test_confirm_forecast.py",
+    ],
     "analysis/statistics/importance.py": [
-        "tests/analysis/test_importance_steps.py",
         "tests/analysis/test_importance.py",
+        "tests/analysis/test_optuna_study.py",
         "tests/analysis/test_plots.py",
     ],
     "search/study/confirm_plan.py": ["tests/search/test_confirm.py"],

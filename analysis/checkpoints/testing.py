@@ -22,8 +22,8 @@ from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.overlap import Overlap, overlaps
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
-from analysis.statistics.correlation import NORMAL, spearman_influence
-from analysis.statistics.paired_gain import PairedGain, paired_gains
+from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
+from analysis.statistics.selection import NORMAL
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError

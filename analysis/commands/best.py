@@ -29,7 +29,6 @@ def best(
     from analysis.checkpoints.choice import way_to_export
     from analysis.errors import AnalysisError
     from analysis.statistics.study_verdict import study_verdict
-    from analysis.statistics.worth import worth, worth_line
     from analysis.tables.ranking import rank_points, rank_trials
     from analysis.writing.output import as_csv, as_document, paragraphs, terminal_width, text_table
     from analysis.writing.ranking_rows import least_important, printed, records
@@ -55,9 +54,7 @@ def best(
         return
     width = terminal_width()
     ranking = text_table(printed(rows, found.metric), width, least_important(found.searched))
-    lines = [*verdict_lines(verdict, found.name, found.baseline_name, found.selecting), *held_lines(found, verdict)]
-    if (search := worth(found)) is not None:
-        lines.append(worth_line(search, found.metric))
-    lines.append(checkpoint)
+    sentences = verdict_lines(verdict, found.name, found.baseline_name, found.selecting)
+    lines = [*sentences, *held_lines(found, verdict), checkpoint]
     click.echo(paragraphs([*state, *unit_lines(found)], width))
     click.echo(f"\n{ranking}\n\n{paragraphs(lines, width)}")

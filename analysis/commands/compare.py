@@ -36,8 +36,7 @@ def compare(
     from analysis.papers.compare import compare as cells_of
     from analysis.papers.links import LINKS
     from analysis.papers.published import paper_table, tables
-    from analysis.plots.collect_models import ablation
-    from analysis.plots.draw_models import ablation as draw
+    from analysis.plots.model_figures import Ablation, ablation
     from analysis.plots.style import save
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
@@ -77,7 +76,7 @@ def compare(
         texts.append("\n".join([*head, "", comparison_text(cells), "", *(f"Note {note}" for note in one.notes)]))
         if out:
             printed = list(dict.fromkeys(row["metric"] for row in rows if np.isfinite(row["published"])))
-            path = save(draw(ablation(one, cells, printed[-1])), out, one.name)
+            path = save(ablation(Ablation.of(one, cells, printed[-1])), out, one.name)
             texts.append("\n".join(map(str, path)))
     if style == "table":
         click.echo("\n\n".join(texts))

@@ -18,7 +18,7 @@ ROOMY = 100  # characters of a terminal that takes the headings in full
 def importance(
     study: str | None, metric: str | None, draws: int, style: str, storage: str, tracking_uri: str | None
 ) -> None:
-    """fANOVA and PED-ANOVA of the searched parameters, interactions of pairs, the share of the seed."""
+    """fANOVA and PED-ANOVA of the searched parameters, and the share of the seed."""
     from dataclasses import asdict
 
     import numpy as np

@@ -15,7 +15,7 @@ from analysis.commands.options import FORMAT, METRIC, opened, studies_argument, 
 @FORMAT
 @where
 def league(metric: str | None, studies: tuple[str, ...], style: str, storage: str, tracking_uri: str | None) -> None:
-    """Compare methods at equal budget: expected best of n trials, corrected bests, paired significance."""
+    """Compare methods at equal budget: the corrected best of each first n configurations, and who differs."""
     from dataclasses import asdict
 
     from analysis.errors import InputError, NoTrialsError
@@ -75,8 +75,6 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
             f"best of the first {found.budget}, corrected": number(entry.verdict.expected),
             "interval": f"{number(entry.verdict.low)} to {number(entry.verdict.high)}",
             "confirmed": "yes" if entry.verdict.confirmed else "no",
-            f"expected best of {found.budget}": number(entry.expected_best),
-            "its interval": f"{number(entry.low)} to {number(entry.high)}",
             "trials": str(entry.trials),
             "seconds per trial": f"{entry.seconds:.0f}",
             "study": entry.study,
@@ -90,8 +88,8 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
             "of": duel.of,
             "difference": number(duel.difference, "+"),
             "interval": f"{number(duel.low, '+')} to {number(duel.high, '+')}",
-            "p": f"{duel.p_value:.2g}",
-            "": "significant" if duel.significant else "no significant difference",
+            "p": "" if duel.p_value is None else f"{duel.p_value:.2g}",
+            "": "significant" if duel.significant else "not tested" if duel.p_value is None else "not significant",
         }
         for duel in found.duels
     ]
@@ -102,7 +100,9 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
         click.echo(
             "\nConfirmed bests: the two configurations found, over fresh seeds and dev pairs; not other searches."
         )
-    if core.EXPECTED in kinds:
-        click.echo(f"\nExpected best: what {found.budget} trials of a method find; far apart only with many trials.")
+    if core.SEARCHED in kinds:
+        click.echo(
+            "\nBests of the search: corrected for selection, not tested; `search confirm` both studies for that."
+        )
     for line in left_out:
         click.echo(f"Left out: {line}")

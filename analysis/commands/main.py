@@ -11,7 +11,7 @@ from analysis.errors import AnalysisError, InputError
 from trainables.contract.errors import DataError, EncoderError
 
 # In the order of use; a subcommand is the function of its name in analysis/commands/<name>.py.
-COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export")
+COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export", "optuna")
 INTERRUPTED = 130
 
 
@@ -57,6 +57,9 @@ def main(context: click.Context) -> None:
     from search.user_defaults import SettingsError, use_settings
 
     try:
-        context.default_map = dict.fromkeys(COMMANDS, use_settings())
+        defaults = use_settings()
     except SettingsError as error:
         raise InputError(str(error)) from None
+    if "storage" in defaults:
+        defaults["source"] = defaults["storage"]  # of `optuna`, whose --storage is Optuna's
+    context.default_map = dict.fromkeys(COMMANDS, defaults)

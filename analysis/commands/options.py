@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +99,6 @@ def study_of(storage: str, uri: str | None, name: str | None, metric: str | None
     study = find_study(store, name)
     with _without_collecting(), ThreadPoolExecutor(1) as pool:
         trials = pool.submit(store.trials, study)  # a server takes a while to answer, and so does importing pandas
-        _light_pandas()
         from analysis.tables.study import read_study
 
         return read_study(store, study, metric, trials.result())
@@ -137,15 +135,3 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-def _light_pandas() -> None:
-    """Import pandas as where pyarrow is not installed: texts in pyarrow's arrays take a command half a second longer.
-    Who imports pyarrow itself later finds it."""
-    if "pandas" in sys.modules or "pyarrow" in sys.modules:
-        return
-    sys.modules["pyarrow"] = None  # type: ignore[assignment]  # how the import system says "not there"
-    try:
-        import pandas  # noqa: F401
-    finally:
-        del sys.modules["pyarrow"]

@@ -1,23 +1,23 @@
-"""Which parameter moved the score: fANOVA and PED-ANOVA through Optuna, pair interactions, and the share of the seed.
+"""A study as an Optuna study, and which parameter moved the score: fANOVA and PED-ANOVA through Optuna.
 
-The Optuna study is rebuilt in memory from the tracked table and the space file; nothing of the search's own storage is
-read. Choices that decide what the numbers mean:
+The Optuna study is rebuilt from the tracked table and the space file: `optuna_study` for Optuna's own figures and its
+dashboard, `rebuilt` for importance. Choices that decide what the numbers mean:
 
 - One row per point, its value the mean over its completed seeds, so that a confirmed point does not count five times.
 - A parameter searched on the logarithm is measured on the logarithm. (Optuna's fANOVA takes raw values, under which a
   range of 1e-6 to 1e-2 is nearly all between 1e-3 and 1e-2.)
-- Pruned points are left out of fANOVA and interactions: their value is from fewer examples, another quantity. PED-ANOVA
-  looks at ranks only, and a pruned point was stopped for being worse: it counts as worse than every completed one.
+- Pruned points are left out of fANOVA: their value is from fewer examples, another quantity. PED-ANOVA uses ranks only,
+  and a pruned point was stopped for being worse: it counts as worse than every completed one.
 - A conditional parameter is measured among the points in which it existed.
 - Intervals: 90 %, percentile bootstrap over points (Efron 1979).
 - A forest finds structure in noise: with the values shuffled among the points, the largest share of all parameters is
   what chance alone gives (permutation null: Altmann et al. 2010). What does not exceed its 95 % quantile is not called
-  important. How much of the scores the forest predicts at all is its out-of-bag R2 (Breiman 2001).
+  important.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,30 +27,32 @@ import numpy as np
 import optuna
 import pandas as pd
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-from optuna.trial import create_trial
-from scipy.stats import qmc
-from sklearn.ensemble import RandomForestRegressor
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from analysis.errors import AnalysisError
-from analysis.statistics.evaluated import SeedValues
-from analysis.tables.axes import Axis, study_axes
+from analysis.errors import AnalysisError, InputError
+from analysis.statistics.empirical_bayes import Floats
+from analysis.statistics.seed_noise import SeedValues
+from analysis.tables.axes import Axis, label, study_axes
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
+from search.schema import stored
 
-Floats = NDArray[np.float64]
 DRAWS = 20  # bootstrap and shuffles; the ends of an interval are then about its second values
 TREES = 64  # Optuna's default
 BOOTSTRAP_TREES = 16
-R2_TREES = 200  # so that every point is out of bag for some
-SOBOL_POINTS = 4096  # a power of two; share of an interaction to about 0.01
 MIN_POINTS = 8
 MIN_REPEATS = 3  # degrees of freedom of repeats before their share is given
 FEW_POINTS = 20  # below it shares and their ranking change from one bootstrap draw to the next
 NULL_LEVEL = 0.95
 TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
+STATES = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "running": TrialState.RUNNING}
+ABSENT = object()
+ATTRIBUTES = ("trial", "point", "stage", "stop", "seed", "baseline", "run_id")
 
 
 @dataclass(frozen=True)
@@ -85,29 +87,14 @@ class ParamImportance:
 
 
 @dataclass(frozen=True)
-class Interaction:
-    """Share of the variance that two parameters explain together beyond what each explains alone."""
-
-    first: str
-    second: str
-    share: Share
-
-
-@dataclass(frozen=True)
 class Importance:
-    """params and interactions: largest first. seed: share of the variance between trials that the seed alone makes.
-
-    seed is None where no point was run on several seeds. completed, pruned: points behind the figures. r2: share of the
-    variance that a forest on all unconditional parameters predicts for points it has not seen; negative if it does
-    worse than their mean, NaN without such parameters.
-    """
+    """params: largest first. seed: share of the variance between trials that the seed alone makes; None where no point
+    was run on several seeds. completed, pruned: points behind the figures."""
 
     params: tuple[ParamImportance, ...]
-    interactions: tuple[Interaction, ...]
     seed: Share | None
     completed: int
     pruned: int
-    r2: float
 
     @property
     def note(self) -> str:
@@ -119,10 +106,6 @@ class Importance:
         named = [p.name for p in self.params if p.important]
         chance = f"what shuffled values give in {1 - NULL_LEVEL:.0%} of cases".replace("%", " %")
         lines.append(f"More than {chance}: {', '.join(named)}." if named else f"No parameter has more than {chance}.")
-        if self.r2 == self.r2:
-            lines.append(
-                f"The forest predicts {max(self.r2, 0):.0%} of the variance of unseen points.".replace("%", " %")
-            )
         if self.completed < FEW_POINTS:
             lines.append(f"Caution: {self.completed} points are few; the order of the parameters may be chance.")
         return " ".join(lines)
@@ -144,26 +127,15 @@ def importance(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Im
     if done["all_value"].nunique() < 2:
         raise AnalysisError("all completed points have the same value, so nothing has an importance")
     always = [axis for axis in axes if not axis.when]
-    sign = study.metric.sign
-    found: dict[str, ParamImportance] = {}
-    for axis in axes:
-        shown = always if axis in always else [*always, axis]
-        if axis in always and found:  # one fit gives all unconditional ones
-            continue
-        subsets = [_active(table, shown) for table in (done, pruned)]
-        if len(subsets[0]) < MIN_POINTS or subsets[0]["all_value"].nunique() < 2:
-            continue
-        measured = _measure(subsets[0], subsets[1], shown, sign, rng, draws)
-        found.update({a.name: measured[a.name] for a in (shown if axis in always else [axis])})
-    pairs = _interactions(_active(done, always), always, rng, draws) if len(always) > 1 else []
-    return Importance(
-        tuple(sorted(found.values(), key=lambda p: -p.fanova.value)),
-        tuple(sorted(pairs, key=lambda pair: -pair.share.value)),
-        seed_share(study, rng, draws),
-        len(done),
-        len(pruned),
-        _r2(_active(done, always), always),
-    )
+    found: list[ParamImportance] = []
+    # One fit gives all unconditional parameters; each conditional one is measured with these where it existed.
+    for group in ([always] if always else []) + [[*always, axis] for axis in axes if axis.when]:
+        active = _active(done, group)
+        if len(active) >= MIN_POINTS and active["all_value"].nunique() > 1:
+            measured = _measure(active, _active(pruned, group), group, study.metric.sign, rng, draws)
+            found += measured if group is always else measured[-1:]
+    params = tuple(sorted(found, key=lambda p: -p.fanova.value))
+    return Importance(params, seed_share(study, rng, draws), len(done), len(pruned))
 
 
 def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Share | None:
@@ -186,30 +158,104 @@ def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Sh
     if whole is None:
         return None
     picks = (rng.integers(0, len(groups), len(groups)) for _ in range(draws))
-    resampled = [s for pick in picks if (s := share([groups[i] for i in pick])) is not None]
-    return _interval(whole, resampled)
+    return _interval(whole, [s for pick in picks if (s := share([groups[i] for i in pick])) is not None])
+
+
+def optuna_study(study: Study, storage: str | None = None) -> optuna.Study:
+    """All trials as an `optuna.Study` of the study's name: parameters with the space's distributions, values,
+    evaluations by training examples, states, and ATTRIBUTES as user attributes. A parameter that did not exist in a
+    trial is missing there; ranges are widened to what was run outside them.
+
+    Args: storage: URL of an Optuna storage to write to, e.g. `sqlite:///optuna.db`; None = in memory.
+    Raises: InputError if the storage cannot be opened or holds a study of this name.
+    """
+    import sqlalchemy.exc
+
+    trials = study.trials
+    axes = [axis for axis in study_axes(study) if PARAM + axis.name in trials]
+    written = study.space.get("params") or {}
+    space = {axis.name: _distribution(axis, trials[PARAM + axis.name], written.get(axis.name)) for axis in axes}
+    evaluations: dict[str, dict[int, float]] = {}
+    for run, _, step, value in study.store.history(list(trials["run_id"]), [stored(study.metric.name)]):
+        evaluations.setdefault(run, {})[int(step)] = value
+    made: list[FrozenTrial] = []
+    for row in trials.astype(object).where(trials.notna(), None).to_dict("records"):
+        state = STATES.get(row["stop"], TrialState.FAIL)
+        if state == TrialState.COMPLETE and row["value"] is None:
+            state = TrialState.FAIL
+        given = {name: _given(row[PARAM + name], distribution) for name, distribution in space.items()}
+        trial = create_trial(
+            state=state,
+            value=row["value"] if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
+            params={name: value for name, value in given.items() if value is not ABSENT},
+            distributions={name: space[name] for name, value in given.items() if value is not ABSENT},
+            user_attrs={name: row[name] for name in ATTRIBUTES},
+            intermediate_values=evaluations.get(row["run_id"], {}),
+        )
+        if row.get("started") is not None:
+            trial.datetime_start = row["started"].to_pydatetime().replace(tzinfo=None)
+            if state.is_finished():
+                trial.datetime_complete = trial.datetime_start + pd.Timedelta(seconds=row["seconds"] or 0.0)
+        made.append(trial)
+    try:
+        return _create(made, study.metric.sign > 0, storage, study.name)
+    except DuplicatedStudyError:
+        raise InputError(f"{storage}: a study {study.name} is there already") from None
+    except (ImportError, StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as reason:
+        raise InputError(f"{storage}: {str(reason).splitlines()[0]}") from None
+
+
+def _create(trials: Sequence[FrozenTrial], larger: bool, storage: str | None, name: str | None) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    direction = StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE
+    created = optuna.create_study(storage=storage, study_name=name, direction=direction, sampler=sampler)
+    created.add_trials(trials)
+    return created
+
+
+def _distribution(axis: Axis, column: pd.Series[Any], written: Any) -> BaseDistribution:
+    seen = column.dropna()
+    if not axis.numeric:
+        return CategoricalDistribution([_choice(v) for v in dict.fromkeys([*axis.values, *map(label, seen)])])
+    low, high = min([axis.low, *seen]), max([axis.high, *seen])
+    if isinstance(written, dict) and "int" in written:
+        return IntDistribution(int(low), int(high), log=axis.log)
+    return FloatDistribution(low, high, log=axis.log)
+
+
+def _given(value: Any, distribution: BaseDistribution) -> Any:
+    """A trial's value of a parameter as Optuna takes it; ABSENT where the parameter did not exist."""
+    if isinstance(distribution, CategoricalDistribution):
+        value = _choice(label(value))
+        return value if value in distribution.choices else ABSENT
+    return value if isinstance(value, (int, float)) else ABSENT
+
+
+def _choice(text: str) -> Any:
+    """A choice by its label: a number, a bool, None, or text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, (list, dict)) else value
 
 
 def rebuilt(rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> optuna.Study:
-    """An in-memory Optuna study of completed trials, larger values better."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
-    space = {axis.name: _distribution(axis) for axis in axes}
+    """An in-memory Optuna study of points over the axes' positions, larger values better."""
+    space: dict[str, BaseDistribution] = {
+        axis.name: FloatDistribution(*axis.bounds) if axis.numeric else CategoricalDistribution(axis.values)
+        for axis in axes
+    }
     columns = {axis.name: axis.positions(rows[PARAM + axis.name]) for axis in axes}
     trials = []
     for i, value in enumerate(values):
         given: dict[str, Any] = {}
         for axis in axes:
-            low, high = axis.bounds
-            at = float(np.clip(columns[axis.name][i], low, high))  # a point run outside the space counts at its edge
+            at = float(np.clip(columns[axis.name][i], *axis.bounds))  # a point run outside the space counts at its edge
             given[axis.name] = at if axis.numeric else axis.values[int(at)]
         trials.append(create_trial(params=given, distributions=space, value=float(value)))
-    study.add_trials(trials)
-    return study
-
-
-def _distribution(axis: Axis) -> BaseDistribution:
-    return FloatDistribution(*axis.bounds) if axis.numeric else CategoricalDistribution(axis.values)
+    return _create(trials, True, None, None)
 
 
 def _active(table: pd.DataFrame, axes: Sequence[Axis]) -> pd.DataFrame:
@@ -227,7 +273,8 @@ def _measure(
     sign: float,
     rng: np.random.Generator,
     draws: int,
-) -> dict[str, ParamImportance]:
+) -> list[ParamImportance]:
+    """Of every axis, in their order."""
     ranked = pd.concat([done, pruned], ignore_index=True)
     values = sign * done["all_value"].to_numpy(dtype=float)
     below = sign * pruned["value"].to_numpy(dtype=float)
@@ -252,13 +299,13 @@ def _measure(
     everyone = np.arange(len(done))
     shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(max(draws, DRAWS))]
     null = float(np.quantile([max(found.values()) for found in shuffled if found], NULL_LEVEL))
-    alone = _shares(fanova, len(done), [a.name for a in axes], rng, draws)
-    best = _shares(ped, len(ranked), [a.name for a in axes], rng, draws)
-    return {
-        a.name: ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), null)
+    alone = _shares(fanova, len(done), rng, draws)
+    best = _shares(ped, len(ranked), rng, draws)
+    return [
+        ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), null)
         for a in axes
         if a.name in alone
-    }
+    ]
 
 
 def _evaluated(evaluator: Any, rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> dict[str, float]:
@@ -270,15 +317,11 @@ def _evaluated(evaluator: Any, rows: pd.DataFrame, values: Floats, axes: Sequenc
 
 
 def _shares(
-    measure: Callable[[NDArray[np.intp], int], dict[str, float]],
-    n: int,
-    names: Sequence[str],
-    rng: np.random.Generator,
-    draws: int,
+    measure: Callable[[NDArray[np.intp], int], dict[str, float]], n: int, rng: np.random.Generator, draws: int
 ) -> dict[str, Share]:
     whole = measure(np.arange(n), TREES)
     resampled = [measure(rng.integers(0, n, n), BOOTSTRAP_TREES) for _ in range(draws)]
-    return {name: _interval(whole[name], [r[name] for r in resampled if name in r]) for name in names if name in whole}
+    return {name: _interval(value, [r[name] for r in resampled if name in r]) for name, value in whole.items()}
 
 
 def _interval(value: float, resampled: Sequence[float]) -> Share:
@@ -286,78 +329,3 @@ def _interval(value: float, resampled: Sequence[float]) -> Share:
         return Share(value, value, value)
     low, high = np.quantile(resampled, [0.05, 0.95])
     return Share(value, min(float(low), value), max(float(high), value))
-
-
-def _interactions(done: pd.DataFrame, axes: Sequence[Axis], rng: np.random.Generator, draws: int) -> list[Interaction]:
-    """Second-order Sobol' indices of a random forest over the space.
-
-    The forest's mean prediction stands in for the score (fANOVA's surrogate: Hutter et al. 2014). For parameters u,
-    V_u = Cov(f(x), f(x')) where x and x' share the values of u and nothing else (Sobol' 1993), on a scrambled Sobol'
-    sequence; the interaction is (V_ij - V_i - V_j) / V, floored at 0.
-    """
-    positions = np.column_stack([axis.positions(done[PARAM + axis.name]) for axis in axes])
-    values = done["all_value"].to_numpy(dtype=float)
-    unit = qmc.Sobol(2 * len(axes), seed=rng).random(SOBOL_POINTS)
-    a, b = (_spread(half, axes) for half in np.hsplit(unit, 2))
-    pairs = list(itertools.combinations(range(len(axes)), 2))
-    whole = _pair_shares(positions, values, axes, a, b, pairs, TREES)
-    resampled = []
-    for _ in range(max(draws // 3, 1)):  # each is a forest and a prediction per pair: a third of the draws will do
-        pick = rng.integers(0, len(values), len(values))
-        resampled.append(_pair_shares(positions[pick], values[pick], axes, a, b, pairs, BOOTSTRAP_TREES))
-    return [
-        Interaction(axes[i].name, axes[j].name, _interval(whole[k], [r[k] for r in resampled]))
-        for k, (i, j) in enumerate(pairs)
-    ]
-
-
-def _pair_shares(
-    positions: Floats,
-    values: Floats,
-    axes: Sequence[Axis],
-    a: Floats,
-    b: Floats,
-    pairs: Sequence[tuple[int, int]],
-    trees: int,
-) -> list[float]:
-    forest = RandomForestRegressor(n_estimators=trees, random_state=0).fit(_encoded(positions, axes), values)
-    base: Floats = forest.predict(_encoded(a, axes))
-
-    def closed(shared: Sequence[int]) -> float:
-        mixed = b.copy()
-        mixed[:, list(shared)] = a[:, list(shared)]
-        other = forest.predict(_encoded(mixed, axes))
-        return float(np.mean(base * other) - ((base + other).mean() / 2) ** 2)
-
-    total = float(base.var())
-    if total <= 0:
-        return [0.0] * len(pairs)
-    alone = [closed([i]) for i in range(len(axes))]
-    return [float(np.clip((closed(pair) - alone[pair[0]] - alone[pair[1]]) / total, 0, 1)) for pair in pairs]
-
-
-def _r2(done: pd.DataFrame, axes: Sequence[Axis]) -> float:
-    """Out-of-bag R2 of a forest of R2_TREES on these parameters; NaN without any."""
-    if not axes or len(done) < MIN_POINTS:
-        return float("nan")
-    positions = np.column_stack([axis.positions(done[PARAM + axis.name]) for axis in axes])
-    forest = RandomForestRegressor(n_estimators=R2_TREES, random_state=0, oob_score=True)
-    return float(forest.fit(_encoded(positions, axes), done["all_value"].to_numpy(dtype=float)).oob_score_)
-
-
-def _spread(unit: Floats, axes: Sequence[Axis]) -> Floats:
-    """(n, d) positions from values uniform in [0, 1)."""
-    columns = []
-    for axis, u in zip(axes, unit.T, strict=True):
-        low, high = axis.bounds
-        columns.append(low + u * (high - low) if axis.numeric else np.floor(u * len(axis.values)))
-    return np.column_stack(columns)
-
-
-def _encoded(positions: Floats, axes: Sequence[Axis]) -> Floats:
-    """Numbers as they are, categories one-hot."""
-    columns = [
-        column[:, None] if axis.numeric else np.eye(len(axis.values))[column.astype(int)]
-        for axis, column in zip(axes, positions.T, strict=True)
-    ]
-    return np.hstack(columns)

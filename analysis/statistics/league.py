@@ -1,9 +1,9 @@
-"""Methods compared at equal budget: what n trials of each buy, and whether the difference outlives the noise.
+"""Methods compared at equal budget: the best of each one's first n configurations, and whether two of them differ.
 
-A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every method is valued at the number
-of configurations that the least searched one has tried: its best as if the search had ended there, and the expected
-best of that many of all its configurations. Duels compare the former where both were confirmed on fresh seeds, else the
-latter (`duels`).
+A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every search is cut at the number of
+configurations that the least searched method has tried. Two bests that were confirmed on fresh seeds are tested, over
+seeds and dev pairs; another search might have found others. Without a confirmation of both there is a difference with
+its interval, and no test.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 from analysis.errors import AnalysisError
 from analysis.reading.runs import StoredRun
-from analysis.statistics.correlation import MIN_VALUES, Floats, expected_best, expected_best_interval
-from analysis.statistics.duels import CONFIRMED, EXPECTED, Duel, confirmed_duel, expected_duel, holm
-from analysis.statistics.pair_noise import pair_noise
-from analysis.statistics.selection import LEVEL
+from analysis.statistics.empirical_bayes import PRIOR_DF
+from analysis.statistics.pairs import pair_noise
+from analysis.statistics.selection import LEVEL, NORMAL
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Verdict
 from analysis.tables.metric import Metric
@@ -31,36 +31,46 @@ from search.schema import DEV_SUFFIX, GOLD_SUFFIX
 from trainables.contract.trial import HELD, RETRIEVAL_MEASURES
 from trainables.data.catalogue import set_name
 
-__all__ = ["CONFIRMED", "EXPECTED", "Duel", "Entry", "League", "league"]
+CONFIRMED, SEARCHED = "confirmed bests", "bests of the search"
 COMPARABLE = ("completed", "pruned")
-# What decides the training of a whole trial beside the method's own parameters.
+# What decides the training of a full-length trial beside the method's own parameters.
 TRAINING = ("script", "data.train", "train.max_examples", "train.epochs")
 _MEASURED = ("", HELD, *(f"_{measure}" for measure in RETRIEVAL_MEASURES))  # behind a set's name in its metrics
-LONGEST = 2  # times the budget: what a still longer search confirmed says nothing of its first points
+LONGEST = 2  # times the budget: the confirmations of a still longer search are not about its first points
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method. Units of the metric.
-
-    trials: configurations evaluated over all its studies. expected_best, low, high: expected best of `League.budget` of
-    them, with its interval over searches (NaN below three configurations). verdict: on the best of its first
-    `League.budget` configurations, those of study `study`. seconds: median training time of a trial.
-    """
+    """One method. trials: configurations evaluated over all its studies. verdict: on the best of its first
+    `League.budget` configurations, those of study `study`. seconds: median training time of a trial."""
 
     label: str
     study: str
     trials: int
-    expected_best: float
-    low: float
-    high: float
     verdict: Verdict
     seconds: float
 
 
 @dataclass(frozen=True)
+class Duel:
+    """`first` minus `second` at the common budget, larger is better, by their corrected values; LEVEL interval.
+
+    of: CONFIRMED or SEARCHED. p_value: two-sided, after Holm; None for bests that were not confirmed.
+    """
+
+    first: str
+    second: str
+    of: str
+    difference: float
+    low: float
+    high: float
+    p_value: float | None
+    significant: bool = False
+
+
+@dataclass(frozen=True)
 class League:
-    """metric; budget: trials per method; entries best first; duels: every pair of entries."""
+    """metric; budget: configurations per method; entries best first; duels: every pair of entries."""
 
     metric: Metric
     budget: int
@@ -68,17 +78,11 @@ class League:
     duels: list[Duel]
 
 
-def label_of(run: StoredRun) -> str:
-    """What is compared: the method with its encoder."""
-    encoder = run.params.get("encoder", "")
-    return f"{run.tags.get(schema.METHOD, run.experiment)}{f' ({encoder})' if encoder else ''}"
-
-
 def league(studies: Sequence[Study]) -> League:
     """The league of the methods in these studies, all valued by one metric.
 
     Studies without a completed trial are left out; several studies of one method and encoder count together,
-    unless they differ in TRAINING: then their labels say so.
+    unless they differ in TRAINING: then their labels name the difference.
 
     Raises: AnalysisError if fewer than two methods are left, or if the studies' metrics differ.
     """
@@ -88,27 +92,72 @@ def league(studies: Sequence[Study]) -> League:
     groups = _groups([study for study in studies if (study.trials["stop"] == "completed").any()])
     if len(groups) < 2:
         raise AnalysisError(f"a league needs two methods at least, got {', '.join(groups) or 'none'}")
-    sign = studies[0].metric.sign
-    values = {label: sign * _values(group) for label, group in groups.items()}
-    budget = min(len(v) for v in values.values())
-    bottom, top = studies[0].limits
-    entries, chosen = [], {}
+    metric = studies[0].metric
+    counts = {label: sum(map(_evaluated, group)) for label, group in groups.items()}
+    budget = min(counts.values())
+    chosen = {
+        label: _best([first_points(study, n) for study, n in _shares(group, budget)]) for label, group in groups.items()
+    }
+    entries = []
     for label, group in groups.items():
-        middle = float(expected_best(values[label], [budget])[0])
-        low, high = (float(end[0]) for end in _interval(values[label], budget))
-        low, high = np.clip(sorted((sign * low, sign * high)), bottom, top)
-        study, verdict = chosen[label] = _best([first_points(study, n) for study, n in _shares(group, budget)])
         seconds = pd.concat([s.trials.loc[s.trials["stop"] == "completed", "seconds"] for s in group]).median()
-        entries.append(Entry(label, study.name, len(values[label]), sign * middle, low, high, verdict, float(seconds)))
-    entries.sort(key=lambda entry: -sign * entry.expected_best)
-    found = []
+        study, verdict = chosen[label]
+        entries.append(Entry(label, study.name, counts[label], verdict, float(seconds)))
+    entries.sort(key=lambda entry: -metric.sign * entry.verdict.expected)
+    bottom, top = studies[0].limits
+    duels = []
     for a, b in combinations([entry.label for entry in entries], 2):
-        if all(chosen[x][1].confirmed and len(values[x]) <= LONGEST * budget for x in (a, b)):
-            one = confirmed_duel(a, chosen[a][1], b, chosen[b][1], further_pairs(*chosen[a], *chosen[b]))
-        else:
-            one = expected_duel(a, values[a], b, values[b], budget)
-        found.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
-    return League(studies[0].metric, budget, entries, holm(found))
+        tested = all(chosen[x][1].confirmed and counts[x] <= LONGEST * budget for x in (a, b))
+        pairs = further_pairs(*chosen[a], *chosen[b]) if tested else None
+        one = compared(a, chosen[a][1], b, chosen[b][1], pairs)
+        duels.append(replace(one, low=max(one.low, bottom - top), high=min(one.high, top - bottom)))
+    return League(metric, budget, entries, holm(duels))
+
+
+def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: float | None) -> Duel:
+    """The corrected values of two bests; before Holm.
+
+    The interval is put together of the arms of two (Zou and Donner 2008, "MOVER"): the lower one is the root of
+    ours.below^2 + theirs.above^2 + NORMAL^2 pairs. The test is that interval made to end at 0, as Student's t of the
+    side with fewer seeds would have it.
+
+    Args: pairs: variance of the difference over dev pairs that the two verdicts' arms lack. None if one of the bests
+        was not confirmed: no test, and the arms are those of the verdicts' intervals, with all of the dev pairs.
+    """
+    a, b = ((v.below, v.above) if pairs is not None else _arms(v) for v in (ours, theirs))
+    difference = ours.metric.sign * (ours.expected - theirs.expected)
+    lower, upper = (
+        max(float(np.sqrt(x**2 + y**2 + NORMAL**2 * (pairs or 0.0))), np.finfo(float).tiny)
+        for x, y in ((a[0], b[1]), (a[1], b[0]))
+    )
+    p_value = None
+    if pairs is not None:
+        df = PRIOR_DF + min(ours.n, theirs.n) - 1
+        reach = abs(difference) * float(stdtrit(df, (1 + LEVEL) / 2)) / (lower if difference > 0 else upper)
+        p_value = 2 * float(stdtr(df, -reach))
+    of = SEARCHED if pairs is None else CONFIRMED
+    return Duel(first, second, of, difference, difference - lower, difference + upper, p_value)
+
+
+def _arms(v: Verdict) -> tuple[float, float]:
+    ends = v.expected - v.low, v.high - v.expected
+    return ends if v.metric.sign > 0 else ends[::-1]
+
+
+def holm(duels: Sequence[Duel]) -> list[Duel]:
+    """Step-down adjustment of the p-values for the number of tested duels (Holm 1979)."""
+    tested = sorted((p, i) for i, duel in enumerate(duels) if (p := duel.p_value) is not None)
+    adjusted, largest = list(duels), 0.0
+    for place, (p, i) in enumerate(tested):
+        largest = max(largest, min(1.0, p * (len(tested) - place)))
+        adjusted[i] = replace(duels[i], p_value=largest, significant=largest < 1 - LEVEL)
+    return adjusted
+
+
+def label_of(run: StoredRun) -> str:
+    """What is compared: the method with its encoder."""
+    encoder = run.params.get("encoder", "")
+    return f"{run.tags.get(schema.METHOD, run.experiment)}{f' ({encoder})' if encoder else ''}"
 
 
 def _groups(studies: Sequence[Study]) -> dict[str, list[Study]]:
@@ -142,27 +191,23 @@ def same_data(first: Study, second: Study) -> bool:
     ours, theirs = _measured_on(first), _measured_on(second)
     if ours is None or theirs is None:
         return True
-    if ours.keys() != theirs.keys() or _holdout(first) != _holdout(second):
+    if ours.keys() != theirs.keys() or ours["holdout"] != theirs["holdout"]:
         return False
-    return all(_same_set(first, second, name, ours[name] == theirs[name]) for name in ours)
+    for name, path in ours.items():
+        one, other = (_gold(study, name) for study in (first, second))
+        if not (path == theirs[name] if one is None or other is None else np.array_equal(one, other)):
+            return False
+    return True
 
 
-def _same_set(first: Study, second: Study, name: str, same_path: bool) -> bool:
-    one, other = (_gold(study, name) for study in (first, second))
-    return same_path if one is None or other is None else np.array_equal(one, other)
-
-
-def _measured_on(study: Study) -> dict[str, str] | None:
-    """The dev sets behind the metric, name -> as the space has it; None if the space is out of reach."""
+def _measured_on(study: Study) -> dict[str, object] | None:
+    """The dev sets behind the metric, name -> as the space has it, and the held-out share; None without the space."""
     if not study.space:
         return None
     dev = {set_name(name): name for name in (study.space.get("data") or {}).get("dev") or []}
     parts = {*study.metric.parts}
-    return {name: path for name, path in dev.items() if parts & {f"{name}{end}{DEV_SUFFIX}" for end in _MEASURED}}
-
-
-def _holdout(study: Study) -> float:
-    return float((study.space.get("metric") or {}).get("holdout") or 0.0)
+    sets = {name: path for name, path in dev.items() if parts & {f"{name}{end}{DEV_SUFFIX}" for end in _MEASURED}}
+    return {"holdout": (study.space.get("metric") or {}).get("holdout") or 0.0, **sets}
 
 
 def _gold(study: Study, name: str) -> NDArray[np.float32] | None:
@@ -180,35 +225,20 @@ def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -
     """
     if ours.pairs is None or theirs.pairs is None:
         return 0.0
-    inside = (ours.pairs.between + theirs.pairs.between) / 2
-    between = _between(first, ours, second, theirs)
-    return max((ours.pairs.own + theirs.pairs.own if between is None else between) - inside, 0.0)
-
-
-def _between(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float | None:
-    """`PairNoise.between` of two studies' bests; None if they were not scored on the same pairs."""
-    if first.space.get("data", {}).get("dev") != second.space.get("data", {}).get("dev"):
-        return None
-    sides = [(study, _run_ids(study, verdict)) for study, verdict in ((first, ours), (second, theirs))]
-    stored = {run_id: study.similarities(run_id) for study, runs in sides for run_id in runs}
-    for part in first.metric.parts:
-        gold = part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX
-        one, other = ((stored[runs[0]] or {}).get(gold) for _, runs in sides)
-        if one is not None and (other is None or not np.array_equal(one, other)):
-            return None
-    noise = pair_noise(sides[0][1], sides[1][1], first.metric.parts, stored.__getitem__)
-    return None if noise is None else noise.between
-
-
-def _run_ids(study: Study, verdict: Verdict) -> list[str]:
-    (ids,) = study.points.loc[study.points["point"] == verdict.best, "run_ids"]
-    return list(ids)
+    runs = [
+        study.points.loc[study.points["point"] == verdict.best, "run_ids"].iloc[0]
+        for study, verdict in ((first, ours), (second, theirs))
+    ]
+    stored = {run: study.similarities(run) for study, ids in zip((first, second), runs, strict=True) for run in ids}
+    noise = pair_noise(runs[0], runs[1], first.metric.parts, stored.__getitem__) if same_data(first, second) else None
+    apart = ours.pairs.own + theirs.pairs.own if noise is None else noise.between
+    return max(apart - (ours.pairs.between + theirs.pairs.between) / 2, 0.0)
 
 
 def first_points(study: Study, count: int) -> Study:
     """The study as if its search had ended after so many evaluated points.
 
-    Its confirmations stay if the best of these points is among what was confirmed: others tell of a longer search.
+    Its confirmations stay if the best of these points is among what was confirmed: others are of a longer search.
     """
     value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
     points = study.trials.loc[value, "point"].drop_duplicates()
@@ -225,24 +255,17 @@ def _shares(group: Sequence[Study], budget: int) -> list[tuple[Study, int]]:
     """How many of a method's first `budget` configurations each study has, oldest study first."""
     shares: list[tuple[Study, int]] = []
     for study in sorted(group, key=lambda study: study.stored.start):
-        n = min(budget, len(_values([study])))
+        n = min(budget, _evaluated(study))
         if n:
             shares.append((study, n))
             budget -= n
     return shares
 
 
-def _interval(values: Floats, budget: int) -> tuple[Floats, Floats]:
-    if len(values) < MIN_VALUES:
-        return np.array([np.nan]), np.array([np.nan])
-    return expected_best_interval(values, [budget], LEVEL)
-
-
-def _values(group: Sequence[Study]) -> Floats:
-    """One value per configuration tried in the search: its mean, or what it had reached when pruned."""
-    points = pd.concat([study.points for study in group])
-    value = points["search_value"].fillna(points["value"].where(points["stop"] == "pruned"))
-    return np.asarray(value.dropna(), dtype=float)
+def _evaluated(study: Study) -> int:
+    """Configurations with a value of the search, be it what one had reached when it was pruned."""
+    points = study.points
+    return int((points["search_value"].notna() | ((points["stop"] == "pruned") & points["value"].notna())).sum())
 
 
 def _best(group: Sequence[Study]) -> tuple[Study, Verdict]:

@@ -1,4 +1,4 @@
-"""The point that is named best, from what it was picked, and how far its figures may be off."""
+"""The point that is named best: from what it was picked, and how far its figures may be off."""
 
 from __future__ import annotations
 
@@ -7,17 +7,84 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from analysis.statistics.correlation import NORMAL
-from analysis.statistics.empirical_bayes import Chosen, moderate
-from analysis.statistics.evaluated import Evaluated, Flags, Floats
-from analysis.statistics.pair_noise import PairNoise
+from analysis.statistics.empirical_bayes import Chosen, Flags, Floats, moderate
+from analysis.statistics.pairs import PairNoise
 from analysis.statistics.seed_noise import SeedNoise
-from analysis.statistics.selection import TAIL, WEIGHTS, Error, bound_of_largest, largest, split
+from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, Error, bound_of_largest, largest, split
 
-CAUTION = 1.3
+CAUTION = 1.3  # factor on the search's own noise for the expected value: a prior learned from noisy values keeps some
 MOST_UNLIKE = 1 / 4
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """(n,) points that were completed or pruned, in the table's order; larger values are better.
+
+    value, n: mean and number of the counted trials; search_value, search_n: of the search alone (NaN and 0 if none was
+    completed there). The rest as in `points_table`.
+    """
+
+    point: NDArray[np.object_]
+    trial: NDArray[np.object_]
+    run_ids: NDArray[np.object_]
+    value: Floats
+    n: Floats
+    search_value: Floats
+    search_n: Floats
+    completed: Flags
+    confirmed: Flags
+    baseline: Flags
+
+    @staticmethod
+    def of(points: pd.DataFrame, sign: float) -> Evaluated:
+        kept = points[points["stop"].isin(["completed", "pruned"]) & points["value"].notna()]
+        point, trial, run_ids = (kept[name].to_numpy(dtype=object) for name in ("point", "trial", "run_ids"))
+        value, n, search_value, search_n = (
+            kept[name].to_numpy(dtype=float) for name in ("value", "n", "search_value", "search_n")
+        )
+        confirmed, baseline = (kept[name].to_numpy(dtype=bool) for name in ("confirmed", "baseline"))
+        completed = (kept["stop"] == "completed").to_numpy(dtype=bool)
+        return Evaluated(
+            point, trial, run_ids, sign * value, n, sign * search_value, search_n, completed, confirmed, baseline
+        )
+
+    def nameable(self) -> Flags:
+        """Points that may be named best: the confirmed ones if there are any beside the baseline, else all that are
+        complete. Those with fewer than half the seeds of the best covered are out: a confirmation gave up on them. The
+        baseline, which has seeds in any case, covers none."""
+        confirmed = self.completed & self.confirmed
+        eligible = confirmed if (confirmed & ~self.baseline).any() else self.completed
+        rivals = eligible & ~self.baseline
+        most = self.n[rivals if rivals.any() else eligible].max()
+        return np.asarray(eligible & (self.n >= most / 2))
+
+    def best(self, among: Flags) -> int:
+        """The one with the largest value; the first of equals."""
+        return int(np.where(among, self.value, -np.inf).argmax())
+
+    def runner_up(self, among: Flags, best: int) -> int:
+        """The second of those that could be named; the best itself if it is alone."""
+        others = among & (np.arange(len(among)) != best)
+        return self.best(others) if others.any() else best
+
+    def reference(self) -> int | None:
+        """The baseline, if it was completed."""
+        found = np.flatnonzero(self.baseline & self.completed)
+        return int(found[0]) if len(found) else None
+
+    def best_of_search(self) -> float:
+        """The largest mean of the search; NaN if nothing was completed there."""
+        found = self.search_value[self.search_n > 0]
+        return float(found.max()) if len(found) else float("nan")
+
+    def in_search(self) -> float:
+        """Seeds behind a mean of the search, typically."""
+        searched = self.search_n[self.search_n > 0]
+        return float(np.median(searched)) if len(searched) else 1.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +108,6 @@ class Picked:
     @staticmethod
     def of(points: Evaluated, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> Picked:
         confirmed = bool(points.confirmed[best])
-        searched = points.search_n[points.search_n > 0]
         rivals = int((points.confirmed & ~points.baseline).sum()) if confirmed else len(points.value) - 1
         return Picked(
             noise=noise,
@@ -50,7 +116,7 @@ class Picked:
             tried=len(points.value),
             candidates=int(among.sum()),
             rivals=max(rivals, 1),
-            in_search=float(np.median(searched)) if len(searched) else 1.0,
+            in_search=points.in_search(),
             own=pairs.own if pairs else 0.0,
             between=pairs.between if pairs else 0.0,
         )
@@ -58,41 +124,28 @@ class Picked:
     def sds(self, seeds: Floats) -> Floats:
         """Standard deviations of the points' means over so many seeds, (n,).
 
-        Repeats tell the pairs' share from the seeds'. Without them the seed noise is a guess, and a value is corrected
-        as for the largest that is plausible; half of the pairs' share is in it already.
+        Repeats separate the pairs' share from the seeds'. Without them the seed noise is assumed, and a value is
+        corrected as for the largest that is plausible; half of the pairs' share is in it already.
         """
         repeats = self.noise.repeats > 0
         sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
         return np.asarray(np.sqrt(sd**2 / seeds + pairs))
 
-    @staticmethod
-    def cautious(sds: Floats, confirmed: Flags) -> Floats:
-        """What the search alone measured is taken for noisier than it is, for what the named point is worth: a prior
-        learned from noisy values keeps some of their noise."""
-        return np.asarray(sds * np.where(confirmed, 1.0, CAUTION))
-
     def chosen(self, best: int, sds: Floats) -> Chosen:
-        """The named point as one that was picked, where the points' means have these standard deviations."""
-        return Chosen(best, self.unlike, *self.luck(float(sds[best])))
+        """The named point as one that was picked, where the points' means have these standard deviations.
 
-    @property
-    def unlike(self) -> float:
-        """Prior probability that the named point is unlike the others: one of all tried; one of the candidates, and a
-        quarter at most, if those were picked to be measured afresh, since a better point is likely to be among them."""
-        return min(self.candidates / self.tried, MOST_UNLIKE) if self.confirmed else 1 / self.tried
-
-    def luck(self, sd: float) -> tuple[float, float]:
-        """What the search has picked of the dev pairs' luck with a point that is like the others, and the standard
-        deviation about that of its mean, which is `sd` for a point that was not picked.
-
-        Scores of the `rivals` largest of `tried` normals: Blom 1958.
+        It is unlike the others as one of all tried; as one of the candidates, and a quarter at most, if those were
+        picked to be measured afresh: a better point is likely to be among them. If it is like them, the search has
+        picked of the dev pairs' effect the scores of the `rivals` largest of `tried` normals (Blom 1958).
         """
+        sd = float(sds[best])
         if not self.confirmed:
-            return 0.0, sd
+            return Chosen(best, 1 / self.tried, 0.0, sd)
         kept, rest = self._kept()
         places = np.arange(1, min(self.rivals, self.tried) + 1)
         scores = -ndtri((places - 0.375) / (self.tried + 0.25))
-        return kept * float(scores.mean()), float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
+        spread = float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
+        return Chosen(best, min(self.candidates / self.tried, MOST_UNLIKE), kept * float(scores.mean()), spread)
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""
@@ -103,7 +156,7 @@ class Picked:
         return self.arms(values, common, self.candidates)[0], above
 
     def arms(self, values: Sequence[float], common: float = 0.0, candidates: int = 1) -> tuple[float, float]:
-        """The same for a comparison with another point scored on the same pairs: without what those do to both alike.
+        """The same for a comparison with another point scored on the same pairs: without their effect on both alike.
 
         common: variance over dev pairs besides; candidates: of which the largest mean is taken as it is.
         """
@@ -139,6 +192,6 @@ class Picked:
         return difference, error, len(common) if len(common) > 1 else 0
 
     def _kept(self) -> tuple[float, float]:
-        """Of a point's own part of the dev pairs' luck, what the search picked by and the rest (`selection.split`)."""
+        """What the search picked by of the dev pairs' effect on one point, and the rest (`selection.split`)."""
         part = self.between / 2
         return split(part, self.noise.sd**2 / self.in_search) if self.confirmed else (0.0, part)

@@ -1,36 +1,75 @@
-"""How much a score moves by the seed alone. Without that number no difference between two trials means anything.
+"""How much a score moves by the seed alone: a study's own repeats, pooled with a prior.
 
-A scaled inverse chi-square prior of few degrees of freedom and whatever repeats a study has, pooled: with no repeat the
-prior speaks, widely; with ten it hardly matters (Gelman et al. 2013, sec. 2.6). The variance of one configuration is
-then moderated by that of the study in the same way (Smyth 2004, Eq. 1).
+A scaled inverse chi-square prior of few degrees of freedom and whatever repeats a study has: without a repeat the prior
+decides, widely; with ten it hardly matters (Gelman et al. 2013, sec. 2.6). The variance of one configuration is then
+moderated by that of the study in the same way (`empirical_bayes.moderate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
-from analysis.statistics.empirical_bayes import FLOOR, PRIOR_DF
-from analysis.statistics.evaluated import Floats, SeedValues
+from analysis.statistics.empirical_bayes import FLOOR, PRIOR_DF, Flags, Floats, within
 from search.schema import SEED_SD
 
 LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prior is learned from them
 PLAUSIBLE = 0.95  # one-sided; `SeedNoise.most`
-MIN_POINTS = 16  # points below which the spread of all says nothing
+MIN_POINTS = 16  # points below which the spread of all is no bound
 SPREAD_ERROR = 2.7  # 1.65 standard errors of the spread, which is known to 1.65 / sqrt(n) of itself
-ENOUGH = 8  # values whose median deviation says how far they spread
+ENOUGH = 8  # values from which on their spread is measured by the median deviation
+
+
+@dataclass(frozen=True)
+class SeedValues:
+    """(trials,) values of completed trials, larger is better, with point, stage and seed."""
+
+    point: NDArray[np.object_]
+    confirm: Flags
+    seed: NDArray[np.object_]
+    value: Floats
+
+    @staticmethod
+    def of(trials: pd.DataFrame, sign: float) -> SeedValues:
+        value = sign * trials["value"].to_numpy(dtype=float)
+        keep = (trials["stop"].to_numpy(dtype=object) == "completed") & ~np.isnan(value)
+        point, stage, seed = (trials[name].to_numpy(dtype=object)[keep] for name in ("point", "stage", "seed"))
+        return SeedValues(point, stage == "confirm", seed, value[keep])
+
+    def of_point(self, point: str, confirm: bool) -> dict[Any, float]:
+        """seed -> value of a point's trials of one stage."""
+        rows = np.flatnonzero((self.point == point) & (self.confirm == confirm))
+        return {self.seed[row]: float(self.value[row]) for row in rows}
+
+    def search_repeats(self) -> bool:
+        """Whether the search itself gave some point a second seed."""
+        points = self.point[~self.confirm].tolist()
+        return len(set(points)) < len(points)
+
+    def within(self) -> tuple[float, int]:
+        """Sum of squares and degrees of freedom within (point, stage): the error of a one-way layout."""
+        groups: dict[tuple[Any, Any], int] = {}
+        keys = zip(self.point.tolist(), self.confirm.tolist(), strict=True)
+        return within(self.value, np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp))
+
+    def firsts(self) -> Floats:
+        """The first value of each point."""
+        return self.value[np.sort(np.unique(self.point.astype(str), return_index=True)[1])]
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed of the standard deviation before a study's own repeats, with PRIOR_DF degrees of freedom.
+    """Standard deviation over seeds as assumed before a study's own repeats, with PRIOR_DF degrees of freedom.
 
     studies, df: how many studies of the store it was learned from and the degrees of freedom of their repeats; 0 for
-    the published figure. points: where nothing is known of the metric, how many points' spread it is, which holds the
-    noise: the first repeat is worth more than that; else 0.
+    the published figure. points: of an unknown metric, how many points' spread it is, which contains the noise: any
+    repeat replaces it; else 0.
     """
 
     sd: float = SEED_SD
@@ -43,6 +82,11 @@ class Prior:
         if not self.points:
             return PRIOR_DF
         return 0.0 if repeats else min(PRIOR_DF, max(self.points - 1.0, 1.0))
+
+    def pooled(self, squares: float, repeats: int) -> float:
+        """Standard deviation of prior and repeats together, by the repeats' sum of squares and degrees of freedom."""
+        weight = self.weight(repeats)
+        return float(np.sqrt((weight * self.sd**2 + squares) / (weight + repeats)))
 
 
 @dataclass(frozen=True)
@@ -61,17 +105,14 @@ class SeedNoise:
 
 
 def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) -> SeedNoise:
-    """The prior and the repeats, pooled.
-
-    Selecting points by their means does not bias the repeats, since mean and variance of normal values are independent.
-    Where there is no repeat, the noise is no larger than the spread of the upper part of all values, which holds it.
+    """The prior and the repeats, pooled. Selecting points by their means does not bias the repeats, since mean and
+    variance of normal values are independent. Without repeats the noise is at most the spread of the upper values.
 
     Args: pruned: points that were stopped.
     """
     prior = prior or Prior()
     squares, repeats = trials.within()
-    df = prior.weight(repeats) + repeats
-    sd = float(np.sqrt((prior.weight(repeats) * prior.sd**2 + squares) / df))
+    df, sd = prior.weight(repeats) + repeats, prior.pooled(squares, repeats)
     most = sd * float(np.sqrt(df / chdtri(df, PLAUSIBLE)))
     if not repeats:
         values = trials.firsts()
@@ -80,22 +121,20 @@ def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) 
     return SeedNoise(max(sd, FLOOR), df, repeats, max(most, FLOOR), prior)
 
 
-def learned(studies: Iterable[SeedValues], believed: Prior | None = None) -> Prior:
-    """The prior that other studies' repeats give, pooled with what was believed before, by default the published one;
-    that alone if they are few."""
-    believed = believed or Prior()
+def learned(studies: Iterable[SeedValues], before: Prior | None = None) -> Prior:
+    """The prior that other studies' repeats give, pooled with the one before, by default the published one; that alone
+    if they are few."""
+    before = before or Prior()
     found = [(squares, df) for squares, df in (study.within() for study in studies) if df]
     df = sum(df for _, df in found)
     if df < LEARNED_DF:
-        return believed
-    squares, weight = sum(squares for squares, _ in found), believed.weight(df)
-    return Prior(float(np.sqrt((weight * believed.sd**2 + squares) / (weight + df))), len(found), df)
+        return before
+    return Prior(before.pooled(sum(squares for squares, _ in found), df), len(found), df)
 
 
 def unknown_metric(values: Floats) -> Prior:
-    """What is believed of a metric of which nothing is known, by the (n,) points' first values: no more than they
-    spread: of ENOUGH their median deviation, so that collapsed ones do not count. One value says nothing but its size.
-    """
+    """Prior of a metric of which nothing was published, by the (n,) points' first values: their spread; of ENOUGH their
+    median deviation, so that collapsed ones do not count. Of a single value its size."""
     middle = float(np.median(values)) if len(values) else 0.0
     spread = abs(middle) if len(values) < 2 else float(np.std(values, ddof=1))
     if len(values) >= ENOUGH:
@@ -104,11 +143,11 @@ def unknown_metric(values: Floats) -> Prior:
 
 
 def upper_spread(values: Floats, pruned: int) -> float:
-    """A bound on the noise from the upper part of all values, which holds it along with what the points differ by.
+    """A bound on the noise from the upper part of all values, which contains it and the points' differences.
 
     Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell. Pruned
     points count as lower than all others. The pruner saw noisier values than those at the end, so that near the lowest
-    completed ones there are some missing: the lower quantile keeps away from there.
+    completed ones some are missing: the lower quantile keeps away from there.
     """
     if len(values) < MIN_POINTS // (2 if pruned else 1):
         return float("inf")

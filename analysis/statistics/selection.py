@@ -1,26 +1,34 @@
-"""How far the best of several lies above its true value by chance: tails and bounds, without simulation.
+"""How far the best of several lies above its true value by chance, and which gain can be detected: pure functions.
 
-Two ways of having been picked. A value that was picked for being the largest of N is the largest of N errors. A value
-measured afresh on new seeds was picked among K confirmed ones only, but what the search saw in the dev pairs stays with
-the point: of that part it is still the largest of N.
+A value that was picked for being the largest of N has the largest of N errors. A value measured on fresh seeds was
+picked among K confirmed ones only, but what the search saw in the dev pairs stays with the point: of that part it is
+still the largest of N. Tails and bounds are integrals, not simulations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtr, ndtri, stdtr, stdtrit
 
-Floats = NDArray[np.float64]
+from analysis.statistics.empirical_bayes import PRIOR_DF, Floats
+
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 NODES, WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # of an integral over (0, 1)
 LEVEL = 0.95  # of the intervals of the expected value and of the gain
 TAIL = (1 - LEVEL) / 2
+NORMAL = 1.959964  # of a two-sided 95 % interval of a normal value
 ENDLESS = 1e6  # degrees of freedom at which Student's t is normal
+POWER = 0.8  # chance of a claim at which a gain counts as detectable
+NEARLY = 1.1  # a floor within this factor of what is detectable now: more seeds will not help
+
+
+def spent(looks: int) -> float:
+    """One-sided level of interim analysis j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
+    return TAIL / (looks * (looks + 1))
 
 
 @cache
@@ -34,8 +42,8 @@ class Error:
     """The error of an estimate, in units of the metric.
 
     variance, df: of the seeds' part, as estimated. known: variance of the dev pairs' part. kept: standard deviation of
-    the share of the dev pairs' luck by which the search has picked, `tried` points; candidates: estimates of this kind
-    of which the best was picked.
+    the share of the dev pairs' effect by which the search has picked, `tried` points; candidates: estimates of this
+    kind of which the best was picked.
     """
 
     variance: float
@@ -57,11 +65,8 @@ class Error:
         return min(self.df * ((self.variance + self.known) / self.variance) ** 2, ENDLESS)
 
     def tail(self, error: float) -> float:
-        """Upper bound of the chance that the picked estimate lies at least this far above its true value.
-
-        The bound is Bonferroni's over the candidates, Student's t for each, averaged over the largest of `tried`
-        normals for what the search had picked.
-        """
+        """Upper bound of the chance that the picked estimate lies at least this far above its true value: Bonferroni's
+        over the candidates, Student's t for each, averaged over the largest of `tried` normals for what was picked."""
         z = largest(self.tried) if self.kept else np.zeros(1)
         w = WEIGHTS if self.kept else np.ones(1)
         if not self.sd:
@@ -75,17 +80,16 @@ class Error:
             return -float(stdtrit(self.freedom, level / self.candidates)) * self.sd
         return self.kept * _solve(lambda luck: self.tail(luck * self.kept), level)
 
-
-def spent(looks: int) -> float:
-    """One-sided level of look j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
-    return TAIL / (looks * (looks + 1))
+    def visible(self, level: float) -> float:
+        """The true gain that is claimed with chance POWER: the bound of chance, and bad luck against it."""
+        return self.bound(level) + float(ndtri(POWER)) * self.sd
 
 
 def split(part: float, seeds: float) -> tuple[float, float]:
-    """What a search picked of the dev pairs' luck with a point, as a standard deviation, and the rest's variance.
+    """What a search picked of the dev pairs' effect on a point, as a standard deviation, and the rest's variance.
 
-    A search mean varies by `part` through the pairs and by `seeds` through the seeds; the regression of the pairs' luck
-    on it is what the search has picked by.
+    A search mean varies by `part` through the pairs and by `seeds` through the seeds; the regression of the pairs'
+    effect on it is what the search has picked by.
     """
     if not part:
         return 0.0, 0.0
@@ -108,7 +112,7 @@ def bound_of_largest(level: float, sd: float, df: float, total: int) -> float:
 
 def _solve(tail: Callable[[float], float], level: float) -> float:
     """Where a falling tail crosses `level`: bracketed by doubling from -1 and 1, then halved until no number lies
-    between. (scipy's root finders take as long to be imported as a whole verdict.)"""
+    between. (Importing scipy's root finders takes as long as a whole verdict.)"""
     low, high = -1.0, 1.0
     while tail(low) < level:
         low *= 2
@@ -117,3 +121,42 @@ def _solve(tail: Callable[[float], float], level: float) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if tail(middle) > level else (low, middle)
     return high
+
+
+@dataclass(frozen=True)
+class Power:
+    """True gains over the baseline that would be claimed in four of five confirmations. Units of the metric.
+
+    seeds, visible: now; more, visible_more: with this many seeds, twice as many; floor: with ever more seeds, as far as
+    the dev pairs allow.
+    """
+
+    seeds: int
+    visible: float
+    more: int
+    visible_more: float
+    floor: float
+
+    @staticmethod
+    def of(error: Error, seeds: int, level: float) -> Power:
+        """Args: error: of the difference to the baseline over `seeds` seeds; level: one-sided, of the claim."""
+        doubled = replace(error, variance=error.variance * seeds / (2 * seeds), df=error.df + seeds)
+        floor = replace(error, variance=0.0).visible(level)
+        return Power(seeds, error.visible(level), 2 * seeds, doubled.visible(level), floor)
+
+    @property
+    def seeds_help(self) -> bool:
+        """Whether more seeds would make clearly smaller gains detectable."""
+        return self.visible > NEARLY * self.floor
+
+
+def planned(*, sd: float, between: float, tried: int, in_search: float, rivals: int, seeds: int) -> Error:
+    """Error of the difference to the baseline in a confirmation that is yet to be run.
+
+    Args:
+        sd: of a trial over seeds. between: variance of the dev pairs between two points (`PairNoise`).
+        tried: points of the search; in_search: seeds behind each of its means; rivals, seeds: to be confirmed, besides
+            the baseline, which gets as many.
+    """
+    kept, rest = split(between / 2, sd**2 / in_search)
+    return Error(2 * sd**2 / seeds, PRIOR_DF + seeds - 1, rest + between / 2, kept, tried, rivals)

@@ -1,18 +1,10 @@
-"""Which configuration is best, what it is worth, and whether it beats the paper's defaults: with the luck taken out.
+"""Which configuration is best, its value corrected for selection, and whether it beats the paper's defaults.
 
-One noise model: a point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) plus, by the choice of dev
-pairs, N(0, t^2) that fresh seeds do not remove (Bouthillier et al. 2021 name these as the two sources that matter; s
-from `seed_noise`, t from `pair_noise`). On it rest
-
-- the expected value of the best: its posterior mean under a prior learned from all points (`empirical_bayes`), never
-  above what was measured;
-- the interval of it and of the gain over the baseline: bounds of the error of a picked estimate (`picked`,
-  `selection`), below with the selection, above without;
-- the claim of a gain: only from repeated seeds, paired where the seeds are shared, Bonferroni over the candidates, and
-  with the level spent over the looks, so that the whole is kept however often one confirms and looks again (Lan and
-  DeMets 1983).
-
-docs/statistics.md has the formulas and what simulation says of them.
+A point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) (`seed_noise`) plus, by the choice of dev
+pairs, N(0, t^2) that fresh seeds do not remove (`pairs`; Bouthillier et al. 2021). On that rest the expected value of
+the best, its posterior mean (`empirical_bayes`); the intervals, bounds of the error of a picked estimate (`picked`,
+`selection`); and the claim of a gain: from repeated seeds only, paired where these are shared, Bonferroni over the
+candidates, its level spent over the interim analyses (Lan and DeMets 1983). docs/statistics.md has the formulas.
 """
 
 from __future__ import annotations
@@ -22,16 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import alike, posterior
-from analysis.statistics.evaluated import Evaluated, SeedValues
-from analysis.statistics.pair_noise import Lookup, PairNoise, pair_noise
-from analysis.statistics.picked import Picked
-from analysis.statistics.power import Power, power
-from analysis.statistics.seed_noise import Prior, SeedNoise, seed_noise
-from analysis.statistics.selection import LEVEL, TAIL, Error, spent
+from analysis.statistics.pairs import PairNoise
+from analysis.statistics.picked import CAUTION, Evaluated, Picked
+from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues, seed_noise
+from analysis.statistics.selection import LEVEL, TAIL, Error, Power, spent
 from analysis.tables.metric import Metric
 
 Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
@@ -61,16 +50,15 @@ class Gain:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study says. Units of the metric.
+    """The result of a study. Units of the metric.
 
     best: point id; trial: its (first) trial. value, n: its mean over n seeds, fresh ones if `confirmed`.
-    expected: corrected for having been picked; low, high: its LEVEL interval over seeds and dev pairs.
-    naive: the best mean of the search, as one would report it. tried: points evaluated, candidates: those that could be
-    named. p_best: probability of being the best candidate; p_best_of_all: of being the best of all tried. looks: how
-    often the figures were looked at that a claim may rest on. below, above: how far the true value may lie below and
-    above `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None
-    without a baseline, or if that is the best.
-    power: which gain could be seen; None without a gain or without repeated seeds.
+    expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive: the best mean of
+    the search, as one would report it. tried: points evaluated, candidates: those that could be named, p_best: the
+    probability of being the best of them. looks: interim analyses that a claim may rest on. below, above: how far the
+    true value may lie below and above `expected`, larger is better, but for what the choice of dev pairs does to all
+    points alike. gain: None without a baseline, or if that is the best. power: which gain could be detected; None
+    without a gain or without repeated seeds.
     """
 
     metric: Metric
@@ -86,7 +74,6 @@ class Verdict:
     tried: int
     candidates: int
     p_best: float
-    p_best_of_all: float
     looks: int
     below: float
     above: float
@@ -101,31 +88,6 @@ class Verdict:
         return {**asdict(self), "metric": self.metric.name}
 
 
-def judge(
-    trials: pd.DataFrame,
-    points: pd.DataFrame,
-    metric: Metric,
-    similarities: Lookup,
-    *,
-    looks: int | None = None,
-    prior: Prior | None = None,
-) -> Verdict:
-    """The verdict over a study's trials and points (`analysis.tables`).
-
-    Args:
-        looks: confirmations so far; None if that is not known: then every fresh seed counts as one.
-        prior: of the seed noise, the published one by default.
-
-    Raises: AnalysisError if no trial has been completed.
-    """
-
-    def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
-        return pair_noise(first, second, metric.parts, similarities)
-
-    sign = metric.sign
-    return judged(Evaluated.of(points, sign), SeedValues.of(trials, sign), metric, pairs, looks=looks, prior=prior)
-
-
 def judged(
     pool: Evaluated,
     seeds: SeedValues,
@@ -135,32 +97,43 @@ def judged(
     looks: int | None = None,
     prior: Prior | None = None,
 ) -> Verdict:
-    """As `judge`, over arrays: what it computes, without the tables."""
+    """The verdict over points and their trials' values.
+
+    Args:
+        looks: confirmations so far; None if that is not known: then every fresh seed counts as one.
+        prior: of the seed noise, the published one by default.
+
+    Raises: AnalysisError if no trial has been completed.
+    """
     sign = metric.sign
     if not pool.completed.any():
         raise AnalysisError("no trial has been completed, so none can be named best")
-    noise = seed_noise(seeds, int((~pool.completed).sum()), prior)
+    pruned = ~pool.completed
+    noise = seed_noise(seeds, int(pruned.sum()), prior)
     among = pool.nameable()
     best, baseline = pool.best(among), pool.reference()
-    other = baseline if baseline is not None and baseline != best else _runner_up(pool, among, best)
+    baseline_is_best = baseline == best
+    other = pool.runner_up(among, best) if baseline is None or baseline_is_best else baseline
     pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
     picked = Picked.of(pool, among, best, noise, pairs)
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
-    sds, pruned = picked.sds(pool.n), ~pool.completed
-    cautious = picked.cautious(sds, pool.confirmed)
-    worth = posterior(pool.value, cautious, pruned, picked.chosen(best, cautious))
-    expected = min(float(worth.mean[best]), observed)
-    everyone = alike(pool.value, sds, pruned)
-    named = posterior(pool.value, sds, pruned, picked.chosen(best, sds)) if picked.confirmed else everyone
+    sds = picked.sds(pool.n)
+    cautious = sds * np.where(pool.confirmed, 1.0, CAUTION)
+    corrected = posterior(pool.value, cautious, pruned, picked.chosen(best, cautious))
+    expected = min(float(corrected.mean[best]), observed)
+    if picked.confirmed:
+        ranked = posterior(pool.value, sds, pruned, picked.chosen(best, sds))
+    else:
+        ranked = alike(pool.value, sds, pruned)
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     below, above = picked.arms(list(values.values()))
     looked = _looks(looks, picked, seeds)
-    gain, strength = None, None
-    if baseline is not None and baseline != best:
-        gain, strength = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
+    gain, power = None, None
+    if baseline is not None and not baseline_is_best:
+        gain, power = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
     return Verdict(
         metric=metric,
         best=str(pool.point[best]),
@@ -174,16 +147,15 @@ def judged(
         naive=sign * pool.best_of_search(),
         tried=picked.tried,
         candidates=picked.candidates,
-        p_best=float(named.probability_best(among)[best]),
-        p_best_of_all=float(everyone.probability_best(np.ones(len(among), dtype=bool))[best]),
+        p_best=float(ranked.probability_best(among)[best]),
         looks=looked,
         below=max(expected - observed + below, 0.0),
         above=observed - expected + above,
         gain=gain,
-        baseline_is_best=baseline == best,
+        baseline_is_best=baseline_is_best,
         noise=noise,
         pairs=pairs,
-        power=strength,
+        power=power,
     )
 
 
@@ -199,7 +171,7 @@ def _gain(
 ) -> tuple[Gain, Power | None]:
     """Claim and interval of best minus baseline, which was not picked, so that its mean needs no correction.
 
-    values: seed -> value of the best; taken: what the correction took off it, which comes off the difference, too.
+    values: seed -> value of the best; taken: its correction for selection, which comes off the difference, too.
     """
     fresh = pool.confirmed[baseline] == picked.confirmed
     theirs = seeds.of_point(pool.point[baseline], picked.confirmed) if fresh else {}
@@ -221,21 +193,12 @@ def _gain(
         baseline_value=sign * value,
         baseline_n=n,
     )
-    return gain, power(error, paired or min(picked.n, n), level) if repeated else None
+    return gain, Power.of(error, paired or min(picked.n, n), level) if repeated else None
 
 
 def _looks(looks: int | None, picked: Picked, seeds: SeedValues) -> int:
-    """Looks that a claim may have rested on: the confirmations, and the search if it repeated seeds.
-
-    Where nobody counted the confirmations, every fresh seed after the first may have been one.
-    """
+    """Interim analyses that a claim may have rested on: the confirmations, and the search if it repeated seeds. Where
+    the confirmations were not counted, every fresh seed after the first may have been one."""
     if not picked.confirmed:
         return 1
     return max(1, (picked.n - 1 if looks is None else looks) + seeds.search_repeats())
-
-
-def _runner_up(pool: Evaluated, among: np.ndarray[Any, np.dtype[np.bool_]], best: int) -> int:
-    """The second of those that could be named; the best itself if it is alone."""
-    others = among.copy()
-    others[best] = False
-    return pool.best(others) if others.any() else best

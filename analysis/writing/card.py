@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.statistics.correlation import NORMAL, spearman_influence
+from analysis.statistics.pairs import spearman_influence
+from analysis.statistics.selection import NORMAL
 from analysis.tables.cost import cost
 from analysis.tables.reproduction import environment
 from analysis.tables.study import Study

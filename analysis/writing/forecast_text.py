@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis.statistics.confirm_forecast import ConfirmForecast
-from analysis.statistics.power import POWER
+from analysis.statistics.selection import POWER
+from analysis.statistics.study_verdict import ConfirmForecast
 from analysis.tables.study import Study
 from analysis.writing.verdict_text import noise_line, power_text
 

@@ -94,11 +94,6 @@ def importance_rows(measured: Importance) -> list[dict[str, str]]:
         for p in measured.params
     ]
     nothing = {"among the best (PED-ANOVA)": "", "points": str(measured.completed)}
-    rows += [
-        {"parameter": f"{i.first} and {i.second} together", "variance (fANOVA)": _share(i.share), **nothing}
-        for i in measured.interactions[:5]
-        if i.share.value >= 0.005
-    ]
     if measured.seed:
         rows.append({"parameter": "seed", "variance (fANOVA)": _share(measured.seed), **nothing})
     return rows

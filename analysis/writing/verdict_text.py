@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from analysis.statistics.empirical_bayes import PRIOR_DF
-from analysis.statistics.power import Power
 from analysis.statistics.seed_noise import SeedNoise
-from analysis.statistics.selection import LEVEL
+from analysis.statistics.selection import LEVEL, Power
 from analysis.statistics.verdict import Verdict
 from analysis.tables.holdout import held
 from analysis.tables.metric import Metric
@@ -73,12 +72,8 @@ def held_lines(study: Study, verdict: Verdict) -> list[str]:
 
 
 def _probability(v: Verdict) -> str:
-    if v.confirmed and v.candidates < v.tried:
-        return (
-            f"Probability of being the best: {v.p_best:.2f} of the {v.candidates} confirmed, {v.p_best_of_all:.2f} of "
-            f"all {v.tried} tried."
-        )
-    return f"Probability of being the best of the {v.tried} tried: {v.p_best_of_all:.2f}."
+    of = f"{v.candidates} {'confirmed' if v.confirmed else 'completed'}"
+    return f"Probability of being the best of the {of}: {v.p_best:.2f}."
 
 
 def _source(noise: SeedNoise) -> str:

@@ -14,14 +14,15 @@ analysis may ask for are drawn from the same models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.evaluated import Evaluated, SeedValues
-from analysis.statistics.pair_noise import PairNoise, pair_noise
+from analysis.statistics.pairs import PairNoise, pair_noise
+from analysis.statistics.picked import Evaluated
+from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
 
@@ -70,8 +71,8 @@ class Outcome:
 
     claimed, false: a significant gain; one of a configuration that is no better than the baseline. right: one of the
     best configuration. covers, covers_gain: the interval held the truth. error, naive: of the corrected and of the
-    best search value. p_best, is_best: among all of the study, stated and true (ties share); p_named, is_named: among
-    those that could be named. difference: the plain difference to the baseline's truth.
+    best search value. p_best, is_best: among those that could be named, stated and true (ties share).
+    gain_error: of the corrected difference to the baseline.
     """
 
     claimed: bool
@@ -85,8 +86,6 @@ class Outcome:
     gain_error: float
     p_best: float
     is_best: float
-    p_named: float
-    is_named: float
     verdict: Verdict = field(repr=False)
 
 
@@ -329,13 +328,7 @@ def _outcome(study: SimulatedStudy, verdict: Verdict) -> Outcome:
         error=verdict.expected * 100 - truth[named] - study.common,
         naive=lucky[3] - truth[lucky[0]] - study.common,
         gain_error=gain.value * 100 - (truth[named] - truth[0]) if gain else np.nan,
-        p_best=verdict.p_best_of_all,
-        is_best=shares(list(range(len(truth)))),
-        p_named=verdict.p_best,
-        is_named=shares(among),
+        p_best=verdict.p_best,
+        is_best=shares(among),
         verdict=verdict,
     )
-
-
-def varied(world: World, **changes: object) -> World:
-    return replace(world, **changes)  # type: ignore[arg-type]  # the names are World's

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from simulate import BANKS, METRIC, SimulatedStudy, World, _Bank
 
-from analysis.statistics.duels import Duel, confirmed_duel
-from analysis.statistics.pair_noise import pair_noise
+from analysis.statistics.league import Duel, compared
+from analysis.statistics.pairs import pair_noise
 from analysis.statistics.verdict import Verdict, judged
 
 _BANKS: dict[tuple[int, int], _Bank] = {}
@@ -37,5 +37,5 @@ def simulate_duel(world: World, rng: np.random.Generator, longer: int = 1) -> tu
     between, inside = pair_noise(*runs, METRIC.parts, bank), [v.pairs for v in verdicts]
     assert between is not None
     further = max(between.between - sum(pairs.between for pairs in inside if pairs is not None) / 2, 0.0)
-    duel = confirmed_duel("first", verdicts[0], "second", verdicts[1], further)
+    duel = compared("first", verdicts[0], "second", verdicts[1], further)
     return duel, float(studies[0].truth[named[0]] - studies[1].truth[named[1]]) / 100

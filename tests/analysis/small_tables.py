@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
+from simulate import METRIC
+
+from analysis.statistics.pairs import Lookup, pair_noise
+from analysis.statistics.picked import Evaluated
+from analysis.statistics.seed_noise import SeedValues
+from analysis.statistics.verdict import Verdict, judged
+from analysis.tables.metric import Metric
+from analysis.tables.points import points_table
 
 
 def table(values: Mapping[str, list[float]], confirmed: Mapping[str, list[float]] | None = None) -> pd.DataFrame:
@@ -15,3 +24,11 @@ def table(values: Mapping[str, list[float]], confirmed: Mapping[str, list[float]
     frame["run_id"] = frame["trial"] = [f"t{i}" for i in range(len(frame))]
     frame["stop"], frame["baseline"] = "completed", frame["point"] == next(iter(values))
     return frame
+
+
+def judge(
+    trials: pd.DataFrame, metric: Metric = METRIC, similarities: Lookup = lambda _: None, **options: Any
+) -> Verdict:
+    """The verdict over a table of trials."""
+    pool, seeds = Evaluated.of(points_table(trials), metric.sign), SeedValues.of(trials, metric.sign)
+    return judged(pool, seeds, metric, lambda *runs: pair_noise(*runs, metric.parts, similarities), **options)

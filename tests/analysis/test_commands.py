@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -150,13 +149,3 @@ def test_unknown_studies_and_missing_stores_are_exit_code_2(store: SmallStore, t
     both = call(store, command, "small-1", "--study", "small-2")
     assert both.exit_code == 2
     assert "two studies" in both.stderr
-
-
-def test_pandas_is_loaded_without_pyarrow_which_is_there_afterwards() -> None:
-    code = (
-        "import sys; from analysis.commands.options import _light_pandas; _light_pandas(); import pandas as pd; "
-        "assert 'pyarrow' not in sys.modules; assert pd.Series(['a', None]).isna().tolist() == [False, True]; "
-        "import importlib.util; importlib.util.find_spec('pyarrow'); _light_pandas(); print(pd.Series(['a']).dtype)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "str\n"

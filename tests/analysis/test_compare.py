@@ -261,3 +261,21 @@ def test_an_untrained_row_takes_its_own_scores_once() -> None:
         1,
         pytest.approx(0),
     )
+
+
+def test_a_cell_of_fewer_runs_says_how_many() -> None:
+    table, row = next(
+        (table, row)
+        for table in map(paper_table, LINKS)
+        for row in table.rows
+        if row.params and {"stsb_test", "stsb_dev"} <= set(row.cells) and not row.untrained
+    )
+    told = {"best_at_examples": 1e3}
+    study = memory_study(
+        [row.params] * 3, [0.80, 0.81, 0.82], {name: {"grid": [value]} for name, value in row.params.items()},
+        seeds=[0, 1, 2], metrics=[{**told, "stsb_test": 0.70}, told, told],
+    )  # fmt: skip
+    cells = compare(table, [study])
+    text = comparison_text(cells[cells.row == row.label])
+    assert "ours, n 3" in text
+    assert "70.00 (n 1)" in text

@@ -1,4 +1,4 @@
-"""The forecast of a confirmation: what it counts, and that it is the power of that plan."""
+"""The planned of a confirmation: what it counts, and that it is the power of that plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 from simulate import METRIC
 
 from analysis.errors import AnalysisError
-from analysis.statistics.confirm_forecast import confirm_forecast
-from analysis.statistics.evaluated import SeedValues
-from analysis.statistics.power import forecast
-from analysis.statistics.seed_noise import seed_noise
-from analysis.statistics.selection import spent
+from analysis.statistics.seed_noise import SeedValues, seed_noise
+from analysis.statistics.selection import Power, planned, spent
+from analysis.statistics.study_verdict import confirm_forecast
 from analysis.tables.study import Study
 from analysis.writing.forecast_text import forecast_lines
 from search.schema import CONFIRMATION
@@ -41,16 +39,15 @@ def test_before_anything_is_confirmed() -> None:
     assert (found.points, found.seeds, found.trials, found.seconds, found.look) == (4, 5, 20, 90.0, 1)
     assert found.noise.repeats == 0
     assert found.pairs is None
-    assert found.power == forecast(
-        sd=found.noise.sd, between=0.0, tried=12, in_search=1.0, rivals=3, seeds=5, level=spent(1)
-    )
+    error = planned(sd=found.noise.sd, between=0.0, tried=12, in_search=1.0, rivals=3, seeds=5)
+    assert found.power == Power.of(error, 5, spent(1))
     lines = forecast_lines(found, study({}, {"study_id": "s"}))
     assert "4 points on 5 fresh seeds, 20 trials to run, about 30 minutes of training at 90 s a trial" in lines[0]
     assert lines[1].startswith("With this dev data and 5 seeds a gain below ")
     assert "assumed, no seed was repeated" in lines[2]
 
 
-def test_what_is_there_is_not_paid_again_and_was_a_look() -> None:
+def test_existing_seeds_are_not_run_again() -> None:
     found = confirm_forecast(study({"p0": 5, "p11": 5, "p10": 2}, {f"{CONFIRMATION}1": "x"}), top=3, seeds=6)
     assert (found.points, found.trials, found.look) == (4, 4 * 6 - 12, 2)
     assert found.noise.repeats == 4 + 4 + 1

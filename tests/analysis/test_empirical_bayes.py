@@ -1,28 +1,32 @@
-"""The free prior: what it shrinks, what it leaves, and the probability of being best."""
+"""Priors learned from points and seeds: what they shrink, what they leave, and who is probably the best."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from analysis.statistics.empirical_bayes import (
+    FLOOR,
     Chosen,
     Posterior,
+    _normalised,
     about_means,
     alike,
+    moderate,
     posterior,
     posterior_of_means,
 )
+
+NONE = np.zeros(60, dtype=bool)  # pruned
 
 
 def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
     """With the best as the picked one, and one in n unlike the others."""
     picked = int(np.where(pruned, -np.inf, values).argmax())
     return posterior(values, sds, pruned, Chosen(picked, 1 / len(values), 0.0, float(sds[picked])))
-
-
-NONE = np.zeros(60, dtype=bool)  # pruned
 
 
 def test_equal_points_shrink_to_their_mean() -> None:
@@ -53,7 +57,7 @@ def test_one_point_is_its_own_prior() -> None:
     assert post(np.array([0.7]), np.array([0.1]), NONE[:1]).mean == pytest.approx([0.77228], abs=1e-3)
 
 
-def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
+def test_censoring_removes_the_survivors_bias() -> None:
     """Of equal points the pruner leaves the lucky ones; what the others had reached, far below, must not matter."""
     rng = np.random.default_rng(3)
     pruned = np.arange(60) < 36
@@ -70,7 +74,7 @@ def test_the_lucky_that_were_not_pruned_are_not_taken_for_good() -> None:
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
-def test_a_point_that_was_not_picked_is_drawn_to_where_most_are() -> None:
+def test_unpicked_point_is_drawn_to_the_majority() -> None:
     values = np.concatenate([np.zeros(30), [0.8], np.full(2, 4.0)])
     found = post(values, np.full(33, 0.5), np.zeros(33, dtype=bool)).mean
     assert found[30] == pytest.approx(0.0, abs=0.25)  # the grid's nearest mass; alone it would stay at 0.8
@@ -84,44 +88,53 @@ def test_probability_best_by_hand() -> None:
     assert found.probability_best(among) == pytest.approx([0.75, 0.25, 0.0])
 
 
-def test_a_chosen_point_by_hand() -> None:
-    """Others at 0 for certain: the posterior is that of two explanations, like the others (at 0) or anywhere."""
-    sds = np.full(41, 0.5)
-    for value, luck, sd in ((3.0, 0.0, 0.5), (3.0, 1.0, 0.4), (1.6, 0.5, 0.3), (1.6, 0.0, 0.8)):
-        values = np.append(np.zeros(40), value)
-        found = posterior(values, sds, np.zeros(41, dtype=bool), Chosen(40, 0.1, luck, sd))
-        grid = found.grid
-        others = np.exp(-0.5 * ((value - luck - 0.0) / sd) ** 2) / sd
-        even = np.exp(-0.5 * ((value - grid) / 0.5) ** 2) / 0.5 / len(grid)
-        alike = 0.9 * others / (0.9 * others + 0.1 * even.sum())
-        expected = (1 - alike) * float(even @ grid / even.sum())
-        assert found.mean[40] == pytest.approx(expected, abs=0.05)
-        assert found.weights.sum(axis=1) == pytest.approx(np.ones(41))
+def reference(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+    """(grid, (n, 80) likelihoods, fit of a prior to some rows): the same estimate without bins or classes."""
+    top, widest = values.max(), sds.max()
+    grid = np.linspace(max(values.min(), top - 10 * widest), top + 2 * widest, 80)
+    seen = np.maximum(values, grid[0])
+    likelihood = np.exp(-(((seen[:, None] - grid) / sds[:, None]) ** 2) / 2)
+    likelihood[pruned] = norm.cdf((np.median(seen[~pruned]) - grid) / sds[pruned, None])
+
+    def fit(rows: list[int]) -> np.ndarray:
+        prior = np.full(80, 1 / 80)
+        for _ in range(100):
+            prior = prior * (likelihood[rows] / (likelihood[rows] @ prior)[:, None]).mean(0)
+        return prior
+
+    return grid, likelihood, fit
 
 
-@pytest.mark.parametrize("stopped", [0, 2])
-def test_points_treated_alike_by_plain_loops(stopped: int) -> None:
-    values, sds = np.array([0.0, 0.3, -0.2, 0.1, 2.4, -0.4]), np.array([0.5, 0.5, 0.5, 0.5, 0.25, 0.25])
-    pruned = np.array([i >= 6 - stopped for i in range(6)])  # with two: the best value and the lowest count no more
-    found = alike(values, sds, pruned)
-    middle = float(np.median(values[~pruned]))
+# At the middles of bins, a fifth of .01 wide; two precisions, three pruned points, one far below the others.
+VALUES = 0.7 + 0.002 * np.array([0, 3, 4, 4, 7, 9, 10, 13, -120, 2, 1, 5])
+SDS = np.where(np.arange(12) < 5, 0.01, 0.02)
+PRUNED = np.arange(12) >= 9
 
-    def density(i: int, g: float) -> float:
-        if pruned[i]:
-            return float(norm.cdf((middle - g) / sds[i]))
-        return float(np.exp(-0.5 * ((values[i] - g) / sds[i]) ** 2))
 
-    likelihood = [[density(i, g) for g in found.grid] for i in range(6)]
-    prior = [1 / len(found.grid)] * len(found.grid)
-    for _ in range(100):
-        shares = [[p * q / np.dot(prior, row) for p, q in zip(prior, row, strict=True)] for row in likelihood]
-        prior = list(np.mean(shares, axis=0))
-    above = [float(g >= np.dot(prior, found.grid)) for g in found.grid]
-    mixed = [5 / 6 * p + a / sum(above) / 6 for p, a in zip(prior, above, strict=True)]
-    for i in range(6):
-        weights = np.multiply(mixed, likelihood[i])
-        assert found.mean[i] == pytest.approx(weights @ found.grid / weights.sum(), abs=0.03)  # values are binned
-        assert found.weights[i].sum() == pytest.approx(1)
+def test_the_prior_that_all_share_by_an_independent_fit() -> None:
+    grid, likelihood, fit = reference(VALUES, SDS, PRUNED)
+    prior = fit(list(range(12)))
+    better = (grid >= prior @ grid) / (grid >= prior @ grid).sum()
+    weights = likelihood * (11 / 12 * prior + better / 12)
+    found = alike(VALUES, SDS, PRUNED)
+    np.testing.assert_allclose(found.grid, grid)
+    np.testing.assert_allclose(found.weights, weights / weights.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
+
+
+def test_the_chosen_point_by_an_independent_fit() -> None:
+    grid, likelihood, fit = reference(VALUES, SDS, PRUNED)
+    weights = likelihood * fit(list(range(12)))
+    others = fit([i for i in range(12) if i != 7])
+    like = np.exp(-(((VALUES[7] - 0.006 - grid) / 0.015) ** 2) / 2) * 0.02 / 0.015
+    weights[7] = 0.8 * others * like + 0.2 / 80 * likelihood[7]
+    found = posterior(VALUES, SDS, PRUNED, Chosen(7, 0.2, 0.006, 0.015))
+    np.testing.assert_allclose(found.weights, weights / weights.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found.mean, found.weights @ grid)
+
+
+def test_a_point_that_nothing_explains_could_be_anything() -> None:
+    weights = _normalised(np.array([0.0, 1.0]), np.array([[0.0, 0.0], [1.0, 3.0]])).weights
+    np.testing.assert_allclose(weights, [[0.5, 0.5], [0.25, 0.75]])
 
 
 def test_equal_points_promise_no_improvement() -> None:
@@ -156,3 +169,9 @@ def test_posterior_of_means_is_lairds_iteration() -> None:
 def test_squares_about_the_means_of_groups() -> None:
     assert about_means([[0.1, 0.3], [0.7, 0.7, 1.0], [0.5], []]) == (pytest.approx(0.08), 3)
     assert about_means([]) == (0.0, 0)
+
+
+def test_moderated_variance() -> None:
+    assert moderate([1.0, 3.0], 4.0) == pytest.approx(((3 * 4 + 2) / 4, 4.0))
+    assert moderate([7.0], 4.0) == pytest.approx((4.0, 3.0))
+    assert moderate([7.0, 7.0], 0.0) == pytest.approx((FLOOR**2, 4.0))

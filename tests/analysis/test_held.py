@@ -8,8 +8,8 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 from simulate import METRIC
+from small_tables import judge
 
-from analysis.statistics.verdict import judge
 from analysis.tables.holdout import Held, held
 from analysis.tables.study import Study
 from analysis.writing.verdict_text import held_lines
@@ -43,7 +43,7 @@ def test_means_over_the_counted_seeds() -> None:
 
 def test_lines() -> None:
     found = study(HELD)
-    verdict = judge(found.trials, found.points, METRIC, lambda _: None)
+    verdict = judge(found.trials)
     assert held_lines(found, verdict) == [
         "On the dev pairs held out, by which nothing was chosen: 74.50 for the best, 69.50 for the paper's setting: "
         "+5.00, and +10.00 as measured on those that selected (81.00, 71.00)."

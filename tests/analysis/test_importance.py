@@ -1,20 +1,36 @@
-"""Importance on functions whose answer is known."""
+"""Importance on functions whose answer is known, and what it asks of Optuna's evaluators."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from memory_study import memory_study
 
 from analysis.errors import AnalysisError
-from analysis.statistics.importance import Importance, importance, seed_share
+from analysis.statistics import importance as module
+from analysis.statistics.importance import (
+    Importance,
+    ParamImportance,
+    Share,
+    _active,
+    _interval,
+    _measure,
+    importance,
+    rebuilt,
+    seed_share,
+)
+from analysis.tables.axes import Axis
 from analysis.tables.study import Study
 
 pytestmark = pytest.mark.costly
 
 TWO: dict[str, Any] = {"a": {"float": [0.0, 1.0]}, "b": {"choice": ["x", "y", "z"]}}
+X, Y = Axis("x"), Axis("y", low=2.0, high=4.0)
+COLOUR = Axis("c", values=("red", "green", "blue"))
 
 
 def sampled(n: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -39,20 +55,9 @@ def test_the_parameter_that_alone_decides_has_all_importance() -> None:
     ped = {p.name: p.ped_anova for p in found.params}
     assert ped["a"] is not None
     assert ped["a"].value > 0.8
-    assert found.interactions[0].share.value < 0.05
     assert found.seed is None
     for p in found.params:
         assert p.fanova.low <= p.fanova.value <= p.fanova.high
-
-
-def test_an_interaction_is_no_effect_of_either_parameter() -> None:
-    """y = +1 if exactly one of the two is large: each alone says nothing, both together say everything."""
-    rng = np.random.default_rng(1)
-    points = [{"a": float(rng.random()), "c": float(rng.random())} for _ in range(200)]
-    values = [float((p["a"] > 0.5) != (p["c"] > 0.5)) for p in points]
-    found = measured(memory_study(points, values, {"a": {"float": [0, 1]}, "c": {"float": [0, 1]}}))
-    assert found.interactions[0].share.value > 0.75
-    assert max(by_name(found).values()) < 0.25
 
 
 def test_log_parameters_are_measured_on_the_logarithm() -> None:
@@ -99,7 +104,8 @@ def test_a_conditional_parameter_is_measured_where_it_exists() -> None:
     assert found["delta"].conditional
     assert found["delta"].points == sum(p["on"] for p in points)
     assert found["delta"].fanova.value > 0.9
-    assert found["on"].points == 60
+    assert found["on"].points == found["a"].points == 60
+    assert found["on"].fanova.value < 0.5
 
 
 def test_share_of_the_seed() -> None:
@@ -138,6 +144,130 @@ def test_the_same_seed_gives_the_same_figures() -> None:
         (sampled(9), list(range(9)), {"a": 1}, "nothing was searched"),
     ],
 )
-def test_what_cannot_be_measured_is_said(points: Any, values: Any, space: Any, message: str) -> None:
+def test_study_without_importance_raises(points: Any, values: Any, space: Any, message: str) -> None:
     with pytest.raises(AnalysisError, match=message):
         measured(memory_study(points, values, space))
+
+
+def rows(n: int, stop: str = "completed") -> pd.DataFrame:
+    rng = np.random.default_rng(n)
+    return pd.DataFrame({
+        "params.x": rng.random(n), "params.y": 2 + 2 * rng.random(n), "all_value": np.linspace(0.5, 0.6, n),
+        "value": np.linspace(0.9, 0.8, n), "stop": stop,
+    })  # fmt: skip
+
+
+class Asked:
+    """Stands in for Optuna's evaluators: keeps what it was asked, answers with the number of the question."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.settings = kind, list[dict[str, Any]]()
+        self.values: list[list[float]] = []
+
+    def __call__(self, **settings: Any) -> Asked:
+        self.settings.append(settings)
+        return self
+
+    def evaluate(self, study: Any, params: list[str]) -> dict[str, float]:
+        self.values.append([trial.value for trial in study.trials])
+        return {name: len(self.values) * (0.01 if i else 0.03) for i, name in enumerate(params)}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Asked]:
+    fanova, ped = Asked("fanova"), Asked("ped")
+    monkeypatch.setattr(module, "FanovaImportanceEvaluator", fanova)
+    monkeypatch.setattr(module, "PedAnovaImportanceEvaluator", ped)
+    return fanova, ped
+
+
+def test_what_is_asked_of_forests(asked: tuple[Asked, Asked]) -> None:
+    fanova, ped = asked
+    found = _measure(rows(40), rows(10, "pruned"), [X, Y], 1.0, np.random.default_rng(0), 6)
+    # shuffled, as often as the 5 % that are spoken of need; as it is; resampled
+    assert [s["n_trees"] for s in fanova.settings] == [16] * module.DRAWS + [64] + [16] * 6
+    assert {s["seed"] for s in fanova.settings} == {0}
+    assert [s["target_quantile"] for s in ped.settings] == [0.25] * 7
+    n = module.DRAWS
+    assert all(sorted(values) == sorted(rows(40)["all_value"]) for values in fanova.values[:n])
+    assert all(values != list(rows(40)["all_value"]) for values in fanova.values[:n])
+    assert fanova.values[n] == list(rows(40)["all_value"])
+    null = float(np.quantile(0.03 * np.arange(1, n + 1), 0.95))
+    assert [p.null for p in found] == pytest.approx([null, null])
+    whole = 0.03 * (n + 1)
+    low, high = np.quantile(0.03 * np.arange(n + 2, n + 8), [0.05, 0.95])
+    x, y = found
+    assert x.fanova == Share(pytest.approx(whole), pytest.approx(whole), pytest.approx(high))
+    assert low > whole, "an interval holds its value"
+    assert y.ped_anova == Share(pytest.approx(0.25), pytest.approx(0.25), pytest.approx(0.25))
+    assert (x.points, x.conditional, x.name, y.name) == (40, False, "x", "y")
+
+
+@pytest.mark.parametrize(("points", "top"), [(8, 5 / 8), (10, 0.5), (20, 0.25), (40, 0.25)])
+def test_the_best_are_a_quarter_and_five_at_least(points: int, top: float, asked: tuple[Asked, Asked]) -> None:
+    _measure(rows(points), rows(0), [X, Y], 1.0, np.random.default_rng(0), 1)
+    assert asked[1].settings[0]["target_quantile"] == pytest.approx(top)
+
+
+def test_pruned_points_rank_below_all_others(asked: tuple[Asked, Asked]) -> None:
+    """Their own order stays; a pruned value that is low already is left where it is."""
+    _measure(rows(10), rows(4, "pruned"), [X, Y], 1.0, np.random.default_rng(0), 1)
+    given = asked[1].values[0]
+    assert given[:10] == list(rows(10)["all_value"])
+    assert max(given[10:]) == pytest.approx(0.5 - 1e-6)
+    assert np.diff(given[10:]) == pytest.approx(np.diff(np.linspace(0.9, 0.8, 4)))
+    low = rows(4, "pruned").assign(value=[0.1, 0.2, 0.3, 0.4])
+    _measure(rows(10), low, [X, Y], 1.0, np.random.default_rng(0), 1)
+    assert asked[1].values[2][10:] == [0.1, 0.2, 0.3, 0.4]
+    _measure(rows(10), rows(0), [X, Y], -1.0, np.random.default_rng(0), 1)  # a loss
+    assert asked[1].values[4] == [-v for v in rows(10)["all_value"]]
+
+
+def test_an_interval_by_hand() -> None:
+    assert _interval(0.4, []) == Share(0.4, 0.4, 0.4)
+    many = [i / 20 for i in range(21)]
+    assert _interval(0.5, many) == Share(0.5, pytest.approx(0.05), pytest.approx(0.95))
+    assert _interval(0.01, many).low == 0.01
+    assert _interval(0.99, many).high == 0.99
+
+
+def test_points_outside_the_space_count_at_its_edge() -> None:
+    table = pd.DataFrame({"params.y": [1.0, 3.0, 9.0], "params.c": ["blue", "red", "green"]})
+    trials = rebuilt(table, np.array([0.1, 0.2, 0.3]), [Y, COLOUR]).trials
+    assert [t.params for t in trials] == [{"y": 2.0, "c": "blue"}, {"y": 3.0, "c": "red"}, {"y": 4.0, "c": "green"}]
+    assert [t.value for t in trials] == [0.1, 0.2, 0.3]
+
+
+def test_rows_in_which_every_axis_has_a_value() -> None:
+    table = pd.DataFrame({"params.y": [1.0, None, 3.0], "params.c": ["blue", "red", None]})
+    assert len(_active(table, [Y])) == 2
+    assert len(_active(table, [Y, COLOUR])) == 1
+    assert len(_active(table, [Y, X])) == 0, "a column that is not there has no value"
+
+
+def test_share_of_the_seed_needs_three_degrees_of_freedom() -> None:
+    def study(repeated: int) -> Any:
+        numbers = [*range(6), *range(repeated)]
+        values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, *(0.1 * i + 0.14 for i in range(repeated))]
+        seeds = [0] * 6 + [1] * repeated
+        return memory_study([{"x": i / 6} for i in numbers], values, {"x": {"float": [0, 1]}}, seeds=seeds)
+
+    assert seed_share(study(2), np.random.default_rng(0), 5) is None
+    found = seed_share(study(3), np.random.default_rng(0), 5)
+    assert found is not None
+    within = 3 * (0.04**2 / 2) / 3  # pairs that differ by .04
+    assert found.value == pytest.approx(within / np.var([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], ddof=1))
+
+
+def test_the_note_says_what_was_counted() -> None:
+    share = Share(0.5, 0.4, 0.6)
+    param = ParamImportance("x", share, None, 20, False, 0.5)
+    assert not param.important, "no more than chance"
+    found = Importance((param,), None, 20, 3)
+    assert found.note == (
+        "20 completed points (mean over seeds); 3 pruned ones count in PED-ANOVA only, as worse than all completed. "
+        "Intervals: 90 % bootstrap over points. No parameter has more than what shuffled values give in 5 % of cases."
+    )
+    some = replace(found, params=(replace(param, null=0.49),), completed=19).note
+    assert "More than what shuffled values give in 5 % of cases: x." in some
+    assert some.endswith("Caution: 19 points are few; the order of the parameters may be chance.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,6 +14,9 @@ from mlflow.entities import Metric
 from small_store import SPACE, SmallStore
 
 from analysis.commands.main import main
+from analysis.tables.metric import parse_metric
+from analysis.tables.study import Study
+from analysis.writing.state_text import value_unit
 from search import schema
 
 pytestmark = pytest.mark.costly
@@ -90,3 +95,17 @@ def test_a_metric_that_did_not_select_and_is_no_correlation_is_asked_which_way_i
     found = call(store, "best", "new-1", "--metric", " min( x_dev )")
     assert "Best: t0003, x_dev 82.00" in found.output
     assert "Best: t0003" in call(store, "best", "new-1", "--metric", "builtin_dev").output  # of a dev set
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("nfcorpus_ndcg10_dev", "Values are nDCG@10 x 100."),
+        ("mean(stsb_dev,nfcorpus_ndcg10_dev)", "Values are means of Spearman correlations and nDCG@10 x 100."),
+        ("topics_dev", "Values are topics_dev x 100."),
+        ("stsb_dev", "Values are Spearman correlations x 100."),
+    ],
+)
+def test_values_are_called_what_they_are(metric: str, unit: str) -> None:
+    study = SimpleNamespace(metric=parse_metric(metric), space={"data": {"dev": ["stsb", "data/nfcorpus"]}})
+    assert value_unit(cast(Study, study)) == unit

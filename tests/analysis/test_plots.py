@@ -15,13 +15,14 @@ from small_store import SmallStore
 
 from analysis.papers.compare import compare
 from analysis.papers.published import paper_table
-from analysis.plots import collect_models, collect_params, collect_search, draw_models, draw_params, draw_search
-from analysis.plots.gallery import NAMES, _curves, _scatter, gallery, random_counterpart
+from analysis.plots import model_figures, param_figures, search_figures
+from analysis.plots.gallery import NAMES, gallery
+from analysis.plots.model_figures import Ablation, scatters
+from analysis.plots.param_figures import Contour, Params
+from analysis.plots.search_figures import Curves, History, Pareto, front, seed_error
 from analysis.plots.style import save
 from analysis.reading.store import find_study, open_store
-from analysis.statistics.correlation import expected_best
 from analysis.statistics.importance import importance
-from analysis.statistics.worth import worth, worth_line
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study, read_study
 from search.schema import SEED_SD
@@ -56,42 +57,24 @@ def test_some_figures_by_name_and_none_without_data(study: Study) -> None:
 
 
 def test_history_counts_completed_trials_only_as_best(study: Study) -> None:
-    data = collect_search.history(study)
-    assert set(data.stops) == {"completed", "pruned"}
-    done = np.array([s == "completed" for s in data.stops])
-    assert data.best[-1] == data.values[done].max()
+    data = History.of(study)
+    assert (data.completed ^ data.pruned).all()
+    assert data.best[-1] == data.values[data.completed].max()
     assert (np.diff(data.best[~np.isnan(data.best)]) >= 0).all()
     assert data.baseline is not None
-    assert random_counterpart(study) is None
-
-
-def test_what_the_search_was_worth(study: Study) -> None:
-    found = worth(study)
-    assert found is not None
-    values = study.trials.loc[(study.trials["stage"] == "search") & study.trials["value"].notna(), "value"]
-    assert found.counts[[0, -1]].tolist() == [1.0, len(values)]
-    assert found.best[[0, -1]] == pytest.approx([values.mean(), values.max()])
-    half = expected_best(values, [len(values) // 2])[0]
-    assert found.half == pytest.approx(values.max() - half)
-    assert 0 <= found.gain_low <= found.half <= found.gain_high
-    assert (found.low <= found.best).all()
-    line = worth_line(found, study.metric)
-    assert line.startswith(f"The second half of the trials bought {100 * found.half:+.2f} (95 % interval +")
-    assert worth(memory_study([{"a": 0.1}] * 7, [0.1] * 7, {"a": {"float": [0, 1]}})) is None
 
 
 def test_curves_say_where_trials_were_pruned(study: Study) -> None:
-    data = collect_search.curves(study)
+    data = Curves.of(study)
     assert data.rungs.tolist() == [1000.0]
     assert data.left_out == 0
     assert [line.baseline for line in data.curves].count(True) == 4  # one of the search, three confirmed
     assert max(line.values.max() for line in data.curves) == data.curves[0].values.max()
 
 
-def test_the_caption_of_curves_speaks_of_pruning_where_there_was_some(study: Study) -> None:
+def test_caption_of_curves_mentions_pruning_only_where_there_was_some(study: Study) -> None:
     def caption(of: Study) -> str:
-        picture = _curves(of, "value")
-        assert picture is not None
+        (picture,) = gallery(of, None, ("curves",))
         return picture.caption
 
     never = dataclasses.replace(study, trials=study.trials[study.trials["stop"] == "completed"])
@@ -102,18 +85,18 @@ def test_the_caption_of_curves_speaks_of_pruning_where_there_was_some(study: Stu
 
 def test_parameters_that_did_not_exist_have_no_place(study: Study) -> None:
     axes = study_axes(study)
-    data = collect_params.params(study, axes)
+    data = Params.of(study, axes)
     marks, alphabet = ([a.name for a in axes].index(n) for n in ("max_marks", "alphabet"))
     absent = np.isnan(data.positions[:, alphabet])
     assert absent.any()
     np.testing.assert_array_equal(absent, data.positions[:, marks] == 0)
-    assert collect_params.contour(data, "learning_rate", "batch_size") is not None
+    assert Contour.of(data, "learning_rate", "batch_size") is not None
 
 
 def test_front_is_what_nothing_else_beats() -> None:
     rng = np.random.default_rng(0)
     quality, cost = rng.integers(0, 8, 60).astype(float), rng.integers(0, 8, 60).astype(float)
-    kept = collect_search.front(quality, cost)
+    kept = front(quality, cost)
     for i in range(60):
         beaten = (quality >= quality[i]) & (cost <= cost[i]) & ((quality > quality[i]) | (cost < cost[i]))
         if kept[i]:
@@ -127,11 +110,11 @@ def test_scatter_has_the_score_of_the_set(study: Study) -> None:
     row = study.trials[study.trials["stop"] == "completed"].iloc[0]
     arrays = study.similarities(row["run_id"])
     assert arrays is not None
-    (one,) = collect_models.scatters(arrays, {})
+    (one,) = scatters(arrays, {})
     ranks = pd.Series(one.cosine).rank(), pd.Series(one.gold).rank()
     assert one.rho == pytest.approx(ranks[0].corr(ranks[1]))
     assert one.labels is None
-    assert collect_models.scatters({"a_dev": np.zeros(3, dtype=np.float32)}, {}) == []  # no gold, no figure
+    assert scatters({"a_dev": np.zeros(3, dtype=np.float32)}, {}) == []  # no gold, no figure
 
 
 def stored_sick(folder: Path) -> dict[str, np.ndarray]:
@@ -143,10 +126,10 @@ def stored_sick(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.real_data
-def test_sick_as_in_selfccl_s_figure(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sick_as_in_the_figure_of_selfccl(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With labels where the data file has them; a file with other scores is not the one that was evaluated."""
     arrays, data = stored_sick(real_data), {"dev": ["stsb", "sickr"], "language": "en"}
-    (plain,) = collect_models.scatters(arrays, data)
+    (plain,) = scatters(arrays, data)
     assert len(plain.gold) == 500
     assert plain.labels is None  # the file at hand has none
     assert 0.3 < plain.rho < 0.9
@@ -156,13 +139,13 @@ def test_sick_as_in_selfccl_s_figure(real_data: Path, tmp_path: Path, monkeypatc
     table["subset"] = np.select([no, table["score"] > 4.5], ["CONTRADICTION", "ENTAILMENT"], "NEUTRAL")
     table.to_csv(tmp_path / "en_sickr_dev.tsv", sep="\t", index=False, quoting=3)
     monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
-    (labelled,) = collect_models.scatters(arrays, data)
+    (labelled,) = scatters(arrays, data)
     assert labelled.labels == tuple(table["subset"])
-    figure = draw_models.scatter([labelled])
+    figure = model_figures.scatter([labelled])
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"entailment", "neutral", "contradiction"}
     assert sum(len(drawn.get_offsets()) for drawn in figure.axes[0].collections) == 500
     assert save(figure, tmp_path, "sick")[0].stat().st_size > 20_000
-    assert collect_models.scatters({**arrays, "sickr_gold": arrays["sickr_gold"][::-1]}, data)[0].labels is None
+    assert scatters({**arrays, "sickr_gold": arrays["sickr_gold"][::-1]}, data)[0].labels is None
 
 
 def test_ablation_of_a_published_table(tmp_path: Path) -> None:
@@ -170,16 +153,16 @@ def test_ablation_of_a_published_table(tmp_path: Path) -> None:
     points = [{"lambda": v} for v in (0.1, 0.6, 0.6)]
     study = memory_study(points, [0.3, 0.4, 0.5], {"lambda": {"grid": [0.1, 0.6]}},
                          metrics=[{"avg_test": v} for v in (0.36, 0.37, 0.38)])  # fmt: skip
-    data = collect_models.ablation(table, compare(table, [study]), "avg_test")
+    data = Ablation.of(table, compare(table, [study]), "avg_test")
     assert data.numeric
     assert data.x.tolist() == [0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0]
     assert data.published.tolist() == [36.3, 36.39, 36.48, 36.71, 37.54, 36.79, 36.6]
     assert data.ours[4] == pytest.approx(37.5)
     assert np.isnan(data.ours[1])
-    assert save(draw_models.ablation(data), tmp_path, "ablation")[0].stat().st_size > 5000
+    assert save(model_figures.ablation(data), tmp_path, "ablation")[0].stat().st_size > 5000
 
 
-def test_a_trial_without_a_value_is_never_drawn_among_the_best() -> None:
+def test_trial_without_a_value_is_not_drawn_as_best() -> None:
     """A killed trial has evaluations, but no value; so has a trial that was pruned at a lucky height."""
     study = memory_study(
         [{"a": v} for v in (0.1, 0.2, 0.3, 0.4)], [0.2, float("nan"), 0.9, 0.5], {"a": {"float": [0, 1]}},
@@ -187,7 +170,7 @@ def test_a_trial_without_a_value_is_never_drawn_among_the_best() -> None:
     )  # fmt: skip
     rows = [(run, "stsb_dev", step, 0.1) for run in ("r0", "r1", "r2", "r3") for step in (10, 20)]
     study = dataclasses.replace(study, store=MemoryStore({}, rows))
-    assert [line.trial for line in collect_search.curves(study).curves] == ["t0003", "t0000", "t0002", "t0001"]
+    assert [line.trial for line in Curves.of(study).curves] == ["t0003", "t0000", "t0002", "t0001"]
 
 
 def test_bars_are_one_standard_deviation_over_seeds() -> None:
@@ -196,14 +179,14 @@ def test_bars_are_one_standard_deviation_over_seeds() -> None:
     study = memory_study(points, values, {"a": {"float": [0, 1]}})
     # squares about the means .11 and .33, 1 + 2 degrees of freedom, and the prior's 3: the verdict's noise
     by_hand = 100 * ((3 * SEED_SD**2 + 2 * 0.01**2 + 2 * 0.03**2) / 6) ** 0.5
-    assert collect_search.seed_error(study) == pytest.approx(by_hand)
-    (ax,) = draw_search.pareto(collect_search.pareto(study), "x").axes
+    assert seed_error(study) == pytest.approx(by_hand)
+    (ax,) = search_figures.pareto(Pareto.of(study), "x").axes
     (bars,) = ax.containers
     half = [(segment[1, 1] - segment[0, 1]) / 2 for segment in bars.lines[2][0].get_segments()]
     assert half == pytest.approx([by_hand] * 6)
     once = memory_study(points[1::2], values[1::2], {"a": {"float": [0, 1]}})
-    assert collect_search.seed_error(once) is None
-    (ax,) = draw_search.pareto(collect_search.pareto(once), "x").axes
+    assert seed_error(once) is None
+    (ax,) = search_figures.pareto(Pareto.of(once), "x").axes
     assert not ax.containers
 
 
@@ -219,24 +202,24 @@ def test_figures_name_their_study_and_the_baseline_by_its_preset(study: Study) -
     assert "the paper's setting" not in names
 
 
-def test_categories_are_drawn_where_they_are_and_clipping_is_said(study: Study) -> None:
+def test_categories_have_places_and_clipping_is_labelled(study: Study) -> None:
     axes = study_axes(study)
-    data = collect_params.params(study, axes)
-    figure = draw_params.slices(data, "x")
+    data = Params.of(study, axes)
+    figure = param_figures.slices(data, "x")
     at = [a.name for a in axes].index("batch_size")
     drawn = np.concatenate([c.get_offsets()[:, 0] for c in figure.axes[at].collections if len(c.get_offsets())])
     assert set(np.asarray(drawn)) <= {0.0, 1.0, 2.0}  # numbers of the categories: nothing between them
-    parallel = draw_params.parallel(data, "score")
+    parallel = param_figures.parallel(data, "score")
     bar = parallel.axes[1]
     assert "worst tenth" in bar.get_ylabel()
     assert len(parallel.axes[0].get_xticks()) == len(axes) + 1  # the value has an axis of its own
-    surface = collect_params.contour(data, "learning_rate", "batch_size")
+    surface = Contour.of(data, "learning_rate", "batch_size")
     assert surface is not None
     assert np.isnan(surface.surface).any()
     for x, y in surface.points:
         column, row = np.abs(surface.grid_x - x).argmin(), np.abs(surface.grid_y - y).argmin()
         assert np.isfinite(surface.surface[row, column])
-    drawn_contour = draw_params.contour(surface, "score").axes[0].collections[0]
+    drawn_contour = param_figures.contour(surface, "score").axes[0].collections[0]
     low, high = drawn_contour.get_clim()
     assert low <= surface.values.min()
     assert high >= surface.values.max()
@@ -248,7 +231,5 @@ def test_the_scatter_is_of_the_configuration_that_is_named_best() -> None:
     found = memory_study(points, [0.50, 0.90, 0.72, 0.74], {"a": {"float": [0, 1]}})
     arrays = {name: np.arange(5, dtype=np.float32) for name in ("stsb_dev", "stsb_gold")}
     object.__setattr__(found, "similarities", lambda _: arrays)
-    picture = _scatter(found)
-    assert picture is not None
+    (picture,) = gallery(found, None, ("scatter",))
     assert "trial t0003" in picture.caption
-    assert picture.figure.get_suptitle() == "trial t0003"

@@ -1,17 +1,22 @@
-"""The noise by the seed: prior, repeats, and what moderates what."""
+"""Noise by the seed: prior, repeats, and which studies the prior is learned from."""
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from small_store import SPACE, SmallStore
+from small_tables import table
 
+from analysis.reading.store import find_study, open_store
 from analysis.statistics import study_verdict
-from analysis.statistics.empirical_bayes import FLOOR, moderate
-from analysis.statistics.evaluated import SeedValues
-from analysis.statistics.seed_noise import Prior, learned, seed_noise, upper_spread
+from analysis.statistics.empirical_bayes import FLOOR
+from analysis.statistics.seed_noise import Prior, SeedValues, learned, seed_noise, unknown_metric, upper_spread
+from analysis.tables.study import read_study
 from search import schema
 from search.schema import SEED_SD
 from search.study import seeds
@@ -51,26 +56,18 @@ def test_prior_and_repeats_are_pooled() -> None:
     assert noise.most == pytest.approx(noise.sd * np.sqrt(6 / 1.63538), rel=1e-4)
 
 
-def test_the_floor_is_a_thousandth_of_a_point() -> None:
-    assert seed_noise(values(a=[0.5, 0.5]), prior=Prior(0.0)).sd == 1e-5
-    assert moderate([7.0, 7.0], 0.0)[0] == pytest.approx(1e-10)
-    assert upper_spread(np.ones(20), 0) == 1e-5
-
-
-def test_one_repeat_counts_already() -> None:
-    noise = seed_noise(values(a=[0.1, 0.3], b=[0.7]))
-    assert noise.repeats == 1
-    assert noise.sd == pytest.approx(np.sqrt((3 * SEED_SD**2 + 0.02) / 4))
+def test_floor_is_a_thousandth_of_a_point() -> None:
+    assert seed_noise(values(a=[0.5, 0.5], b=[0.5, 0.5]), prior=Prior(0.0)).sd == FLOOR == 1e-5
+    assert upper_spread(np.ones(20), 0) == FLOOR
 
 
 def test_without_repeats_the_prior_speaks_widely() -> None:
     noise = seed_noise(values(a=[0.1], b=[0.2]))
     assert (noise.sd, noise.df, noise.repeats) == (SEED_SD, 3.0, 0)
     assert noise.most == pytest.approx(SEED_SD * np.sqrt(3 / 0.351846), rel=1e-4)  # 5 % of chi-square, 3 df
-    assert seed_noise(values(a=[0.5, 0.5], b=[0.5, 0.5]), prior=Prior(0.0)).sd == FLOOR
 
 
-def test_without_repeats_the_spread_of_the_upper_part_bounds_the_noise() -> None:
+def test_spread_of_upper_values_bounds_the_noise() -> None:
     rng = np.random.default_rng(0)
     alike = values(**{f"p{i}": [0.7 + 0.0005 * rng.standard_normal()] for i in range(100)})
     noise = seed_noise(alike)
@@ -80,6 +77,15 @@ def test_without_repeats_the_spread_of_the_upper_part_bounds_the_noise() -> None
     assert seed_noise(repeated).sd != noise.sd
 
 
+def test_without_repeats_the_spread_and_its_error_by_hand() -> None:
+    """Quantiles .6 and .9 of 0 to 15 are 9 and 13.5, of a normal .253347 and 1.281552; 1 + 2.7 / sqrt(16)."""
+    spread = 4.5e-4 / (1.281552 - 0.253347) * (1 + 2.7 / 4)
+    found = seed_noise(values(**{f"p{i}": [0.7 + 1e-4 * i] for i in range(16)}))
+    assert (found.sd, found.most) == pytest.approx((spread, spread), rel=1e-5)
+    few = seed_noise(values(**{f"p{i}": [0.7 + 1e-4 * i] for i in range(15)}))
+    assert few.sd == SEED_SD
+
+
 def test_upper_spread_of_normal_values_is_their_sd() -> None:
     rng = np.random.default_rng(1)
     found = [upper_spread(rng.normal(5, 2, 400), 0) for _ in range(50)]
@@ -87,7 +93,6 @@ def test_upper_spread_of_normal_values_is_their_sd() -> None:
     assert upper_spread(np.arange(15.0), 0) == float("inf")
     assert np.isfinite(upper_spread(np.arange(16.0), 0))
     assert np.isfinite(upper_spread(np.arange(8.0), 5))
-    assert upper_spread(np.ones(20), 0) == FLOOR
 
 
 def test_upper_spread_by_hand() -> None:
@@ -106,12 +111,6 @@ def test_survivors_of_a_pruner_tell_the_noise_nonetheless() -> None:
     assert np.mean([v.std(ddof=1) for v in kept]) < 0.6 * 0.005
 
 
-def test_moderated_variance() -> None:
-    assert moderate([1.0, 3.0], 4.0) == pytest.approx(((3 * 4 + 2) / 4, 4.0))
-    assert moderate([7.0], 4.0) == pytest.approx((4.0, 3.0))
-    assert moderate([7.0, 7.0], 0.0) == pytest.approx((FLOOR**2, 4.0))
-
-
 def test_the_prior_is_learned_from_studies_with_enough_repeats() -> None:
     few = values(a=[0.1, 0.3], b=[0.1, 0.3])
     assert learned([few, values(a=[0.2])]) == Prior()
@@ -120,7 +119,7 @@ def test_the_prior_is_learned_from_studies_with_enough_repeats() -> None:
     assert prior.sd == pytest.approx(np.sqrt((3 * SEED_SD**2 + 0.12) / 7))
 
 
-def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prior_is_learned_from_newest_related_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(name: str, repeats: str = "1", encoder: str = "a", **tags: str) -> SimpleNamespace:
         return SimpleNamespace(run_id=name, params={"search.repeats": repeats, "encoder": encoder}, tags=tags)
 
@@ -140,3 +139,35 @@ def test_the_prior_is_learned_from_the_newest_repeated_studies_that_are_alike(mo
     monkeypatch.setattr(study_verdict.SeedValues, "of", lambda *_: values(a=[0.1, 0.3]))
     assert study_verdict.study_prior(study).df == 5
     assert read == ["confirmed", "repeated", "more0", "more1", "more2"]
+
+
+def test_prior_of_an_unknown_metric_by_hand() -> None:
+    values = np.array([30.0, 31, 29, 30.5, 29.5, 30.2, 29.8, 900])
+    assert unknown_metric(values).sd < 1
+    assert unknown_metric(np.array([30.0])) == Prior(30.0, points=1)
+    assert unknown_metric(np.array([30.0, 32.0])).sd == pytest.approx(2**0.5)
+    prior = Prior(5.0, points=8)
+    repeated = SeedValues.of(table({"p0": [30.0, 30.2], "p1": [31.0]}), 1.0)
+    assert seed_noise(repeated, prior=prior).sd == pytest.approx(0.02**0.5)
+    assert seed_noise(repeated, prior=prior).df == 1
+    assert learned([repeated], prior) is prior
+    six = SeedValues.of(table({"p0": [0.0, 0.2] * 3}), 1.0)
+    assert learned([six], prior) == Prior(pytest.approx(0.012**0.5), 1, 5)
+    once = SeedValues.of(table({"p0": [30.0], "p1": [31.0]}), 1.0)
+    assert (seed_noise(once, prior=prior).sd, seed_noise(once, prior=prior).df) == (5.0, 3.0)
+
+
+def test_metric_of_a_script_has_no_published_prior(tmp_path: Path) -> None:
+    made = SmallStore(tmp_path)
+    script = copy.deepcopy(SPACE) | {"name": "own", "method": "script", "data": {}, "preset": {}}
+    script["metric"] = {"name": "accuracy_dev", "mode": "max"}
+    for name, space, metric in (("own-1", script, "accuracy_dev"), ("small-1", SPACE, "builtin_dev")):
+        run = made.study(name, space)
+        for i in range(4):
+            made.trial(run, name, f"t{i:04}", {"learning_rate": 0.1 * i}, [0.5 + 0.1 * i], metric=metric)
+    store = open_store(made.uri)
+    own, known = (read_study(store, find_study(store, name)) for name in ("own-1", "small-1"))
+    assert (own.known_metric, known.known_metric) == (False, True)
+    assert study_verdict.study_prior(own) == Prior(pytest.approx(0.1291, abs=1e-4), points=4)
+    assert study_verdict.study_prior(known) == Prior(SEED_SD)
+    assert study_verdict.study_verdict(own).noise.sd == pytest.approx(0.1291, abs=1e-4)

@@ -7,13 +7,20 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from analysis.statistics.power import Power, forecast, power, visible
-from analysis.statistics.selection import Error, _solve, bound_of_largest, largest, spent, split, tail_of_largest
+from analysis.statistics.selection import (
+    WEIGHTS,
+    Error,
+    Power,
+    bound_of_largest,
+    largest,
+    planned,
+    spent,
+    split,
+    tail_of_largest,
+)
 
 
 def test_nodes_integrate_the_largest_of_normals() -> None:
-    from analysis.statistics.selection import WEIGHTS
-
     assert WEIGHTS.sum() == pytest.approx(1)
     assert WEIGHTS @ largest(1) == pytest.approx(0, abs=1e-9)
     assert WEIGHTS @ largest(1) ** 2 == pytest.approx(1, abs=0.01)
@@ -45,7 +52,7 @@ def test_known_variance_adds_and_frees() -> None:
     assert Error(1e-9, 5.0, known=1.0).freedom == 1e6
 
 
-def test_a_picked_part_is_that_of_the_largest_of_all_tried() -> None:
+def test_picked_part_is_the_largest_of_all_tried() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((200_000, 20)).max(axis=1)
     error = Error(0.04, 1e6, known=0.05, kept=0.3, tried=20)
@@ -82,38 +89,26 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
         assert tail_of_largest(bound, 0.5, 6.0, 15) == pytest.approx(level, rel=1e-4)
 
 
-def test_a_crossing_is_found_from_either_side() -> None:
-    """The tail of a straight line on the logarithm crosses at once; from far off the bracket is doubled to it."""
-    for at in (0.001, 0.3, 40.0, -7.0):
-        assert _solve(lambda x, at=at: float(np.exp(at - x)), 1.0) == pytest.approx(at, abs=1e-4)  # type: ignore[misc]
-    assert _asked(0.01)[:4] == [-1.0, 1.0, 2.0, 4.0]  # at 2 the tail is 0.023, still above
-    assert _asked(0.99)[:4] == [-1.0, -2.0, -4.0, 1.0]  # at -2 it is 0.977, still below
-    assert _asked(float(norm.sf(-1)))[:2] == [-1.0, 1.0]  # found: no wider bracket
-    assert _asked(float(norm.sf(1)))[:3] == [-1.0, 1.0, 0.0]
-    assert len(_asked(0.01)) < 70
-    assert _solve(lambda x: -x, -0.5) == 0.5  # where it crosses, and not the next number above
+@pytest.mark.parametrize("error", [0.1, 0.3, 0.9, 2.5])
+@pytest.mark.parametrize("df", [3, 40])
+def test_largest_of_one_is_students_t(error: float, df: int) -> None:
+    assert tail_of_largest(error, 1.0, df, 1) == pytest.approx(student.sf(error, df), abs=0.01)
+    assert tail_of_largest(3 * error, 3.0, df, 1) == pytest.approx(tail_of_largest(error, 1.0, df, 1))
 
 
-def _asked(level: float) -> list[float]:
-    """Where the tail of a normal was asked for on the way to `level`."""
-    calls: list[float] = []
-
-    def tail(x: float) -> float:
-        calls.append(x)
-        return float(norm.sf(x))
-
-    assert _solve(tail, level) == pytest.approx(norm.isf(level), abs=1e-4)
-    return calls
+@pytest.mark.parametrize("sd", [1e-4, 1.0, 30.0])
+def test_the_bound_is_where_the_tail_is_at_the_level(sd: float) -> None:
+    bound = bound_of_largest(0.025, sd, 5.0, 20)
+    assert tail_of_largest(bound, sd, 5.0, 20) == pytest.approx(0.025, rel=1e-6)
+    kept = Error(sd**2, 5.0, 0.0, 0.5 * sd, 20, 3)
+    assert kept.tail(kept.bound(0.025)) == pytest.approx(0.025, rel=1e-6)
+    assert kept.tail(kept.bound(0.9)) == pytest.approx(0.9, rel=1e-6), "on the other side, too"
 
 
 def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
     assert Error(0.0, 4.0).tail(0.0) == 1.0
     assert Error(0.0, 4.0).tail(1e-9) == 0.0
     assert Error(1.0, 1e6, kept=0.5).tail(0.0) == pytest.approx(0.5)  # one tried: nothing was picked
-
-
-def test_32_nodes() -> None:
-    assert len(largest(7)) == 32
 
 
 def test_the_level_is_spent_once_over_all_looks() -> None:
@@ -123,30 +118,27 @@ def test_the_level_is_spent_once_over_all_looks() -> None:
 
 def test_visible_gain_by_hand() -> None:
     error = Error(0.04, 7.0, candidates=3)
-    assert visible(error, 0.0125) == pytest.approx(0.2 * (student.isf(0.0125 / 3, 7) + 0.8416212))
-    found = power(error, 4, 0.0125)
+    assert error.visible(0.0125) == pytest.approx(0.2 * (student.isf(0.0125 / 3, 7) + 0.8416212))
+    found = Power.of(error, 4, 0.0125)
     assert (found.seeds, found.more) == (4, 8)
-    assert found.visible == visible(error, 0.0125)
+    assert found.visible == error.visible(0.0125)
     assert found.visible_more == pytest.approx(np.sqrt(0.02) * (student.isf(0.0125 / 3, 11) + 0.8416212))
     assert found.floor == 0.0
     assert found.seeds_help
 
 
-def test_where_the_dev_set_is_the_limit_more_seeds_do_not_help() -> None:
-    found = power(Error(0.001, 7.0, known=1.0), 5, 0.0125)
+def test_seeds_do_not_help_beyond_the_dev_set() -> None:
+    found = Power.of(Error(0.001, 7.0, known=1.0), 5, 0.0125)
     assert found.floor == pytest.approx(norm.isf(0.0125) + 0.8416212, rel=1e-3)
     assert not found.seeds_help
     assert not Power(5, 1.1, 10, 1.0, 1.0).seeds_help
     assert Power(5, 1.11, 10, 1.0, 1.0).seeds_help
 
 
-def test_a_forecast_is_the_power_of_what_it_plans() -> None:
-    found = forecast(sd=0.5, between=0.2, tried=30, in_search=1, rivals=3, seeds=5, level=0.0125)
-    kept, rest = split(0.1, 0.25)
-    error = Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
-    assert found == power(error, 5, 0.0125)
-    found = forecast(sd=0.5, between=0.2, tried=30, in_search=2, rivals=3, seeds=5, level=0.0125)
-    kept, rest = split(0.1, 0.125)  # a search mean over two seeds
-    error = Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
-    assert found == power(error, 5, 0.0125)
-    assert forecast(sd=0.5, between=0.2, tried=30, in_search=1, rivals=3, seeds=9, level=0.0125).visible < found.visible
+@pytest.mark.parametrize(("in_search", "seeds_part"), [(1, 0.25), (2, 0.125)])
+def test_error_of_a_planned_confirmation(in_search: int, seeds_part: float) -> None:
+    found = planned(sd=0.5, between=0.2, tried=30, in_search=in_search, rivals=3, seeds=5)
+    kept, rest = split(0.1, seeds_part)
+    assert found == Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
+    more = planned(sd=0.5, between=0.2, tried=30, in_search=in_search, rivals=3, seeds=9)
+    assert more.visible(0.0125) < found.visible(0.0125)

@@ -1,17 +1,108 @@
-"""What the parameters did: parallel coordinates, slices, contour, importance."""
+"""What the parameters did: parallel coordinates, slices, contour, importance.
+
+Values as printed (correlations x 100).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from sklearn.ensemble import RandomForestRegressor
 
-from analysis.plots.collect_params import Contour, Params
+from analysis.plots.search_figures import seed_error, valued
 from analysis.plots.style import BLUE, GREY, MANY, ORANGE, WIDTH, colours, error_bars, figure, put_axis, style
+from analysis.statistics.empirical_bayes import Flags, Floats
 from analysis.statistics.importance import Importance
+from analysis.tables.axes import Axis
+from analysis.tables.study import Study
+from analysis.tables.trials import PARAM
+
+GRID = 60
+REACH = 0.2  # of an axis: further from all trials a fitted surface is an extrapolation
+
+
+@dataclass(frozen=True)
+class Params:
+    """Completed and pruned search trials over the searched axes.
+
+    positions: (n, d) places on the axes, NaN where a parameter did not exist; values: (n,); pruned: (n,).
+    error: one standard deviation over seeds, None where no seed was repeated.
+    """
+
+    axes: tuple[Axis, ...]
+    positions: Floats
+    values: Floats
+    pruned: Flags
+    trials: tuple[str, ...]
+    sign: float
+    error: float | None = None
+
+    @staticmethod
+    def of(study: Study, axes: Sequence[Axis]) -> Params:
+        searched = study.trials[
+            (study.trials["stage"] == "search") & study.trials["stop"].isin(["completed", "pruned"])
+        ]
+        table = valued(searched)
+        missing = pd.Series([None] * len(table), index=table.index, dtype=object)
+        columns = [axis.positions(table.get(PARAM + axis.name, missing)) for axis in axes]
+        return Params(
+            tuple(axes),
+            np.column_stack(columns) if columns else np.zeros((len(table), 0)),
+            study.metric.scale * table["value"].to_numpy(dtype=float),
+            (table["stop"] == "pruned").to_numpy(dtype=bool),
+            tuple(table["trial"]),
+            study.metric.sign,
+            seed_error(study),
+        )
+
+
+@dataclass(frozen=True)
+class Contour:
+    """Completed trials over two axes and a forest's fit on a grid.
+
+    surface: (len(grid_y), len(grid_x)), NaN further than REACH from every trial. sign: 1 if larger values are better,
+    else -1.
+    """
+
+    x: Axis
+    y: Axis
+    points: Floats
+    values: Floats
+    grid_x: Floats
+    grid_y: Floats
+    surface: Floats
+    sign: float
+
+    @staticmethod
+    def of(found: Params, first: str, second: str) -> Contour | None:
+        """The two named axes; None with fewer than six completed trials that have both."""
+        names = [axis.name for axis in found.axes]
+        pair = [names.index(first), names.index(second)]
+        points = found.positions[:, pair]
+        keep = ~np.isnan(points).any(axis=1) & ~found.pruned
+        if keep.sum() < 6:
+            return None
+        points, values = points[keep], found.values[keep]
+        x, y = (found.axes[k] for k in pair)
+        forest = RandomForestRegressor(n_estimators=100, min_samples_leaf=2, random_state=0).fit(points, values)
+        grid_x, grid_y = (
+            np.linspace(*axis.bounds, GRID) if axis.numeric else np.arange(len(axis.values), dtype=float)
+            for axis in (x, y)
+        )
+        mesh = np.stack(np.meshgrid(grid_x, grid_y), axis=-1).reshape(-1, 2)
+        near = np.ones((len(mesh), len(points)), dtype=bool)  # other categories never are
+        for k, axis in enumerate((x, y)):
+            reach = REACH * ((axis.bounds[1] - axis.bounds[0]) or 1.0) if axis.numeric else 0.0
+            near &= np.abs(mesh[:, k][:, None] - points[:, k][None, :]) <= reach
+        surface = np.where(near.any(axis=1), forest.predict(mesh), np.nan).reshape(len(grid_y), len(grid_x))
+        return Contour(x, y, points, values, grid_x, grid_y, surface, found.sign)
 
 
 def parallel(data: Params, label: str) -> Figure:
@@ -29,8 +120,7 @@ def parallel(data: Params, label: str) -> Figure:
         heights = np.clip((np.column_stack([data.positions[done], values]) - low_high[:, 0]) / width, 0, 1)
         absent = np.isnan(heights)
         heights = np.where(absent, -0.12, heights)
-        span = (0.1, 1.0) if data.sign > 0 else (0.0, 0.9)  # the worst tenth would take most of the colours
-        norm = Normalize(*np.quantile(values, span))
+        norm = Normalize(*np.quantile(values, (0.1, 1.0) if data.sign > 0 else (0.0, 0.9)))
         shades = ScalarMappable(norm, colours(data.sign))
         for i in np.argsort(data.sign * values):
             colour = shades.to_rgba(values[i])
@@ -109,28 +199,23 @@ def contour(data: Contour, label: str) -> Figure:
 
 
 def importance(data: Importance) -> Figure:
-    """fANOVA and PED-ANOVA per parameter, the largest interactions, the seed; 90 % intervals."""
+    """fANOVA and PED-ANOVA per parameter, and the seed; 90 % intervals."""
     with style():
-        pairs = [i for i in data.interactions[:3] if i.share.value >= 0.005]
         names = [p.name + (" (conditional)" if p.conditional else "") for p in data.params]
-        names += [f"{i.first} and\n{i.second}" for i in pairs] + (["seed"] if data.seed else [])
-        fanova = [p.fanova for p in data.params] + [i.share for i in pairs] + ([data.seed] if data.seed else [])
-        fig, (ax,) = figure(height=0.42 * len(names) + 1.0)
-        y = np.arange(len(names), dtype=float)
+        names += ["seed"] if data.seed else []
         some = any(p.ped_anova for p in data.params)
         offset = 0.18 if some else 0.0
-        for at, share in zip(y, fanova, strict=True):
-            here = at - offset if at < len(data.params) else at
-            ax.barh(here, share.value, 0.34, color=BLUE)
-            ax.plot([share.low, share.high], [here, here], color="black", linewidth=1)
-        for at, p in zip(y, data.params, strict=False):
-            if p.ped_anova:
-                ax.barh(at + offset, p.ped_anova.value, 0.34, color=ORANGE)
-                ax.plot([p.ped_anova.low, p.ped_anova.high], [at + offset] * 2, color="black", linewidth=1)
+        bars = [(at - offset, p.fanova, BLUE) for at, p in enumerate(data.params)]
+        bars += [(at + offset, p.ped_anova, ORANGE) for at, p in enumerate(data.params) if p.ped_anova]
+        bars += [(len(data.params), data.seed, BLUE)] if data.seed else []
+        fig, (ax,) = figure(height=0.42 * len(names) + 1.0)
+        for at, share, colour in bars:
+            ax.barh(at, share.value, 0.34, color=colour)
+            ax.plot([share.low, share.high], [at, at], color="black", linewidth=1)
         ax.barh([0], [0], color=BLUE, label="share of the variance (fANOVA)")
         if some:
             ax.barh([0], [0], color=ORANGE, label="share in being among the best (PED-ANOVA)")
-        ax.set_yticks(y, names)
+        ax.set_yticks(range(len(names)), names)
         ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
         ax.grid(visible=False, axis="y")
         fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=1)

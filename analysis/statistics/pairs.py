@@ -1,0 +1,250 @@
+"""What the choice of pairs or queries does to a score, to the difference of two points, and to the gain on test sets.
+
+Influence values stand in for a bootstrap over the dev pairs, at a thousandth of its cost. Two configurations on a test
+set are compared by a bootstrap over its pairs (Efron and Tibshirani 1993, ch. 6): what makes the set hard or easy
+cancels; over seeds it is paired where both have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from analysis.statistics.empirical_bayes import Floats
+from analysis.statistics.selection import NORMAL, TAIL
+from search.schema import DEV_SUFFIX, GOLD_SUFFIX
+from trainables.contract.trial import QUERIES_SUFFIX, retrieval_measure
+
+Arrays = Mapping[str, NDArray[np.float32]]
+Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored
+DRAWS = 1000
+
+
+def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
+    """Spearman's rho and how much each pair moves it.
+
+    The empirical influence function (infinitesimal jackknife: Jaeckel 1972; Efron 1982, ch. 6) of the tie-corrected
+    rho: `sum(w * psi) / n` is to first order the change of rho when pair i gets weight 1 + w[i]. So var(psi) / n is the
+    sampling variance of rho, and var(psi_a - psi_b) / n that of the difference of two models scored on the same pairs.
+
+    Args: x, y: (n,) model similarities and gold scores; ties allowed.
+    Returns: rho in [-1, 1], psi (n,) with mean 0 (up to rounding).
+    Raises: ValueError if the lengths differ or one side is constant.
+    """
+    x, y = np.asarray(x), np.asarray(y)
+    if x.shape != y.shape or x.ndim != 1:
+        raise ValueError(f"expected two vectors of one length, got shapes {x.shape} and {y.shape}")
+    a, group_a = _levels(x)
+    b, group_b = _levels(y)
+    product, var_a, var_b = float(np.mean(a * b)), float(np.var(a)), float(np.var(b))
+    if not (var_a > 0 and var_b > 0):
+        raise ValueError("Spearman's correlation needs two values at least on each side, got a constant one")
+    rho = (product - 0.25) / np.sqrt(var_a * var_b)  # midranks have mean 1/2 exactly
+    # Adding mass at x0 moves the product by its own term and by shifting the rank of everything above x0.
+    moved_product = (a * b - product) + (_mass_above(group_a, b) - product) + (_mass_above(group_b, a) - product)
+    square_a, square_b = var_a + 0.25, var_b + 0.25
+    moved_a = (a**2 - square_a) + 2 * (_mass_above(group_a, a) - square_a)
+    moved_b = (b**2 - square_b) + 2 * (_mass_above(group_b, b) - square_b)
+    psi = moved_product / np.sqrt(var_a * var_b) - rho / 2 * (moved_a / var_a + moved_b / var_b)
+    return float(rho), psi
+
+
+def _levels(x: NDArray[np.generic]) -> tuple[Floats, NDArray[np.intp]]:
+    """Midranks scaled to (0, 1), mean exactly 1/2, and the tie group of each value in ascending order."""
+    _, group, count = np.unique(x, return_inverse=True, return_counts=True)
+    level = (np.cumsum(count) - count / 2) / len(x)
+    return level[group], group
+
+
+def _mass_above(group: NDArray[np.intp], values: Floats) -> Floats:
+    """(n,) mean over j of values[j] * (1 if j's group is above i's, 1/2 if equal, else 0)."""
+    mass = np.bincount(group, weights=values)
+    above = np.cumsum(mass[::-1])[::-1] - mass / 2
+    return above[group] / len(values)
+
+
+@dataclass(frozen=True)
+class PairNoise:
+    """Variances of a metric over the choice of dev pairs, in squared units of the metric.
+
+    own: of one point's score alone. between: of the difference of two points scored on the same pairs, beyond what a
+    change of seed explains. pairs: dev pairs and queries behind it, over all sets. what: what they are.
+    """
+
+    own: float
+    between: float
+    pairs: int
+    what: str = "dev pairs"
+
+
+def pair_noise(
+    first: Sequence[str], second: Sequence[str], parts: Sequence[str], similarities: Lookup
+) -> PairNoise | None:
+    """Sampling variances over dev pairs of two points, each given by the run ids of its seeds.
+
+    With influence values psi (of a mean over queries, a query's value less it) averaged over the m seeds of a point:
+    own = var(psi_1) / n and between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs
+    between seeds of one point: that is in the seed noise already. Where no point has two seeds, w is unknown and
+    `between` an upper bound. A metric that is the mean of k parts has the sum of the sets' variances over k squared,
+    sets being independent; of several measures of one set the influences are added up query by query first.
+
+    Returns: None if the similarities or the gold scores of either point are missing, or the sets differ in length.
+    """
+    loaded = [[found for run in runs if (found := similarities(run)) is not None] for runs in (first, second)]
+    if not all(loaded):
+        return None
+    own = between = 0.0
+    pairs = 0
+    for measures in _by_set(parts):
+        a, b = (_added(seeds, measures) for seeds in loaded)
+        if a is None or b is None or a.shape[1] != b.shape[1]:
+            return None
+        n = a.shape[1]
+        own += float(np.var(a.mean(0))) / n
+        between += max(float(np.var(a.mean(0) - b.mean(0))) / n - _seed_part(a, b) * (1 / len(a) + 1 / len(b)), 0.0)
+        pairs += n
+    kinds = dict.fromkeys("queries" if retrieval_measure(part) else "dev pairs" for part in parts)
+    return PairNoise(own / len(parts) ** 2, between / len(parts) ** 2, pairs, " and ".join(kinds))
+
+
+def _by_set(parts: Sequence[str]) -> list[list[str]]:
+    """The parts of a metric that are measured on the same pairs or queries, together."""
+    sets: dict[str, list[str]] = {}
+    for part in parts:
+        measured = part.rpartition("_")[0]  # nfcorpus_ndcg10_dev -> nfcorpus_ndcg10
+        name = f"queries of {measured.rpartition('_')[0]}" if retrieval_measure(part) else part
+        sets.setdefault(name, []).append(part)
+    return list(sets.values())
+
+
+def _added(seeds: Sequence[Arrays], measures: Sequence[str]) -> Floats | None:
+    """(m, n) influence values of the sum of some measures of one set."""
+    found = [_influences(seeds, measure) for measure in measures]
+    shapes = {None if one is None else one.shape for one in found}
+    return None if None in shapes or len(shapes) > 1 else np.sum([one for one in found if one is not None], axis=0)
+
+
+def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:
+    """(m, n) influence values of one dev set; None if it is not stored, differs in length, or a model has collapsed."""
+    name = part.removesuffix(DEV_SUFFIX)
+    queries, gold = name + QUERIES_SUFFIX, name + GOLD_SUFFIX
+    try:
+        if all(queries in arrays for arrays in seeds):
+            values = np.stack([np.asarray(arrays[queries], dtype=np.float64) for arrays in seeds])
+            return np.stack([v - v.mean() for v in values])
+        return np.stack([spearman_influence(arrays[part], arrays[gold])[1] for arrays in seeds])
+    except (KeyError, ValueError):
+        return None
+
+
+def _seed_part(a: Floats, b: Floats) -> float:
+    """Variance over pairs, per seed, of what differs between seeds of one point; 0 where no point has two seeds."""
+    squares = sum(float(((x - x.mean(0)) ** 2).mean(1).sum()) for x in (a, b))
+    degrees = len(a) + len(b) - 2
+    return squares / degrees / a.shape[1] if degrees else 0.0
+
+
+@dataclass(frozen=True)
+class PairedGain:
+    """First minus second configuration on one set, or on the mean of several; correlations in [-1, 1].
+
+    first, second: means over their seeds. low, high: 95 % interval over pairs, and over seeds where `seeds` > 1.
+    pairs_low, pairs_high: over pairs alone. seeds: common seeds that it is paired over, 0 = none in common.
+    """
+
+    name: str
+    first: float
+    second: float
+    gain: float
+    low: float
+    high: float
+    pairs_low: float
+    pairs_high: float
+    seeds: int
+
+
+def paired_gains(
+    first: Mapping[int, Mapping[str, NDArray[np.floating]]],
+    second: Mapping[int, Mapping[str, NDArray[np.floating]]],
+    gold: Mapping[str, NDArray[np.floating]],
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+) -> list[PairedGain]:
+    """The gain per set of `gold`, and on their mean if there are several.
+
+    Args: first, second: seed -> set -> cosines (n,); gold: set -> gold scores (n,) of the same pairs.
+    Raises: ValueError if a set's arrays differ in length or one is constant.
+    """
+    from trainables.evaluation.metrics import spearman  # not at the top: verdicts do without what it imports
+
+    common = sorted(first.keys() & second.keys())
+    sides = [[side[seed] for seed in common or sorted(side)] for side in (first, second)]
+    measured: dict[
+        str, tuple[Floats, ...]
+    ] = {}  # per set: correlations (m,) of both sides, bootstrapped differences (draws,)
+    for name, scores in gold.items():
+        cosines = [[seed[name] for seed in side] for side in sides]
+        if {len(x) for side in cosines for x in side} != {len(scores)}:
+            raise ValueError(f"{name}: expected {len(scores)} cosines of every trial")
+        rho = [np.array([spearman(x, scores) for x in side]) for side in cosines]
+        if not np.isfinite(np.concatenate(rho)).all():
+            raise ValueError(f"{name}: all cosines of a trial are equal")
+        measured[name] = (*rho, bootstrap_difference(cosines[0], cosines[1], scores, rng, draws))
+    if len(measured) > 1:
+        measured["mean"] = tuple(np.mean(part, axis=0) for part in zip(*measured.values(), strict=True))
+    return [_gain(name, one[0], one[1], one[2], len(common)) for name, one in measured.items()]
+
+
+def _gain(name: str, first: Floats, second: Floats, draws: Floats, common: int) -> PairedGain:
+    """With `common` seeds the differences are taken seed by seed; without, the two sides' variances add.
+
+    Args: first, second: (m,) correlations per seed; draws: differences of the means over resampled pairs.
+    """
+    gain = float(first.mean() - second.mean())
+    low, high = pairs_low, pairs_high = tuple(float(q) for q in np.quantile(draws, [TAIL, 1 - TAIL]))
+    parts = [first - second] if common else [first, second]
+    if all(len(x) > 1 for x in parts):
+        seeds = [float(x.var(ddof=1)) / len(x) for x in parts]
+        variance = float(np.var(draws)) + sum(seeds)
+        # Satterthwaite 1946; the variance over pairs counts as known.
+        squares = sum(v**2 / (len(x) - 1) for v, x in zip(seeds, parts, strict=True))
+        reach = float(stdtrit(variance**2 / squares, 1 - TAIL)) if squares > 0 else NORMAL
+        half = reach * float(np.sqrt(variance))
+        low, high = min(low, gain - half), max(high, gain + half)
+    return PairedGain(name, float(first.mean()), float(second.mean()), gain, low, high, pairs_low, pairs_high, common)
+
+
+def bootstrap_difference(
+    first: Sequence[NDArray[np.floating]],
+    second: Sequence[NDArray[np.floating]],
+    gold: NDArray[np.floating],
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+) -> Floats:
+    """(draws,) mean Spearman of `first` less that of `second`, over resampled pairs, the same for all vectors (n,)."""
+    n = len(gold)
+    levels = [np.unique(np.asarray(x), return_inverse=True)[1] for x in (gold, *first, *second)]
+    found = np.empty(draws)
+    for i in range(draws):
+        weight = np.bincount(rng.integers(0, n, n), minlength=n).astype(float)
+        target, *ranks = (_midranks(level, weight) for level in levels)
+        rho = [_weighted_correlation(x, target, weight) for x in ranks]
+        found[i] = np.mean(rho[: len(first)]) - np.mean(rho[len(first) :])
+    return found
+
+
+def _midranks(level: NDArray[np.intp], weight: Floats) -> Floats:
+    """Midranks of resampled values, from their order before resampling: no sorting per draw."""
+    mass = np.bincount(level, weights=weight)
+    return np.asarray((np.cumsum(mass) - mass / 2)[level])
+
+
+def _weighted_correlation(x: Floats, y: Floats, weight: Floats) -> float:
+    total = weight.sum()
+    x, y = x - weight @ x / total, y - weight @ y / total
+    scale = np.sqrt((weight @ (x * x)) * (weight @ (y * y)))
+    return float(weight @ (x * y) / scale) if scale > 0 else 0.0
