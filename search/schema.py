@@ -34,7 +34,9 @@ SEARCHED: Final = "searched"  # study run: comma-separated names of the searched
 CONFIRMATION: Final = "confirmation."  # confirmation.<ms since 1970> on the study run: one per start of a confirmation
 OPENING: Final = "test_opening."  # test_opening.1, ...: one per opening of the test sets; study run and tested trials
 OPENINGS: Final = "openings"  # in a study's folder: <number>.txt for each opening, its text as in the tag
-TRIALS_TAG: Final = "trials_file"  # study run on a server: path of the artifact TRIALS_FILE, once there is one
+OPENED_METRICS: Final = "metrics.json"  # in openings/<number>/<trial>: what was measured, name -> value
+OPENED_FILES: Final = "files"  # in openings/<number>/<trial>: folder of what else was logged
+TRIALS_TAG: Final = "trials_file"  # study run: path of the artifact TRIALS_FILE, once there is one
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 
@@ -62,7 +64,7 @@ GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the
 SPACE_FILE: Final = "space.yaml"  # study: the resolved space
 ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine
 TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
-TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as the server gives them (tracking/trials_file.py)
+TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as MLflow has them (`search.tracking.tracker`)
 
 # 50 seeds of unsupervised SimCSE on BERT-base ranged over 76.70 - 73.16 = 3.54 points (D08); the expected range of 50
 # normal values is 4.498 standard deviations (Tippett 1925). What is believed of a metric's standard deviation over

@@ -9,8 +9,7 @@ from search.schema import tracking_uri
 from search.space import load_space
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study
-from search.tracking.mlflow_store import trouble, unreachable
-from search.tracking.removal import remove_runs
+from search.tracking.mlflow_store import remove_runs, trouble, unreachable
 
 
 def stop_study(storage: str, study: str | None) -> str:

@@ -20,10 +20,9 @@ from search import schema
 from search.console.status import bring_up_to_date, study_status
 from search.store.journal import read
 from search.store.lock import exclusive, tracking_lock
-from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay
-from search.tracking.runs import trial_name
+from search.tracking.runs import TrialBatch, trial_name
 from search.tracking.saved_views import saved_views
 from search.tracking.tracker import Tracker
 

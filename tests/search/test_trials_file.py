@@ -58,8 +58,8 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr("search.tracking.trials_file.MANY", 4)
-    monkeypatch.setattr("search.tracking.trials_file.SOME", 2)
+    monkeypatch.setattr("search.tracking.tracker.MANY", 4)
+    monkeypatch.setattr("search.tracking.tracker.SOME", 2)
     space = make_space({"trials": 12}, pruner={"kind": "median"})
     world = World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
     with mlflow_server(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts") as address:
