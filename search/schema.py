@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from trainables.contract.metric_names import DEV_SUFFIX as DEV_SUFFIX
 
@@ -97,6 +99,7 @@ def best_key(metric: str) -> str:
 SQLITE: Final = "sqlite:///"
 DATABASE: Final = "mlflow.db"
 DEFAULT_STORAGE: Final = "runs"
+ANSWER_S: Final = 4.0  # how long a tracking server may take to accept a connection
 
 
 def tracking_uri(option: str | None = None, storage: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
@@ -111,3 +114,16 @@ def tracking_uri(option: str | None = None, storage: str | None = None, environ:
     if "://" in folder:
         folder = DEFAULT_STORAGE
     return f"{SQLITE}{os.path.join(os.path.abspath(os.path.expanduser(folder)), DATABASE)}"
+
+
+def unreachable(uri: str) -> str:
+    """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
+    return ""

@@ -61,7 +61,7 @@ def scatters(arrays: Arrays, data: Mapping[str, Any]) -> list[Scatter]:
 
     Args: data: the `data` part of the resolved space, for the labels of pairs.
     """
-    from analysis.tables.pair_labels import pair_labels
+    from analysis.tables.axes import pair_labels
     from trainables.evaluation.metrics import spearman
 
     found = []

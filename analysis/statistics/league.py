@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
-from analysis.reading.runs import StoredRun
+from analysis.reading.store import StoredRun
 from analysis.statistics.correlation import MIN_VALUES, Floats, expected_best, expected_best_interval
 from analysis.statistics.duels import CONFIRMED, EXPECTED, Duel, confirmed_duel, expected_duel, holm
 from analysis.statistics.pair_noise import pair_noise

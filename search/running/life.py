@@ -40,7 +40,7 @@ from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
 from search.study.search_plan import SearchPlan
-from search.tracking.mlflow_store import unreachable
+from search.schema import unreachable
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
 from search.wording import wanted_points

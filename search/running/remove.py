@@ -9,7 +9,8 @@ from search.schema import tracking_uri
 from search.space import load_space
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study
-from search.tracking.mlflow_store import remove_runs, trouble, unreachable
+from search.tracking.mlflow_store import remove_runs, trouble
+from search.schema import unreachable
 
 
 def stop_study(storage: str, study: str | None) -> str:

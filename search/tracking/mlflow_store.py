@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import sqlite3
 import tempfile
 from importlib.metadata import version
@@ -24,7 +23,6 @@ from trainables.contract.errors import DataError, first_line
 from trainables.contract.whole_files import whole_file
 from trainables.data.token_cache import cache_dir
 
-ANSWER_S = 4.0  # how long a tracking server may take to accept a connection
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -147,16 +145,3 @@ def trouble(error: BaseException) -> str:
             return f"MLflow's database: {first_line(own)}"
         cause = cause.__cause__
     return first_line(error)
-
-
-def unreachable(uri: str) -> str:
-    """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https"):
-        return ""
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
-    except (OSError, ValueError) as error:
-        return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
-    return ""

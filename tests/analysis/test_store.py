@@ -15,16 +15,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from analysis.reading.sqlite import SqliteStore
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 from small_store import SmallStore, fill
 
 from analysis.errors import AnalysisError, InputError
-from analysis.reading.client import ClientStore
-from analysis.reading.rest import RestStore
-from analysis.reading.runs import Store, StoredRun
-from analysis.reading.sqlite import SqliteStore
-from analysis.reading.store import find_study, open_store, studies
+from analysis.reading.store import Store, StoredRun, find_study, open_store, studies
 from search import schema
 from search.tracking.mlflow_store import make_store
 
@@ -75,7 +72,7 @@ def test_sqlite_reads_what_mlflow_s_client_reads(small: SmallStore) -> None:
     direct = open_store(small.uri)
     assert isinstance(direct, SqliteStore)
     found = contents(direct)
-    assert found == contents(ClientStore(small.uri))
+    assert found == contents(Store(small.uri))
     assert [s["name"] for s in found["studies"]] == ["small-2", "small-1"]  # type: ignore[attr-defined]
     assert len(found["trials"]) == 18  # type: ignore[arg-type]
     assert found["artifact"]
@@ -84,15 +81,15 @@ def test_sqlite_reads_what_mlflow_s_client_reads(small: SmallStore) -> None:
 
 def test_rest_reads_what_sqlite_reads(small: SmallStore, server: str) -> None:
     store = open_store(server)
-    assert isinstance(store, RestStore)
+    assert isinstance(store, Store)
     assert contents(store) == contents(open_store(small.uri))
 
 
 def test_rest_pages_and_splits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = contents(open_store(server))
-    monkeypatch.setattr("analysis.reading.rest.PAGE", 5)
-    monkeypatch.setattr("analysis.reading.rest.HISTORY_RUNS", 4)
-    monkeypatch.setattr("analysis.reading.rest.HISTORY_ROWS", 6)
+    monkeypatch.setattr("analysis.reading.store.PAGE", 5)
+    monkeypatch.setattr("analysis.reading.store.HISTORY_RUNS", 4)
+    monkeypatch.setattr("analysis.reading.store.HISTORY_ROWS", 6)
     assert contents(open_store(server)) == whole
 
 
@@ -163,14 +160,14 @@ def test_an_address_that_is_none_is_one_line(address: str) -> None:
 @pytest.mark.parametrize("trouble", [500, 503, "reset"])
 def test_a_server_that_is_busy_is_asked_again(server: str, monkeypatch: pytest.MonkeyPatch, trouble: int | str) -> None:
     """A gateway before the real server that does not let every second request through."""
-    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("analysis.reading.store.PAUSES", (0.01, 0.01))
     whole = contents(open_store(server))
     with gateway(server, lambda count: trouble if count % 2 else None) as address:
         assert contents(open_store(address)) == whole
 
 
 def test_a_server_that_stays_busy_is_told_of(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("analysis.reading.store.PAUSES", (0.01, 0.01))
     asked: list[int] = []
 
     def refused(code: int, _: int) -> int:
@@ -225,7 +222,7 @@ def gateway(server: str, refuses: Callable[[int], int | str | None]) -> Iterator
 
 
 def test_credentials_as_mlflow_takes_them() -> None:
-    from analysis.reading.rest import _authorization
+    from analysis.reading.store import _authorization
 
     assert _authorization({"MLFLOW_TRACKING_TOKEN": "t"}) == {"Authorization": "Bearer t"}
     basic = _authorization({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})

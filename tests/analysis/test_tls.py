@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import AnalysisError
-from analysis.reading.rest import RestStore
+from analysis.reading.store import Store
 
 
 class _Empty(BaseHTTPRequestHandler):
@@ -43,9 +43,9 @@ def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         uri = f"https://127.0.0.1:{server.server_port}"
-        assert RestStore(uri, {"MLFLOW_TRACKING_INSECURE_TLS": "true"}).count_runs() == 0
+        assert Store(uri, {"MLFLOW_TRACKING_INSECURE_TLS": "true"}).count_runs() == 0
         with pytest.raises(AnalysisError, match="CERTIFICATE_VERIFY_FAILED"):
-            RestStore(uri, {}).count_runs()
+            Store(uri, {}).count_runs()
     finally:
         server.shutdown()
         server.server_close()

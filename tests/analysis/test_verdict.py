@@ -20,8 +20,8 @@ from analysis.statistics.pair_noise import pair_noise
 from analysis.statistics.seed_noise import moderate, seed_noise
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Verdict, judge, judged
-from analysis.tables.points import points_table
 from analysis.tables.study import Study
+from analysis.tables.trials import points_table
 from search.schema import CONFIRMATION, SEED_SD
 
 

@@ -26,8 +26,8 @@ from analysis.statistics.seed_noise import Prior, learned, seed_noise, unknown_m
 from analysis.statistics.study_verdict import study_prior, study_verdict
 from analysis.statistics.verdict import Verdict, judge
 from analysis.tables.metric import Metric
-from analysis.tables.points import points_table
 from analysis.tables.study import read_study
+from analysis.tables.trials import points_table
 from analysis.writing.comparison_text import comparison_text
 from analysis.writing.verdict_text import verdict_lines
 from search.schema import SEED_SD

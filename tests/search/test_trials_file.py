@@ -13,8 +13,8 @@ from harness import Death, World, make_space
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 
-from analysis.reading.rest import RestStore
-from analysis.reading.runs import StoredRun
+from analysis.reading.store import Store
+from analysis.reading.store import StoredRun
 from analysis.reading.store import find_study, open_store
 from analysis.tables.study import read_study
 from search import schema
@@ -70,15 +70,15 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many runs the server had to list, per question."""
     counts: list[int] = []
-    plain = RestStore._search
+    plain = Store._search
 
-    def search(self: RestStore, experiments: Sequence[str], condition: str, *view: str) -> list[StoredRun]:
+    def search(self: Store, experiments: Sequence[str], condition: str, *view: str) -> list[StoredRun]:
         found = plain(self, experiments, condition, *view)
         if schema.PARENT in condition:
             counts.append(len(found))
         return found
 
-    monkeypatch.setattr(RestStore, "_search", search)
+    monkeypatch.setattr(Store, "_search", search)
     return counts
 
 
