@@ -118,12 +118,12 @@ def tracking_uri(option: str | None = None, storage: str | None = None, environ:
 
 def unreachable(uri: str) -> str:
     """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https"):
+    if not uri.startswith(("http://", "https://")):
         return ""
     try:
+        parts = urlsplit(uri)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no address
         return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
     return ""

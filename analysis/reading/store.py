@@ -7,7 +7,9 @@ import gc
 import gzip
 import json
 import logging
+import math
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,7 +125,7 @@ class Store:
 
         def of_one(job: tuple[str, str]) -> list[MetricRow]:
             points = sorted(self._client.get_metric_history(*job), key=lambda point: (point.step, point.timestamp))
-            return [(*job, int(point.step), float(point.value)) for point in points]
+            return [(*job, int(point.step), _number(point.value)) for point in points]
 
         jobs = sorted((run, metric) for run in run_ids for metric in metrics)
         with self._errors(), ThreadPoolExecutor(PARALLEL if self.uri.startswith("http") else 1) as pool:
@@ -187,7 +189,7 @@ class Store:
             return {}
         try:
             rows = map(json.loads, gzip.decompress(content).splitlines())
-            return {row["run_id"]: StoredRun(experiment=study.experiment, **row) for row in rows}
+            return {row["run_id"]: _run(study.experiment, **row) for row in rows}
         except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError):  # cut off, or of another version
             return {}
 
@@ -202,8 +204,8 @@ class Store:
                 order_by=["attributes.start_time ASC"],  # runs that start meanwhile come last and move no page
             )  # fmt: skip
         return [
-            StoredRun(
-                run_id=r.info.run_id, experiment_id=r.info.experiment_id, experiment=self._names[r.info.experiment_id],
+            _run(
+                self._names[r.info.experiment_id], run_id=r.info.run_id, experiment_id=r.info.experiment_id,
                 name=r.info.run_name or "", status=r.info.status, start=r.info.start_time or 0, end=r.info.end_time,
                 artifact_uri=r.info.artifact_uri or "", tags=r.data.tags, params=r.data.params, metrics=r.data.metrics,
             )
@@ -274,6 +276,15 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
 
 def study_name(study: StoredRun) -> str:
     return study.tags.get(STUDY_ID) or study.name
+
+
+def _run(experiment: str, *, metrics: Mapping[str, float], **fields: Any) -> StoredRun:
+    return StoredRun(experiment=experiment, metrics={k: _number(v) for k, v in metrics.items()}, **fields)
+
+
+def _number(value: float) -> float:
+    """MLflow's databases hold the largest number for an infinity."""
+    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else value
 
 
 def _pages(call: Any, *args: Any, **kwargs: Any) -> list[Any]:
