@@ -12,8 +12,8 @@ import pandas as pd
 
 from analysis.errors import AnalysisError, InputError, unknown
 from analysis.reading.store import find_study, open_store
-from analysis.tables.ranking import rank_points, rank_trials
 from analysis.tables.study import Study, read_study
+from analysis.tables.trials import rank_points, rank_trials
 from search import schema
 from search.schema import DEFAULT_STORAGE
 

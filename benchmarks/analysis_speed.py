@@ -91,7 +91,7 @@ def keep_trials(address: str, folder: Path) -> tuple[str, str]:
     from mlflow import MlflowClient
 
     from search import schema
-    from search.tracking.trials_file import TrialsFile
+    from search.tracking.tracker import TrialsFile
 
     client = MlflowClient(address)
     experiments = [e.experiment_id for e in client.search_experiments()]

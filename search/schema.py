@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
 
@@ -34,7 +36,9 @@ SEARCHED: Final = "searched"  # study run: comma-separated names of the searched
 CONFIRMATION: Final = "confirmation."  # confirmation.<ms since 1970> on the study run: one per start of a confirmation
 OPENING: Final = "test_opening."  # test_opening.1, ...: one per opening of the test sets; study run and tested trials
 OPENINGS: Final = "openings"  # in a study's folder: <number>.txt for each opening, its text as in the tag
-TRIALS_TAG: Final = "trials_file"  # study run on a server: path of the artifact TRIALS_FILE, once there is one
+OPENED_METRICS: Final = "metrics.json"  # in openings/<number>/<trial>: what was measured, name -> value
+OPENED_FILES: Final = "files"  # in openings/<number>/<trial>: folder of what else was logged
+TRIALS_TAG: Final = "trials_file"  # study run: path of the artifact TRIALS_FILE, once there is one
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 
@@ -62,7 +66,7 @@ GOLD_SUFFIX: Final = "_gold"  # in the same file, float32 [n] gold scores of the
 SPACE_FILE: Final = "space.yaml"  # study: the resolved space
 ENVIRONMENT_FILE: Final = "environment.json"  # study: versions, commit, machine
 TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
-TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as the server gives them (tracking/trials_file.py)
+TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as MLflow has them (`search.tracking.tracker`)
 
 # 50 seeds of unsupervised SimCSE on BERT-base ranged over 76.70 - 73.16 = 3.54 points (D08); the expected range of 50
 # normal values is 4.498 standard deviations (Tippett 1925). What is believed of a metric's standard deviation over
@@ -95,6 +99,7 @@ def best_key(metric: str) -> str:
 SQLITE: Final = "sqlite:///"
 DATABASE: Final = "mlflow.db"
 DEFAULT_STORAGE: Final = "runs"
+ANSWER_S: Final = 4.0  # how long a tracking server may take to accept a connection
 
 
 def tracking_uri(option: str | None = None, storage: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
@@ -109,3 +114,16 @@ def tracking_uri(option: str | None = None, storage: str | None = None, environ:
     if "://" in folder:
         folder = DEFAULT_STORAGE
     return f"{SQLITE}{os.path.join(os.path.abspath(os.path.expanduser(folder)), DATABASE)}"
+
+
+def unreachable(uri: str) -> str:
+    """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
+    if not uri.startswith(("http://", "https://")):
+        return ""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
+    except (OSError, ValueError) as error:  # ValueError: no address
+        return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
+    return ""

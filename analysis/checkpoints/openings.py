@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
 
 from analysis.errors import AnalysisError, InputError
+from analysis.reading.store import Store
+from analysis.tables.record import openings
 from analysis.tables.study import Study
-from analysis.tables.test_scores import openings
-from search.schema import FOLDER, OPENING, OPENINGS
+from search.schema import FOLDER, OPENED_FILES, OPENED_METRICS, OPENING, OPENINGS
 from trainables.contract.errors import first_line
 
 
@@ -28,78 +28,77 @@ def check_reason(reason: str) -> None:
 
 @dataclass(frozen=True)
 class Opening:
-    """A recorded opening. number: 1 = the study's first; when: ISO time; earlier: the openings before it."""
+    """A recorded opening. number: 1 = the study's first; when: ISO time; earlier: the openings before it.
 
-    client: Any
+    folder: of all openings of the study. What is logged goes to MLflow, and to `<folder>/<number>/<trial>/`, from where
+    the search's tracker writes it to an MLflow that has lost it.
+    """
+
+    store: Store
     number: int
     when: str
     earlier: tuple[str, ...]
-
-    @property
-    def milliseconds(self) -> int:
-        """Since 1970, as MLflow counts."""
-        return int(datetime.fromisoformat(self.when).timestamp() * 1000)
+    folder: str
+    trials: Mapping[str, str]  # run id -> trial id
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # run id -> what was logged
 
     def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Write finite metrics to a trial's run, which is tagged with the opening. Raises: AnalysisError."""
-        from mlflow.entities import Metric, RunTag
-
-        kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
+        logged = {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
         with self._writing():
-            self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
+            milliseconds = int(datetime.fromisoformat(self.when).timestamp() * 1000)  # as MLflow counts
+            self.store.log(run_id, {f"{OPENING}{self.number}": self.when}, logged, milliseconds, self.number)
+        scores = self.scores.setdefault(run_id, {})
+        scores |= logged
+        with suppress(OSError):
+            _write(f"{self._folder(run_id)}/{OPENED_METRICS}", json.dumps(scores))
 
     def log_files(self, run_id: str, folder: Path, into: str | None = None) -> None:
         """Write a folder's files to a trial's artifacts. Raises: AnalysisError if that is refused."""
         with self._writing():
-            self.client.log_artifacts(run_id, str(folder), into)
+            self.store.log_files(run_id, folder, into)
+        with suppress(OSError):
+            filesystem, path = fsspec.core.url_to_fs("/".join(filter(None, (self._folder(run_id), OPENED_FILES, into))))
+            filesystem.makedirs(path, exist_ok=True)
+            filesystem.put(f"{folder}/", f"{path}/", recursive=True)
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return _told(f"the test sets were opened ({OPENING}{self.number}), but their scores cannot all be written")
+    def _folder(self, run_id: str) -> str:
+        return f"{self.folder}/{self.number}/{self.trials[run_id]}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except AnalysisError as fault:
+            what = f"the test sets were opened ({OPENING}{self.number}), but their scores cannot all be written"
+            raise AnalysisError(f"{what}: {first_line(fault)}") from None
 
 
 def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
     """Write to the study's run and folder that its test sets are opened, before anything is scored.
 
-    The folder has them, too, because MLflow's database may be lost with its machine; the search's tracker brings what
-    is missing in the run from there.
-
     Raises: AnalysisError if MLflow takes no record: then nothing may be opened.
     """
-    from mlflow import MlflowClient
-
     folder = f"{study.stored.tags.get(FOLDER, '')}/{OPENINGS}"
-    earlier = tuple(_union(openings(study.stored), _written(folder)))
+    earlier = tuple(sorted({*openings(study.stored), *_written(folder)}))  # oldest first: they begin with the time
     when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     text = f"{when}: {what}: {reason.strip()}"
-    with _told(f"nothing was opened: {study.store.uri} takes no record of it"):
-        opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # its errors are told in one line here
-        opening.client.set_tag(study.stored.run_id, f"{OPENING}{opening.number}", text)
+    trials = dict(zip(study.trials["run_id"], study.trials["trial"], strict=True))
+    opening = Opening(study.store, len(earlier) + 1, when, earlier, folder, trials)
+    try:
+        study.store.log(study.stored.run_id, {f"{OPENING}{opening.number}": text})
+    except AnalysisError as fault:
+        raise AnalysisError(f"nothing was opened: {first_line(fault)}") from None
     with suppress(OSError):  # who may only read the folder has MLflow's record
         _write(f"{folder}/{opening.number}.txt", text)
     return opening
 
 
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as fault:
-        raise AnalysisError(f"{what}: {first_line(fault)}") from None
-
-
-def _union(*records: Sequence[str]) -> list[str]:
-    """Each opening once, oldest first: their texts begin with the time."""
-    return sorted(dict.fromkeys(text for record in records for text in record))
-
-
-def _written(folder: str) -> list[str]:
+def _written(folder: str) -> Sequence[str]:
     """The texts of the openings that a study's folder has."""
     filesystem, root = fsspec.core.url_to_fs(folder)
     try:
-        return [filesystem.cat_file(path).decode() for path in filesystem.ls(root, detail=False)]
+        return [filesystem.cat_file(path).decode() for path in filesystem.glob(f"{root}/*.txt")]
     except OSError:
         return []
 

@@ -29,7 +29,7 @@ def best(
     from analysis.checkpoints.choice import way_to_export
     from analysis.errors import AnalysisError
     from analysis.statistics.study_verdict import study_verdict
-    from analysis.tables.ranking import rank_points, rank_trials
+    from analysis.tables.trials import rank_points, rank_trials
     from analysis.writing.output import as_csv, as_document, paragraphs, terminal_width, text_table
     from analysis.writing.ranking_rows import least_important, printed, records
     from analysis.writing.state_text import state_lines, unit_lines

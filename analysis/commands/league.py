@@ -19,8 +19,7 @@ def league(metric: str | None, studies: tuple[str, ...], style: str, storage: st
     from dataclasses import asdict
 
     from analysis.errors import InputError, NoTrialsError
-    from analysis.reading.runs import study_name
-    from analysis.reading.store import find_study
+    from analysis.reading.store import find_study, study_name
     from analysis.reading.store import studies as all_studies
     from analysis.statistics import league as core
     from analysis.tables.study import Study, read_study

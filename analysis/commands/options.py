@@ -15,7 +15,7 @@ from analysis.writing.output import FORMATS
 from search.schema import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
-    from analysis.reading.runs import Store, StoredRun
+    from analysis.reading.store import Store, StoredRun
     from analysis.tables.study import Study
 
 Command = Callable[..., Any]

@@ -28,7 +28,7 @@ def table(
     """List all trials, best first; studies one after the other."""
     from analysis.reading.store import find_study
     from analysis.reading.store import studies as all_studies
-    from analysis.tables.ranking import rank_points, rank_trials
+    from analysis.tables.trials import rank_points, rank_trials
     from analysis.writing.output import as_csv, as_document, terminal_width, text_table
     from analysis.writing.ranking_rows import least_important, printed, records
     from analysis.writing.state_text import state_lines

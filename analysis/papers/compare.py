@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.papers.published import PaperTable
 from analysis.papers.rows import FOUR_AVERAGE, FOUR_SETS, PaperRow, metric_of
 from analysis.papers.settings import Setting, departures, setting_of
-from analysis.reading.runs import StoredRun
+from analysis.reading.store import StoredRun
 from analysis.tables.axes import label
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM

@@ -19,7 +19,7 @@ from analysis.papers.published import PaperTable
 from analysis.plots.search_figures import valued
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colours, figure, style
 from analysis.statistics.empirical_bayes import Flags, Floats
-from analysis.tables.pair_labels import pair_labels
+from analysis.tables.axes import pair_labels
 from analysis.tables.study import Arrays, Study
 from search.schema import GOLD_SUFFIX
 

@@ -1,52 +1,254 @@
-"""Which tracking store is read, and which of its studies.
-
-`import mlflow` costs over a second, so the two usual stores are read without it: an SQLite file directly (`sqlite`) and
-a server through its REST interface (`rest`). Every other URI goes through MLflow's client (`client`). Tests compare all
-three on one real store.
-"""
+"""What `search` wrote to a tracking store, read through MLflow's client; and the few writes of `analysis test`."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import gzip
+import json
+import logging
+import math
+import os
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import unquote
 
 from analysis.errors import AnalysisError, InputError, unknown
-from analysis.reading.runs import Store, StoredRun, study_name
-from search.schema import ROLE, STUDY_ID
+from search.schema import (
+    BEST_AT_EXAMPLES,
+    OPENING,
+    PARENT,
+    ROLE,
+    SQLITE,
+    STUDY_ID,
+    TRIALS_TAG,
+    best_key,
+    is_dev,
+    unreachable,
+)
+from trainables.contract.errors import first_line
+
+MetricRow = tuple[str, str, int, float]  # (run id, metric, step = training examples seen, value)
+PAGE = 1000  # runs per request; MLflow takes one to two seconds for as many
+PARALLEL = 4  # requests at a time to a server, which has four workers unless told otherwise
+NONE: Mapping[str, float] = MappingProxyType({})
+MAGIC = b"SQLite format 3\0"
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # with these pauses some seconds, not the minutes of MLflow's defaults
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """One MLflow run as it is stored; `metrics` holds the latest value of each metric (NaN and infinities as floats).
+
+    start, end: milliseconds since 1970, end None while running. status: RUNNING, FINISHED, FAILED or KILLED.
+    at_best: metrics at the trial's best evaluation that `metrics` does not have as `best_*`, as far as they are known.
+    """
+
+    run_id: str
+    experiment_id: str
+    experiment: str
+    name: str
+    status: str
+    start: int
+    end: int | None
+    artifact_uri: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    at_best: Mapping[str, float] = field(default_factory=dict)
+
+
+class Store:
+    """A tracking store. Deleted runs and experiments are never returned.
+
+    Every call raises AnalysisError, one line, for a store that cannot be read or written; InputError where the
+    credentials are refused.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        with _uncollected(), self._errors():
+            from mlflow import MlflowClient
+
+            for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels
+                logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported below, in one line
+            self._client: Any = MlflowClient(tracking_uri=uri)
+            self._names = {e.experiment_id: e.name for e in _pages(self._client.search_experiments)}
+
+    def studies(self) -> list[StoredRun]:
+        """All study runs (tag role=study), newest first."""
+        found = self._search(sorted(self._names), f"tags.`{ROLE}` = 'study'")
+        return sorted(found, key=lambda run: run.start, reverse=True)
+
+    def trials(self, study: StoredRun) -> list[StoredRun]:
+        """The study's trial runs in the order they started, most of them from the file of ended trials that the search
+        leaves for that."""
+        ours, children = [study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'"
+        with _uncollected():
+            found = self._ended_trials(study)
+            if not found:
+                found = {run.run_id: run for run in self._search(ours, children)}
+            else:
+                until = max(run.end or 0 for run in found.values())
+                # Those that run come first: a trial that ends meanwhile is then found by its end.
+                newer = ["attributes.status = 'RUNNING'", f"attributes.end_time > {until}"]
+                newer += [f"tags.`{tag}` LIKE '%'" for tag in study.tags if tag.startswith(OPENING)]
+                for condition in newer:
+                    for run in self._search(ours, f"{children} and {condition}"):
+                        known = found.get(run.run_id)
+                        found[run.run_id] = (
+                            replace(run, at_best=known.at_best) if known and known.end == run.end else run
+                        )
+                for run in self._search(ours, children, "deleted_only"):
+                    found.pop(run.run_id, None)
+        trials = (run for run in found.values() if run.tags.get(ROLE) == "trial")
+        return sorted(trials, key=lambda run: (run.start, run.name))
+
+    def history(self, run_ids: Sequence[str], metrics: Sequence[str]) -> list[MetricRow]:
+        """Every logged value of these metrics, ordered by (run, metric, step, time)."""
+
+        def of_one(job: tuple[str, str]) -> list[MetricRow]:
+            points = sorted(self._client.get_metric_history(*job), key=lambda point: (point.step, point.timestamp))
+            return [(*job, int(point.step), _number(point.value)) for point in points]
+
+        jobs = sorted((run, metric) for run in run_ids for metric in metrics)
+        with self._errors(), ThreadPoolExecutor(PARALLEL if self.uri.startswith("http") else 1) as pool:
+            return [row for rows in pool.map(of_one, jobs) for row in rows]
+
+    def at_best(self, runs: Sequence[StoredRun], metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Run id -> these metrics at the trial's best evaluation, the one its checkpoint is from.
+
+        Without trials that have not ended, and without metrics that were not logged at that evaluation. Of several
+        values at one step the last written counts.
+        """
+        found: dict[str, dict[str, float]] = {}
+        missing: dict[str, list[str]] = {}
+        best = {run.run_id: run.metrics[BEST_AT_EXAMPLES] for run in runs if BEST_AT_EXAMPLES in run.metrics}
+        for run in runs:
+            for metric in metrics if run.run_id in best else ():
+                value = run.metrics.get(best_key(metric)) if is_dev(metric) else run.at_best.get(metric)
+                if value is not None:
+                    found.setdefault(run.run_id, {})[metric] = value
+                elif metric in run.metrics:
+                    missing.setdefault(metric, []).append(run.run_id)
+        for metric, run_ids in missing.items():
+            for run_id, _, step, value in self.history(run_ids, [metric]):
+                if step == best[run_id]:
+                    found.setdefault(run_id, {})[metric] = value
+        return found
+
+    def artifact(self, run: StoredRun, path: str) -> bytes | None:
+        """Content of an artifact file; None if there is no such file or it cannot be reached from here."""
+        with TemporaryDirectory() as folder:
+            try:
+                return Path(self._client.download_artifacts(run.run_id, path, folder)).read_bytes()
+            except Exception:  # the artifact stores have no error in common
+                return None
+
+    def count_runs(self) -> int:
+        """Runs of any kind (1 stands for "some"): tells an empty store from another program's."""
+        with self._errors():
+            return len(self._client.search_runs(sorted(self._names), max_results=1)) if self._names else 0
+
+    def log(
+        self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float] = NONE, time_ms: int = 0, step: int = 0
+    ) -> None:
+        """Write tags and metrics to a run."""
+        from mlflow.entities import Metric, RunTag
+
+        with self._errors("cannot write to"):
+            values = [Metric(name, float(value), time_ms, step) for name, value in metrics.items()]
+            self._client.log_batch(run_id, metrics=values, tags=[RunTag(*tag) for tag in tags.items()])
+
+    def log_files(self, run_id: str, folder: Path, into: str | None = None) -> None:
+        """Write a folder's files to a run's artifacts."""
+        with self._errors("cannot write to"):
+            self._client.log_artifacts(run_id, str(folder), into)
+
+    def _ended_trials(self, study: StoredRun) -> dict[str, StoredRun]:
+        """Run id -> trial, of the study's file of ended trials; {} if it has none, or an unreadable one."""
+        path = study.tags.get(TRIALS_TAG)
+        content = self.artifact(study, path) if path else None
+        if content is None:
+            return {}
+        try:
+            rows = map(json.loads, gzip.decompress(content).splitlines())
+            return {row["run_id"]: _run(study.experiment, **row) for row in rows}
+        except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError):  # cut off, or of another version
+            return {}
+
+    def _search(self, experiments: list[str], condition: str, view: str = "active_only") -> list[StoredRun]:
+        if not experiments:
+            return []
+        from mlflow.entities import ViewType
+
+        with self._errors():
+            runs = _pages(
+                self._client.search_runs, experiments, condition, ViewType.from_string(view), max_results=PAGE,
+                order_by=["attributes.start_time ASC"],  # runs that start meanwhile come last and move no page
+            )  # fmt: skip
+        return [
+            _run(
+                self._names[r.info.experiment_id], run_id=r.info.run_id, experiment_id=r.info.experiment_id,
+                name=r.info.run_name or "", status=r.info.status, start=r.info.start_time or 0, end=r.info.end_time,
+                artifact_uri=r.info.artifact_uri or "", tags=r.data.tags, params=r.data.params, metrics=r.data.metrics,
+            )
+            for r in runs
+        ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def _errors(self, what: str = "cannot read") -> Iterator[None]:
+        try:
+            yield
+        except Exception as fault:  # MLflow's, SQLAlchemy's and the drivers' own share no base class
+            code = getattr(fault, "get_http_status_code", lambda: 0)()
+            if code in (401, 403):
+                raise InputError(f"{self.uri} refused the credentials (HTTP {code})") from None
+            raise AnalysisError(f"{what} the tracking store {self.uri}: {first_line(fault)}") from None
 
 
 def open_store(uri: str) -> Store:
-    """The reader for a tracking URI.
+    """The tracking store at a URI.
 
-    Raises: InputError if an SQLite file is missing, may not be read or is no tracking store.
+    Raises: InputError if an SQLite file is missing or may not be read, AnalysisError if the store cannot be read.
     """
-    scheme = uri.partition(":")[0].lower()  # `urlsplit` raises for an address that is none
-    if scheme in ("http", "https"):
-        from analysis.reading.rest import RestStore
-
-        return RestStore(uri)
-    if scheme == "sqlite":
-        from analysis.reading.sqlite import SqliteStore
-
-        path = Path(unquote(uri.removeprefix("sqlite:///").split("?")[0]))
+    if uri.lower().startswith(SQLITE):
+        path = Path(unquote(uri[len(SQLITE) :].split("?")[0]))
         try:
             if not path.is_file():
                 hint = "start a search first, or give --storage or --tracking-uri"
                 raise InputError(f"no tracking store at {path}: {hint}")
-            path.open("rb").close()  # MLflow would try again for two minutes
+            with path.open("rb") as file:  # MLflow would try again for two minutes, and fill an empty file
+                magic = file.read(len(MAGIC))
         except OSError as fault:
             raise InputError(f"{path}: cannot be read: {fault.strerror or fault}") from None
-        if SqliteStore.can_read(path):
-            return SqliteStore(path)
-    from analysis.reading.client import ClientStore
-
-    return ClientStore(uri)
+        if magic != MAGIC:
+            raise InputError(f"{path}: cannot be read: it is no SQLite database")
+    elif why := unreachable(uri):
+        raise AnalysisError(f"cannot reach the tracking server: {why}")
+    return Store(uri)
 
 
 def studies(store: Store) -> list[StoredRun]:
     """All studies, newest first.
 
-    Raises: AnalysisError if there is none, saying whether the store is empty or holds another program's runs.
+    Raises: AnalysisError if there is none, with whether the store is empty or holds another program's runs.
     """
     found = store.studies()
     if found:
@@ -66,10 +268,44 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
     found = studies(store)
     if name is None:
         return found[0]
-    for study in found:
-        if study.tags.get(STUDY_ID) == name:
-            return study
-    for study in found:
-        if study.experiment == name:
-            return study
-    raise unknown("study", name, (study_name(s) for s in found))
+    of_name = [study for study in found if study.tags.get(STUDY_ID) == name]
+    for study in of_name + [study for study in found if study.experiment == name]:
+        return study
+    raise unknown("study", name, map(study_name, found))
+
+
+def study_name(study: StoredRun) -> str:
+    return study.tags.get(STUDY_ID) or study.name
+
+
+def _run(experiment: str, *, metrics: Mapping[str, float], **fields: Any) -> StoredRun:
+    return StoredRun(experiment=experiment, metrics={k: _number(v) for k, v in metrics.items()}, **fields)
+
+
+def _number(value: float) -> float:
+    """MLflow's databases hold the largest number for an infinity."""
+    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else value
+
+
+def _pages(call: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    """All results of a paged call of MLflow's client."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = call(*args, **kwargs, page_token=token)
+        found += page
+        if not (token := page.token):
+            return found
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: importing MLflow, and reading a large study, make hundreds of thousands of small objects,
+    none of them garbage. That saves a third of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from analysis.errors import AnalysisError
-from analysis.reading.runs import StoredRun
+from analysis.reading.store import StoredRun
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.pairs import pair_noise
 from analysis.statistics.selection import LEVEL, NORMAL

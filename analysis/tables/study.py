@@ -13,13 +13,12 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from analysis.errors import AnalysisError, InputError, NoTrialsError, unknown
-from analysis.reading.runs import Store, StoredRun, study_name
+from analysis.errors import InputError, NoTrialsError, unknown
+from analysis.reading.store import Store, StoredRun, study_name
 from analysis.tables.metric import Metric, Mode, parse_metric
-from analysis.tables.points import points_table
-from analysis.tables.trials import PARAM, add_values, parameter, trials_table, values_at_best
+from analysis.tables.trials import PARAM, add_values, parameter, points_table, trials_table
 from search import schema
-from search.schema import BEST_AT_EXAMPLES, best_key
+from search.schema import best_key
 from trainables.contract.trial import held_metric, metric_parts, retrieval_measure
 from trainables.data.catalogue import set_name
 
@@ -134,14 +133,9 @@ def read_study(
     trials = store.trials(study) if trials is None else trials
     if not trials:
         raise NoTrialsError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")
-    selecting = study.tags.get(schema.METRIC)
-    wanted = metric or selecting
-    if wanted is None:
-        raise AnalysisError(f"study {study_name(study)} does not say what selected; give --metric")
-    parsed = wanted if isinstance(wanted, Metric) else parse_metric(wanted)
-    selected = selecting is not None and (
-        {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}
-    )
+    selecting = study.tags[schema.METRIC]
+    parsed = metric if isinstance(metric, Metric) else parse_metric(metric or selecting)
+    selected = {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}
     if selected:
         parsed = replace(parsed, mode=cast(Mode, study.tags.get(schema.MODE, "max")))
     table = trials_table(trials)
@@ -150,7 +144,7 @@ def read_study(
         stored=study,
         stored_trials=trials,
         metric=parsed,
-        trials=add_values(table, _values(store, study, trials, table, parsed)),
+        trials=add_values(table, _values(store, study, trials, parsed)),
         searched=_searched(study, table),
         planned=_planned(study),
     )
@@ -164,33 +158,23 @@ def read_study(
 
 def dev_metrics(study: StoredRun, trials: Sequence[StoredRun]) -> list[str]:
     """What the study's trials can be ranked by: the selecting metric first."""
-    logged = {name for r in trials for name in r.metrics if schema.is_dev(name)}
-    selecting = study.tags.get(schema.METRIC)
-    if selecting is None:
-        return sorted(logged)
+    logged = {name for run in trials for name in run.metrics if schema.is_dev(name)}
+    selecting = study.tags[schema.METRIC]
     return [selecting, *sorted(logged - {selecting, schema.stored(selecting)})]
 
 
-def _values(
-    store: Store, study: StoredRun, trials: Sequence[StoredRun], table: pd.DataFrame, metric: Metric
-) -> dict[str, float]:
-    """Dev metrics stand in each ended run as `best_<metric>`; those that do not are looked up in the history."""
+def _values(store: Store, study: StoredRun, trials: Sequence[StoredRun], metric: Metric) -> dict[str, float]:
+    """Run id -> the metric at the trial's best evaluation; without trials that lack a part of it there."""
     key = best_key(metric.name)
-    if metric.name == study.tags.get(schema.METRIC) and any(key in r.metrics for r in trials):
-        return {r.run_id: r.metrics[key] for r in trials if key in r.metrics}
+    if metric.name == study.tags[schema.METRIC] and any(key in run.metrics for run in trials):
+        return {run.run_id: run.metrics[key] for run in trials if key in run.metrics}
     allowed = dev_metrics(study, trials)
     for part in metric.parts:
         if part not in allowed:
             raise unknown("metric", part, allowed)
-    ended = [r for r in trials if BEST_AT_EXAMPLES in r.metrics]
-    keys = [best_key(part) for part in metric.parts]
-    told = {
-        r.run_id: sum(r.metrics[key] for key in keys) / len(keys)
-        for r in ended
-        if all(key in r.metrics for key in keys)
-    }
-    rest = [r.run_id for r in ended if r.run_id not in told]
-    return told | (values_at_best(table, store.history(rest, metric.parts), metric.parts) if rest else {})
+    found = store.at_best(trials, metric.parts)
+    complete = {run: values for run, values in found.items() if values.keys() >= {*metric.parts}}
+    return {run: sum(values[part] for part in metric.parts) / len(metric.parts) for run, values in complete.items()}
 
 
 def _searched(study: StoredRun, table: pd.DataFrame) -> tuple[str, ...]:
@@ -203,3 +187,25 @@ def _searched(study: StoredRun, table: pd.DataFrame) -> tuple[str, ...]:
 def _planned(study: StoredRun) -> int | None:
     trials = parameter(study.params.get("search.trials"))
     return trials if isinstance(trials, int) else None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A point's mean over its counted seeds, on the pairs that selected and on those held out; units of the metric."""
+
+    selecting: float
+    held: float
+
+
+def held(study: Study, point: str) -> Held | None:
+    """Both means at each trial's best evaluation, which the selecting pairs chose; None where nothing was held out."""
+    rows = study.points[study.points["point"] == point]
+    if rows.empty:
+        return None
+    runs: Sequence[str] = rows.iloc[0]["run_ids"]
+    keys = [best_key(part) for part in metric_parts(held_metric(study.metric.name))]
+    found = [run.metrics for run in study.stored_trials if run.run_id in runs]
+    if not found or not all(key in metrics for metrics in found for key in keys):
+        return None
+    values = pd.DataFrame([[metrics[key] for key in keys] for metrics in found])
+    return Held(float(rows.iloc[0]["value"]), float(np.mean(values.to_numpy())))

@@ -13,10 +13,8 @@ import yaml
 
 from analysis.statistics.pairs import spearman_influence
 from analysis.statistics.selection import NORMAL
-from analysis.tables.cost import cost
-from analysis.tables.reproduction import environment
+from analysis.tables.record import cost, environment, openings, scores_by_configuration
 from analysis.tables.study import Study
-from analysis.tables.test_scores import openings, scores_by_configuration
 from analysis.tables.trials import PARAM
 from analysis.writing.card_front import Result, citation, front_matter, repositories
 from analysis.writing.state_text import value_unit

@@ -19,12 +19,9 @@ from analysis.plots.gallery import Picture, gallery
 from analysis.plots.style import WIDTH, style
 from analysis.statistics.importance import Importance, Share, importance
 from analysis.statistics.study_verdict import study_verdict
-from analysis.tables.cost import cost
-from analysis.tables.ranking import rank_points
-from analysis.tables.reproduction import commands, environment, space_text
+from analysis.tables.record import commands, cost, environment, openings, scores_by_configuration, space_text
 from analysis.tables.study import Study
-from analysis.tables.test_scores import openings, scores_by_configuration
-from analysis.tables.trials import failures
+from analysis.tables.trials import failures, rank_points
 from analysis.writing.ranking_rows import printed, records
 from analysis.writing.state_text import state_lines, value_unit
 from analysis.writing.verdict_text import held_lines, verdict_lines

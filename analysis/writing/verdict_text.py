@@ -8,9 +8,8 @@ from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import LEVEL, Power
 from analysis.statistics.verdict import Verdict
-from analysis.tables.holdout import held
 from analysis.tables.metric import Metric
-from analysis.tables.study import Study
+from analysis.tables.study import Study, held
 
 SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")

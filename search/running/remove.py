@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 from search.console.status import check_driven_here, study_status
-from search.schema import tracking_uri
+from search.schema import tracking_uri, unreachable
 from search.space import load_space
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, absolute, find_study
-from search.tracking.mlflow_store import trouble, unreachable
-from search.tracking.removal import remove_runs
+from search.tracking.mlflow_store import remove_runs, trouble
 
 
 def stop_study(storage: str, study: str | None) -> str:

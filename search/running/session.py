@@ -23,7 +23,7 @@ from search.running.preflight import check_files
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
 from search.running.signals import Interrupted, handled
-from search.schema import tracking_uri
+from search.schema import tracking_uri, unreachable
 from search.space import Space
 from search.space.local_checks import encoder_notes
 from search.space.outside import changed
@@ -39,7 +39,6 @@ from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
 from search.study.search_plan import SearchPlan
-from search.tracking.mlflow_store import unreachable
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
 from search.wording import wanted_points

@@ -1,114 +1,147 @@
-"""MLflow's SQLite database on this machine, made whole or not at all."""
+"""MLflow's client of a tracking store: an SQLite database made whole or not at all, views listed, runs removed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
-import socket
 import sqlite3
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+from search import schema
 from search.schema import SQLITE
+from search.space import Space
+from search.tracking.saved_views import VIEW, of_study, saved_views, shared_view, view_address
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import whole_file
 from trainables.data.token_cache import cache_dir
 
-ANSWER_S = 4.0  # how long a tracking server may take to accept a connection
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines per trial of a server
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # a server in trouble is asked twice, not for minutes as MLflow would
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+def client_of(uri: str) -> Any:
+    """MLflow's client of a store; an SQLite database that is not there is made."""
+    client = _client_class()
+    make_store(uri)
+    return client(uri)
+
+
+def _client_class() -> Any:
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the caller reports errors, in one line
+    return MlflowClient
 
 
 def make_store(uri: str) -> None:
     """Make the database that a sqlite URI names, where there is none yet.
 
-    MLflow makes it in place, by dozens of migrations that take seconds; killed among them, it leaves a database that it
-    refuses ever after ("out-of-date database schema"). So it is made aside, and linked to its name when it is whole;
-    and migrated once for each release of MLflow: an empty one is kept in the cache.
+    MLflow makes it in place, by dozens of migrations that take seconds. Killed among them, it leaves a database that it
+    rejects ever after ("out-of-date database schema"). So it is made in a scratch folder and linked to its name when it
+    is whole. The migrations run once for each release of MLflow: an empty database is saved in the cache.
     """
     store = Path(uri.removeprefix(SQLITE))
     if not uri.startswith(SQLITE) or store.exists():
         return
-    from mlflow import MlflowClient
-
-    quiet_loggers()
+    client = _client_class()
     store.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=store.parent) as scratch:
         draft = Path(scratch) / store.name
-        kept = _kept_empty()
-        if kept is None or not kept.exists():
-            MlflowClient(f"{SQLITE}{draft}")
-            if kept is not None:
-                _keep_empty(draft, kept)
+        cached = None
+        with contextlib.suppress(DataError):  # a cache that others can write is not used
+            cached = cache_dir() / f"mlflow-{version('mlflow')}.db"
+        if cached is not None and cached.exists():
+            shutil.copyfile(cached, draft)
         else:
-            shutil.copyfile(kept, draft)
+            client(f"{SQLITE}{draft}")
+            if cached is not None:
+                _save_empty(draft, cached)
         # Another process was first; or the disk has no links, and MLflow makes the database in its own way.
         with contextlib.suppress(OSError):
             os.link(draft, store)
 
 
-def _kept_empty() -> Path | None:
-    """Where the cache keeps this MLflow's empty database; None where there is no cache to be trusted."""
-    with contextlib.suppress(DataError):
-        return cache_dir() / f"mlflow-{version('mlflow-skinny')}.db"
-    return None
-
-
-def _keep_empty(whole: Path, kept: Path) -> None:
-    """Keep a new database without its one experiment, whose artifacts lie in the folder where it was made: MLflow makes
-    another when it opens a copy."""
-    empty = whole.with_name("empty.db")
+def _save_empty(database: Path, cached: Path) -> None:
+    """Save a new database without its default experiment, whose artifacts would lie where this one was made: MLflow
+    makes another when it opens a copy."""
+    empty = database.with_name("empty.db")
     with contextlib.suppress(OSError, sqlite3.Error):
-        shutil.copyfile(whole, empty)
-        with contextlib.closing(sqlite3.connect(empty)) as database:
-            database.execute("delete from experiments")
-            database.commit()
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(kept) as file:
+        shutil.copyfile(database, empty)
+        with contextlib.closing(sqlite3.connect(empty)) as connection:
+            connection.execute("delete from experiments")
+            connection.commit()
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(cached) as file:
             file.write(empty.read_bytes())
 
 
-def client_of(uri: str) -> Any:
-    """MLflow's client of a store; a server in trouble is asked twice, not for minutes as MLflow would by itself."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines per trial of a server
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    from mlflow import MlflowClient
-
-    quiet_loggers()
-    make_store(uri)
-    return MlflowClient(uri)
+def pages(call: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    """All results of a paged call of MLflow's client."""
+    found, token = [], None
+    while True:
+        page = call(*args, **kwargs, page_token=token)
+        found.extend(page)
+        if not (token := page.token):
+            return found
 
 
-def quiet_loggers() -> None:
-    """MLflow and Alembic say nothing of their migrations. To be called after MLflow's import, which sets levels."""
-    for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # its errors are ours to tell, in one line
+def remove_runs(uri: str, space: Space, study: str) -> int:
+    """Mark all runs of a study as deleted, and remove their artifacts where those lie on this machine.
+
+    Returns: how many runs there were.
+    Raises: whatever MLflow raises when the store is locked, down or broken.
+    """
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+        return 0
+    client = client_of(uri)
+    experiment = client.get_experiment_by_name(space.name)
+    if experiment is None:
+        return 0
+    runs = pages(client.search_runs, [experiment.experiment_id], of_study(study))
+    for run in runs:
+        client.delete_run(run.info.run_id)
+        parts = urlsplit(run.info.artifact_uri)
+        if parts.scheme in ("", "file"):
+            shutil.rmtree(Path(url2pathname(parts.path)).parent, ignore_errors=True)
+    left = client.search_runs([experiment.experiment_id], f"tags.{schema.ROLE} = 'study'", max_results=1)
+    views = saved_views(space, study).keys() - ({shared_view(space)} if left else set())
+    for tag in experiment.tags.keys() & views:
+        client.delete_experiment_tag(experiment.experiment_id, tag)
+    return len(runs)
+
+
+def view_links(server: str) -> dict[str, str]:
+    """Name of each saved view on a server -> its address, newest experiment first."""
+    found: list[tuple[int, str, str]] = []
+    for experiment in pages(client_of(server).search_experiments):
+        for tag, value in experiment.tags.items():
+            if tag.startswith(VIEW):
+                address = view_address(server, experiment.experiment_id, tag.removeprefix(VIEW))
+                found.append((-(experiment.last_update_time or 0), json.loads(value)["name"], address))
+    return {name: address for _, name, address in sorted(found)}
 
 
 def trouble(error: BaseException) -> str:
-    """What keeps MLflow from being written, one line: of a database what it says itself, not SQLAlchemy's hints."""
+    """Why MLflow cannot be written, one line: of a database its own message, not SQLAlchemy's hints around it."""
     cause: BaseException | None = error
     while cause is not None:
-        if (said := getattr(cause, "orig", None)) is not None:
-            return f"MLflow's database: {first_line(said)}"
+        if (own := getattr(cause, "orig", None)) is not None:
+            return f"MLflow's database: {first_line(own)}"
         cause = cause.__cause__
     return first_line(error)
-
-
-def unreachable(uri: str) -> str:
-    """Why nothing answers at a server's address, in a few seconds; "" for other stores, and where something does."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https"):
-        return ""
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
-    except (OSError, ValueError) as error:
-        return f"{uri} does not answer ({getattr(error, 'strerror', None) or error})"
-    return ""

@@ -1,17 +1,22 @@
-"""What a study's and its trials' runs in MLflow say: names, tags, parameters, and the metrics that compare studies."""
+"""The content of a study's and its trials' runs in MLflow: tags, parameters, metrics, and the notes on their pages."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from search import schema
 from search.space import Space
-from search.store.layout import StudyFolder
+from search.store.layout import StudyFolder, is_remote, storage_option
 from search.store.ledger import Event, Ledger
-from search.tracking.notes import study_note, trial_note
+from search.wording import best_trials, headline, show, trial_line
 
 SOURCE = {"mlflow.source.name": "search", "mlflow.source.type": "LOCAL"}  # MLflow's column "Source"
+PARAM_LIMIT = 6000  # MLflow cuts longer values
+SHOWN = 3  # best trials in a study's note
+STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
+SHORT = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sample_size": "n"}
 
 
 def study_tags(space: Space, folder: StudyFolder) -> dict[str, str]:
@@ -29,31 +34,29 @@ def study_tags(space: Space, folder: StudyFolder) -> dict[str, str]:
     }
 
 
-def study_params(space: Space) -> dict[str, Any]:
+def study_params(space: Space) -> dict[str, str]:
     """The resolved space, flat; plugins and scripts by their files, since their texts are in the space file."""
     resolved = space.resolved()
     if space.plugins:
         resolved["plugins"] = [plugin.file for plugin in space.plugins]
     if space.script:
         resolved["script"] = space.script.file
-    return flatten(resolved)
+    return texts(_flat(resolved))
 
 
-def study_metrics(ledger: Ledger, metric: str, time_ms: int) -> list[Any]:
+def study_metrics(ledger: Ledger, metric: str) -> dict[str, float]:
     """What compares studies: the best value, which MLflow's compare page draws since it is the first, and its cost."""
-    from mlflow.entities import Metric
-
-    values: dict[str, float] = {}
+    values = {}
     if ledger.best is not None and ledger.best.best is not None:
         values[schema.best_key(metric)] = ledger.best.best
     values |= {
         schema.TRIALS: ledger.ended(), schema.POINTS: len(ledger.tried), schema.FAILED: ledger.failed(),
         schema.HOURS: ledger.elapsed() / 3600,
     }  # fmt: skip
-    return [Metric(name, round(float(value), 6), time_ms, 0) for name, value in values.items()]
+    return {name: round(float(value), 6) for name, value in values.items()}
 
 
-def trial_tags(event: Event, space: Space, folder: StudyFolder, parent: str | None) -> dict[str, str | None]:
+def trial_tags(event: Event, space: Space, folder: StudyFolder, parent: str) -> dict[str, str]:
     """Of a child run.
 
     Args: event: the journal's "start" of the trial; parent: the study's run.
@@ -85,20 +88,129 @@ def trial_name(trial_id: str, point: Mapping[str, Any]) -> str:
         return trial_id
     name, value = next(iter(point.items()))
     text = f"{value:.2g}" if isinstance(value, float) else str(value)
-    return f"{trial_id} {_short(name)}={text}"[:40]
+    return f"{trial_id} {SHORT.get(name, name)}={text}"[:40]
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def final_metrics(event: Event, metric: str, at_best: Mapping[str, float]) -> dict[str, float]:
+    """What is logged when a trial ends or waits at a rung, at the step of its last example.
+
+    Args: at_best: all metrics of the trial's best evaluation, which are logged as `best_*`.
+    """
+    others = {schema.best_key(name): v for name, v in at_best.items() if schema.is_dev(name)}
+    values = others | {
+        schema.TRAIN_SECONDS: event["seconds"],
+        schema.BEST_AT_EXAMPLES: event["best_at"],
+        schema.EXAMPLES_PER_SECOND: event["examples"] / event["seconds"] if event["seconds"] else None,
+        schema.best_key(metric): event["best"],
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class TrialBatch:
+    """What MLflow is told of one trial at once: the events of a stretch of the journal.
+
+    metrics: MLflow's. status: "" where it stays as it is. time: of the last event, milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self.params: dict[str, str] = {}
+        self.metrics: list[Any] = []
+        self.tags: dict[str, str] = {}
+        self.traceback = self.status = ""
+        self.time, self.ended = 0, False
+
+    def add(self, event: Event, metric: str, at_best: Mapping[str, float]) -> None:
+        """at_best: all metrics of the trial's best evaluation, for its end."""
+        self.time = event["t"]
+        match event["e"]:
+            case "start":  # MLflow makes runs RUNNING
+                self.params = texts(event["params"])
+            case "again":
+                self.status = "RUNNING"
+                self.tags[schema.STOP] = ""  # a promoted trial is no longer paused
+            case "reopen":
+                self.tags[schema.REASON] = ""  # it may be completed now
+            case "pause":
+                self.status = "KILLED"
+                if event.get("rung") is not None:  # it counts as pruned here until it goes on
+                    self.tags[schema.STOP] = "paused"
+                    self._log(event, final_metrics(event, metric, at_best))
+            case "eval":
+                # MLflow's compare page draws the first metric that a run has: the selecting one goes first.
+                names = sorted(event["metrics"], key=lambda n: (n != metric, n.startswith(schema.UNTRAINED_PREFIX)))
+                self._log(event, {schema.stored(name): event["metrics"][name] for name in names})
+                if place := event.get("place"):
+                    self.tags[schema.PLACE] = place
+            case "end":
+                self._log(event, final_metrics(event, metric, at_best))
+                self.tags[schema.STOP] = event["stop"]
+                if event["reason"]:
+                    self.tags[schema.REASON] = event["reason"][:PARAM_LIMIT]
+                self.traceback, self.ended = event["traceback"], True
+                self.status = STATUS.get(event["stop"], "FAILED")
+
+    def _log(self, event: Event, values: Mapping[str, float]) -> None:
+        self.metrics += metrics(values, event["t"], event["examples"])
+
+
+def metrics(values: Mapping[str, float], time_ms: int, step: int) -> list[Any]:
+    """As MLflow's client takes them."""
+    from mlflow.entities import Metric
+
+    return [Metric(name, float(value), time_ms, step) for name, value in values.items()]
+
+
+def texts(params: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters as MLflow stores them."""
+    return {name: str(value)[:PARAM_LIMIT] for name, value in params.items()}
+
+
+def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) -> str:
+    """Markdown: what a study searches and how, where it stands, how to look further and how to run it again.
+
+    Args: ledger: what happened so far; None before anything has.
+    """
+    search, pruner = space.search, space.pruner
+    extent = [f"{n} {what}" for n, what in ((search.trials, "points"), (space.cardinality(), "in the grid")) if n]
+    parts = [
+        f"**{space.what}**" + (f", trained on `{space.data.train}`" if space.data.train else "") + ", "
+        f"selected by `{space.metric.name}` ({space.metric.mode})."
+    ]
+    if ledger is not None and ledger.sessions:
+        lines = [headline(space, ledger, ledger.sessions[-1][1])]
+        lines += [trial_line(s, space) for s in best_trials(ledger, SHOWN) if s.state == "completed"]
+        parts.append("**So far** (values x 100)\n\n```\n" + "\n".join(lines) + "\n```")
+    rows = [f"| `{name}` | `{param.written()}` |" for name, param in space.params.items()]
+    parts.append("| searched | range |\n|---|---|\n" + "\n".join(rows))
+    parts.append(
+        f"Sampler `{search.sampler}`, pruner `{pruner.kind}`, seed {search.seed}, {search.repeats} per point"
+        + (f", {', '.join(extent)}." if extent else ".")
+    )
+    storage = storage_option(folder.storage)
+    commands = [] if is_remote(folder.storage) else [f"search run {shlex.quote(str(folder.space))}"]
+    commands += [f"search resume {folder.study}{storage}", f"analysis best --study {folder.study}"]
+    parts.append("**Again, on, and further**\n\n```\n" + "\n".join(commands) + "\n```")
+    return "\n\n".join(parts)
+
+
+def trial_note(start: Event, space: Space, folder: StudyFolder) -> str:
+    """Markdown: what a trial tries (its `start` event) and where its files are."""
+    point = "\n".join(f"| `{name}` | {show(value)} |" for name, value in start["point"].items())
+    kind = {"search": "Trial of the search", "confirm": "Confirming trial on a fresh seed"}[start["stage"]]
+    of = f", the {start['baseline']} baseline" if start["baseline"] else ""
+    of += f", from {origin}" if (origin := start.get("origin")) else ""
+    return (
+        f"{kind}{of}: point {start['number']}, seed {start['seed']}, `{space.what}`.\n\n"
+        f"| searched | here |\n|---|---|\n{point}\n\nFiles: `{folder.trial(start['id'])}`"
+    )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as `a.b.c` keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat.update(_flat(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _short(name: str) -> str:
-    known = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sample_size": "n"}
-    return known.get(name, name)

@@ -1,7 +1,7 @@
 """Ready-made views of the MLflow UI: links that open the trials best first with their parameters, and so on.
 
-MLflow keeps a shared view as an experiment tag `mlflow.sharedViewState.<key>`; the format is not documented (MLflow is
-pinned to a minor version, and a test reads the tag back).
+MLflow keeps a shared view as an experiment tag; its format is not documented. A release that reads another one opens
+its plain table, and a test reads the tag back.
 """
 
 from __future__ import annotations
@@ -15,59 +15,38 @@ from typing import Any
 from search import schema
 from search.space import Space
 
-CHARTS, POINTS, STUDIES = "-charts", "-points", "-studies"  # end the keys of the other views
+VIEW = "mlflow.sharedViewState."  # begins the tag's name
+POINTS, STUDIES = "-points", "-studies"  # end the keys of the other views
 NAMED = {"attributes.`Run Name`": 150, "runDateAndNestInfo": 50}  # columns that MLflow pins, widths in pixels
 WIDE, NARROW = 150, 100
 
 
+def of_study(study: str) -> str:
+    """The filter that finds a study's run and those of its trials."""
+    return f"tags.{schema.STUDY_ID} = '{study}'"
+
+
 def saved_views(space: Space, study: str) -> dict[str, str]:
     """Experiment tags. `<study>` opens the table of trials, `<study>-points` the same grouped by configuration with the
-    mean over its seeds, `<study>-charts` parallel coordinates and learning curves, `<space>-studies` all studies.
+    mean over its seeds, `<space>-studies` all studies.
     """
-    metric = schema.stored(space.metric.name)
-    best = schema.best_key(space.metric.name)
-    of_study = f"tags.{schema.STUDY_ID} = '{study}'"
     params = [f"params.`{name}`" for name in space.params]
-    table = _table(space, f"tags.{schema.ROLE} = 'trial' and {of_study}", [*params, f"tags.`{schema.STOP}`"])
+    table = _table(space, f"tags.{schema.ROLE} = 'trial' and {of_study(study)}", [*params, f"tags.`{schema.STOP}`"])
     group = {"mode": "tag", "groupByData": schema.OPTUNA_NUMBER}
     points = {**table, "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]}}
     totals = (schema.TRIALS, schema.POINTS, schema.FAILED, schema.HOURS)
     studies = _table(space, f"tags.{schema.ROLE} = 'study'", [f"metrics.`{name}`" for name in totals])
-    section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False, "columns": 1}  # wide charts
-    common = {"runsCountToCompare": 20, "deleted": False, "isGenerated": False, "metricSectionId": "search"}
-    parallel = {
-        "type": "PARALLEL",
-        "uuid": "parallel",
-        "selectedParams": list(space.params),
-        "selectedMetrics": [best],
-        "showAllRuns": True,
-    }
-    curves = {
-        "type": "LINE",
-        "uuid": "curves",
-        "metricKey": metric,
-        "selectedMetricKeys": [metric],
-        "lineSmoothness": 0,
-        "xAxisKey": "step",
-        "selectedXAxisMetricKey": "",
-        "xAxisScaleType": "linear",
-        "scaleType": "linear",
-        "range": {},
-        "useGlobalLineSmoothing": True,
-        "useGlobalXaxisKey": True,
-    }
-    charts = {
-        **table,
-        "compareRunSections": [section],
-        "compareRunCharts": [{**common, **parallel}, {**common, **curves}],
-    }
     views = {
         study: _packed(f"{study}: trials, best first", table),
         f"{study}{POINTS}": _packed(f"{study}: configurations, mean over seeds", points),
-        f"{study}{CHARTS}": _packed(f"{study}: charts", charts),
         f"{space.name}{STUDIES}": _packed(f"{space.name}: studies", studies),
     }
-    return {f"mlflow.sharedViewState.{key}": view for key, view in views.items()}
+    return {VIEW + key: view for key, view in views.items()}
+
+
+def shared_view(space: Space) -> str:
+    """The one of these tags that all studies of a space have in common."""
+    return f"{VIEW}{space.name}{STUDIES}"
 
 
 def _table(space: Space, runs: str, columns: Sequence[str]) -> dict[str, Any]:
@@ -97,9 +76,8 @@ def _table(space: Space, runs: str, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def view_address(server: str, experiment_id: str, key: str) -> str:
-    """Where a server shows a saved view; the charts in the mode that draws them."""
-    address = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{schema.WORKFLOW}&viewStateShareKey={key}"
-    return f"{address}&compareRunsMode=CHART" if key.endswith(CHARTS) else address
+    """Where a server shows a saved view."""
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{schema.WORKFLOW}&viewStateShareKey={key}"
 
 
 def _packed(name: str, state: dict[str, Any]) -> str:

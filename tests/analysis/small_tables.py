@@ -13,7 +13,7 @@ from analysis.statistics.picked import Evaluated
 from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
-from analysis.tables.points import points_table
+from analysis.tables.trials import points_table
 
 
 def table(values: Mapping[str, list[float]], confirmed: Mapping[str, list[float]] | None = None) -> pd.DataFrame:

@@ -10,8 +10,7 @@ import pytest
 from simulate import METRIC
 from small_tables import judge
 
-from analysis.tables.holdout import Held, held
-from analysis.tables.study import Study
+from analysis.tables.study import Held, Study, held
 from analysis.writing.verdict_text import held_lines
 
 VALUES = {"p0": [0.70, 0.72], "p1": [0.80, 0.82]}

@@ -18,8 +18,8 @@ from analysis.checkpoints.testing import score
 from analysis.checkpoints.trained import load_trained
 from analysis.commands.main import main
 from analysis.reading.store import find_study, open_store
+from analysis.tables.record import openings, scores_by_configuration
 from analysis.tables.study import Study, read_study
-from analysis.tables.test_scores import openings, scores_by_configuration
 from trainables.data.sets import load_corpus, load_pairs
 
 pytestmark = pytest.mark.costly

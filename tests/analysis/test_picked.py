@@ -18,7 +18,7 @@ from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues
 from analysis.statistics.selection import Error, bound_of_largest, split
 from analysis.statistics.verdict import judged
 from analysis.tables.metric import Metric
-from analysis.tables.points import points_table
+from analysis.tables.trials import points_table
 
 NOISE = SeedNoise(sd=0.5, df=20.0, repeats=17, most=0.7, prior=Prior())
 

@@ -18,8 +18,7 @@ from small_store import SmallStore
 
 from analysis.plots.page import page
 from analysis.reading.store import find_study, open_store
-from analysis.tables.cost import cost, hours
-from analysis.tables.reproduction import commands
+from analysis.tables.record import commands, cost, hours
 from analysis.tables.study import Study, read_study
 from analysis.tables.trials import failures
 from analysis.writing.report import report

@@ -1,30 +1,30 @@
-"""The three readers give the same on one real MLflow store; faults are one line each."""
+"""One real MLflow store read as a database and over a server: equal contents; errors are one line each."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-import itertools
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 from mlflow_server import mlflow_server
 from small_store import SmallStore, fill
 
 from analysis.errors import AnalysisError, InputError
-from analysis.reading.client import ClientStore
-from analysis.reading.rest import RestStore
-from analysis.reading.runs import Store, StoredRun
-from analysis.reading.sqlite import SqliteStore
-from analysis.reading.store import find_study, open_store, studies
+from analysis.reading.store import Store, StoredRun, find_study, open_store, studies
 from search import schema
 from search.tracking.mlflow_store import make_store
 
@@ -38,7 +38,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
     fill(store, "small-2", trials=6, confirm=False)
     run = store.client.create_run("0", tags={"mlflow.user": "somebody else"}).info.run_id  # another program's
     store.client.log_metric(run, "accuracy", 1.0)
-    broken = store.client.search_runs(["1"], f"tags.{schema.TRIAL_ID} = 't0001'")[0].info.run_id
+    broken = store.client.search_runs(["1"], f"tags.{schema.TRIAL_ID} = 't0001'")[-1].info.run_id
     for step, value in ((4001, float("nan")), (4002, float("inf")), (4002, 0.5)):
         store.client.log_metric(broken, "loss", value, step=step)
     gone = store.study("deleted-1")
@@ -52,12 +52,20 @@ def server(small: SmallStore) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is asked again without a pause."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+
+
 def comparable(run: StoredRun) -> dict[str, object]:
     """NaN is not equal to itself: compare texts."""
     return {k: str(sorted(v.items())) if isinstance(v, dict) else v for k, v in dataclasses.asdict(run).items()}
 
 
-def contents(store: Store) -> dict[str, object]:
+def contents(store: Store) -> dict[str, Any]:
     found = studies(store)
     trials = store.trials(found[-1])
     history = store.history([t.run_id for t in trials], ["builtin_dev", "loss"])
@@ -71,29 +79,43 @@ def contents(store: Store) -> dict[str, object]:
     }
 
 
-def test_sqlite_reads_what_mlflow_s_client_reads(small: SmallStore) -> None:
-    direct = open_store(small.uri)
-    assert isinstance(direct, SqliteStore)
-    found = contents(direct)
-    assert found == contents(ClientStore(small.uri))
-    assert [s["name"] for s in found["studies"]] == ["small-2", "small-1"]  # type: ignore[attr-defined]
-    assert len(found["trials"]) == 18  # type: ignore[arg-type]
+def test_database_and_server_give_what_was_written(
+    small: SmallStore, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = contents(open_store(small.uri))
+    assert [s["name"] for s in found["studies"]] == ["small-2", "small-1"]
+    assert len(found["trials"]) == 18
     assert found["artifact"]
     assert found["no artifact"] is None
+    assert {"nan", "inf"} < {row[3] for row in found["history"]}
+    assert found["history"] == sorted(found["history"], key=lambda row: row[:3])
+    assert contents(open_store(server)) == found
+    monkeypatch.setattr("analysis.reading.store.PAGE", 5)
+    assert contents(open_store(server)) == found
 
 
-def test_rest_reads_what_sqlite_reads(small: SmallStore, server: str) -> None:
-    store = open_store(server)
-    assert isinstance(store, RestStore)
-    assert contents(store) == contents(open_store(small.uri))
+def test_a_history_longer_than_a_page_of_the_server_is_complete(small: SmallStore, server: str) -> None:
+    run = small.client.create_run("0").info.run_id
+    for first in range(0, 26_000, 1000):
+        points = [Metric("loss", float(step), step, step) for step in range(first, first + 1000)]
+        small.client.log_batch(run, metrics=points)
+    for uri in (small.uri, server):
+        assert [row[2:] for row in open_store(uri).history([run], ["loss"])] == [(n, float(n)) for n in range(26_000)]
 
 
-def test_rest_pages_and_splits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = contents(open_store(server))
-    monkeypatch.setattr("analysis.reading.rest.PAGE", 5)
-    monkeypatch.setattr("analysis.reading.rest.HISTORY_RUNS", 4)
-    monkeypatch.setattr("analysis.reading.rest.HISTORY_ROWS", 6)
-    assert contents(open_store(server)) == whole
+def test_metrics_at_the_best_evaluation_come_from_one_step(small: SmallStore) -> None:
+    store = open_store(small.uri)
+    trials = store.trials(find_study(store, "small-1"))
+    (ended, *_) = [trial for trial in trials if schema.BEST_AT_EXAMPLES in trial.metrics]
+    at = int(ended.metrics[schema.BEST_AT_EXAMPLES])
+    truth = {(metric, value) for _, metric, step, value in store.history([ended.run_id], ["loss"]) if step == at}
+    assert {*store.at_best([ended], ["loss"])[ended.run_id].items()} == truth
+    known = dataclasses.replace(ended, at_best={"loss": 9.0})  # as the file of ended trials has it
+    assert store.at_best([known], ["loss", "nothing"]) == {ended.run_id: {"loss": 9.0}}
+    best = ended.metrics["best_builtin_dev"]
+    assert store.at_best(trials, ["builtin_dev"])[ended.run_id] == {"builtin_dev": best}
+    without = dataclasses.replace(ended, metrics={k: v for k, v in ended.metrics.items() if k != "best_builtin_dev"})
+    assert store.at_best([without], ["builtin_dev"]) == {ended.run_id: {"builtin_dev": best}}
 
 
 def test_find_study_by_id_space_and_age(small: SmallStore) -> None:
@@ -124,82 +146,133 @@ def test_empty_store_foreign_store_and_no_store(tmp_path: Path) -> None:
     client.create_run("0")
     with pytest.raises(AnalysisError, match="none of a study of `search`"):
         studies(open_store(uri))
-    (tmp_path / "text.db").write_text("not a database")
-    with pytest.raises(AnalysisError, match="cannot"):
-        open_store(f"sqlite:///{tmp_path}/text.db")
+    for text in ("not a database", ""):
+        (tmp_path / "text.db").write_text(text)
+        with pytest.raises(InputError, match=r"text\.db: cannot be read: it is no SQLite database"):
+            open_store(f"sqlite:///{tmp_path}/text.db")
 
 
-def test_server_that_is_not_there_or_not_mlflow(server: str) -> None:
-    with pytest.raises(AnalysisError, match=r"cannot reach the tracking server http://127\.0\.0\.1:9"):
-        studies(open_store("http://127.0.0.1:9"))
-    with pytest.raises(AnalysisError, match="HTTP 404"):
-        studies(open_store(f"{server}/elsewhere"))
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://localhost:5000x", "http://[::1", "http://.:5000"])
+def test_server_that_is_not_there_is_one_line(address: str) -> None:
+    with pytest.raises(AnalysisError, match="cannot reach the tracking server") as told:
+        open_store(address)
+    assert address in str(told.value)
+    assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
-def test_what_speaks_no_http_or_dies_over_it_is_one_line(answer: bytes) -> None:
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{]"])
+@pytest.mark.usefixtures("quick")
+def test_what_is_no_mlflow_server_is_one_line(answer: bytes) -> None:
     class Handler(BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(65536)
             self.request.sendall(answer)
 
-    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as served:
-        thread = threading.Thread(target=served.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            with pytest.raises(AnalysisError, match="cannot reach the tracking server"):
-                studies(open_store(f"http://127.0.0.1:{served.server_address[1]}"))
-        finally:
-            served.shutdown()
-            thread.join()
+    with serving(ThreadingTCPServer(("127.0.0.1", 0), Handler)) as port:
+        with pytest.raises(AnalysisError, match="cannot read the tracking store") as told:
+            open_store(f"http://127.0.0.1:{port}")
+        assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("address", ["http://localhost:5000x", "http://[::1", "http://.:5000"])
-def test_an_address_that_is_none_is_one_line(address: str) -> None:
-    with pytest.raises(AnalysisError, match="cannot reach the tracking server"):
-        studies(open_store(address))
-
-
-@pytest.mark.parametrize("trouble", [500, 503, "reset"])
-def test_a_server_that_is_busy_is_asked_again(server: str, monkeypatch: pytest.MonkeyPatch, trouble: int | str) -> None:
-    """A gateway before the real server that does not let every second request through."""
-    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
+@pytest.mark.usefixtures("quick")
+def test_a_busy_server_is_asked_again(server: str) -> None:
+    """A gateway before the real server that lets no request through at the first try."""
     whole = contents(open_store(server))
-    with gateway(server, lambda count: trouble if count % 2 else None) as address:
+    tried: set[str] = set()
+
+    def busy(request: str, _: Any) -> int | None:
+        code = None if request in tried else 503
+        tried.add(request)
+        return code
+
+    with gateway(server, busy) as address:
         assert contents(open_store(address)) == whole
 
 
-def test_a_server_that_stays_busy_is_told_of(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.reading.rest.PAUSES", (0.01, 0.01))
-    asked: list[int] = []
+@pytest.mark.parametrize(("code", "times"), [(503, 4), (404, 1)])  # what is not there will not come
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_stays_busy_is_reported(server: str, code: int, times: int) -> None:
+    asked: list[str] = []
 
-    def refused(code: int, _: int) -> int:
-        asked.append(code)
+    def refused(request: str, _: Any) -> int:
+        asked.append(request)
         return code
 
-    for code, times in ((503, 3), (404, 1)):  # what is not there will not come
-        asked.clear()
-        busy = gateway(server, partial(refused, code))
-        with busy as address, pytest.raises(AnalysisError, match=f"answered HTTP {code}"):
-            studies(open_store(address))
-        assert len(asked) == times
+    with gateway(server, refused) as address, pytest.raises(AnalysisError, match=str(code)):
+        open_store(address)
+    assert len(asked) == times
+
+
+@pytest.mark.parametrize("way", ["token", "basic", "file"])
+def test_credentials_are_those_of_mlflow(
+    server: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is uploaded and downloaded: a gateway lets nothing through without them."""
+    basic = f"Basic {base64.b64encode(b'u:p').decode()}"
+    wanted = "Bearer t" if way == "token" else basic
+
+    def login(_: str, headers: Any) -> int | None:
+        return None if headers.get("Authorization") == wanted else 401
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with gateway(server, login) as address:
+        with pytest.raises(InputError, match=r"refused the credentials \(HTTP 401\)"):
+            open_store(address)
+        if way == "file":
+            (tmp_path / ".mlflow").mkdir()
+            (tmp_path / ".mlflow" / "credentials").write_text("[mlflow]\nmlflow_tracking_username = u\n"
+                                                               "mlflow_tracking_password = p\n")  # fmt: skip
+        for name, value in {"token": {"TOKEN": "t"}, "basic": {"USERNAME": "u", "PASSWORD": "p"}}.get(way, {}).items():
+            monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", value)
+        assert contents(open_store(address)) == contents(open_store(server))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.usefixtures("quick")
+def test_certificate_variables_are_those_of_mlflow(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run([*make.split(), "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with gateway(server, lambda *_: None, context) as address:
+        uri = address.replace("127.0.0.1", "localhost")
+        with pytest.raises(AnalysisError, match="CERTIFICATE_VERIFY_FAILED"):
+            open_store(uri)
+        for name, value in (("SERVER_CERT_PATH", str(tmp_path / "cert.pem")), ("INSECURE_TLS", "true")):
+            with monkeypatch.context() as patch:
+                patch.setenv(f"MLFLOW_TRACKING_{name}", value)
+                assert find_study(open_store(uri)).name == "small-2"
 
 
 @contextmanager
-def gateway(server: str, refuses: Callable[[int], int | str | None]) -> Iterator[str]:
-    """An address that passes requests on, but for those, counted from 1, that are refused or dropped."""
-    counts = itertools.count(1)
+def serving(http: Any) -> Iterator[int]:
+    """The port of a server in a thread."""
+    with http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield http.server_address[1]
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+@contextmanager
+def gateway(
+    server: str, refuses: Callable[[str, Any], int | None], context: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """An address that passes requests on, but for those (path and body, headers) that are refused with a code."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            trouble = refuses(next(counts))
-            if trouble == "reset":
-                return  # without an answer the connection closes
-            if trouble is not None:
-                self.send_error(int(trouble))
-                return
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
-            request = Request(server + self.path, data=body, headers={"Content-Type": "application/json"})
+            code = refuses(f"{self.path} {body!r}", self.headers)
+            if code is not None:
+                self.send_error(code)
+                return
+            request = Request(server + self.path, body, {"Content-Type": "application/json"}, method=self.command)
             try:
                 with urlopen(request) as answer:
                     status, content = answer.status, answer.read()
@@ -214,20 +287,8 @@ def gateway(server: str, refuses: Callable[[int], int | str | None]) -> Iterator
         def log_message(self, *args: object) -> None:
             """Nothing: pytest shows what is printed."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        thread = threading.Thread(target=served.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{served.server_address[1]}"
-        finally:
-            served.shutdown()
-            thread.join()
-
-
-def test_credentials_as_mlflow_takes_them() -> None:
-    from analysis.reading.rest import _authorization
-
-    assert _authorization({"MLFLOW_TRACKING_TOKEN": "t"}) == {"Authorization": "Bearer t"}
-    basic = _authorization({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})
-    assert basic == {"Authorization": "Basic dTpw"}
-    assert _authorization({}) == {}
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context:
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+    with serving(http) as port:
+        yield f"http{'s' if context else ''}://127.0.0.1:{port}"

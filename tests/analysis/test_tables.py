@@ -13,13 +13,18 @@ from memory_study import memory_study
 from memory_study import run as stored_run
 
 from analysis.errors import InputError
-from analysis.reading.runs import StoredRun
-from analysis.tables.cost import cost
+from analysis.reading.store import StoredRun
 from analysis.tables.metric import Metric, parse_metric
-from analysis.tables.points import points_table
-from analysis.tables.ranking import rank_points, rank_trials
-from analysis.tables.reproduction import commands
-from analysis.tables.trials import add_values, parameter, trials_table, values_at_best
+from analysis.tables.record import commands, cost
+from analysis.tables.trials import (
+    add_values,
+    parameter,
+    points_table,
+    rank_points,
+    rank_trials,
+    trials_table,
+    values_at_best,
+)
 from search import schema
 
 

@@ -21,8 +21,8 @@ from analysis.statistics.selection import Error, Power
 from analysis.statistics.study_verdict import study_verdict
 from analysis.statistics.verdict import Gain, _gain, _looks, judged
 from analysis.tables.metric import Metric
-from analysis.tables.points import points_table
 from analysis.tables.study import Study
+from analysis.tables.trials import points_table
 from analysis.writing.verdict_text import verdict_lines
 from search.schema import CONFIRMATION, SEED_SD
 

@@ -10,7 +10,7 @@ from harness import World, make_space
 from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger
-from search.tracking.notes import study_note, trial_note
+from search.tracking.runs import study_note, trial_note
 
 
 def commands(note: str) -> list[list[str]]:

@@ -18,7 +18,7 @@ from search.store.ledger import Ledger, Trial
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver, Fault
 from search.study.rungs import Promotion, rungs
-from search.tracking.batches import TrialBatch
+from search.tracking.runs import TrialBatch
 
 
 def promotions(world: World) -> Counter[str]:

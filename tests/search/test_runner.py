@@ -22,7 +22,7 @@ from orders import orders
 from rich.console import Console
 
 from analysis.reading.store import find_study, open_store
-from analysis.tables import reproduction
+from analysis.tables import record as reproduction
 from analysis.tables.study import read_study
 from search import schema
 from search.running import tuner

@@ -94,7 +94,7 @@ def test_conditional_parameters_of_a_script_are_remembered(folder: Path, tmp_pat
     ))  # fmt: skip
     space = space_of(folder, changes)
     world = World(space, tmp_path, study="mine", value=lambda trial, k: trial.params["rate"] + k / 100)
-    trials = world.life().ledger.trials.values()
+    trials = world.session().ledger.trials.values()
     assert {("margin" in r.trial.point) == (r.trial.point["loss"] == "angle") for r in trials} == {True}
     always = space_of(folder, (changes[0], changes[1].replace(", when: {loss: angle}", "")))
     always = replace(always, search=replace(always.search, start=("mine",)))
@@ -211,7 +211,7 @@ def test_a_start_without_every_parameter_is_refused(folder: Path, tmp_path: Path
     other = World(
         space_of(folder, ("  loss: {choice: [cosent, angle]}\n", "")), tmp_path, value=lambda *_: 0.5, study="a"
     )
-    other.life()
+    other.session()
     space = space_of(folder, ("{trials: 4}", "{trials: 4, start: [a]}"))
     with pytest.raises(UserError, match=r"study a has no loss, and the space has no preset of them"):
         related_points(space, str(tmp_path))

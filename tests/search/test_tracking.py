@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,22 @@ import numpy as np
 import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space, unpacked
 
+from analysis.checkpoints.openings import record_opening
+from analysis.reading.store import find_study, open_store
+from analysis.tables.study import read_study
 from search import schema
 from search.console.status import bring_up_to_date, study_status
+from search.store.errors import UserError
 from search.store.journal import read
 from search.store.lock import exclusive, tracking_lock
-from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
-from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay
-from search.tracking.runs import trial_name
+from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay, track
+from search.tracking.runs import TrialBatch, trial_name
 from search.tracking.saved_views import saved_views
 from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
+OPENED = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -195,16 +200,84 @@ def test_a_tracker_that_is_behind_tells_all_of_a_trial_in_one_call(
     assert history(world, runs(world)["t0049"].info.run_id, "stsb_dev")[-1][0] == EVALUATIONS * RUNG
 
 
-def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path) -> None:
+def snapshot(world: World, *, ids: bool = True) -> dict[str, Any]:
+    """All that MLflow has of the study; `ids`: with what MLflow itself chose."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
+    found = {}
+    for name, run in runs(world).items():
+        run_id, tags = run.info.run_id, dict(run.data.tags)
+        if not ids:
+            tags.pop(schema.PARENT, None)
+        histories = {metric: history(world, run_id, metric) for metric in run.data.metrics}
+        artifacts = sorted(artifact.path for artifact in client.list_artifacts(run_id))
+        about = (run.info.status, run.info.run_name, run.info.start_time, run.info.end_time, run_id if ids else "")
+        found[name] = (*about, tags, run.data.params, histories, artifacts)
+    return found
+
+
+@pytest.mark.parametrize("lost", ["database", "nothing", "newest"])
+def test_a_lost_mlflow_is_rebuilt_and_twice_changes_nothing(
+    world: World, empty_store: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a study that was killed, resumed, confirmed, and whose test sets were opened."""
+    monkeypatch.setattr("search.tracking.tracker.SOME", 3)
+    uri = f"sqlite:///{world.root / 'mlflow.db'}"
+    with pytest.raises(Death):
+        world.session(die_at=30)
+    assert replay(tracker(world)) == ""
     world.session()
+    older = (world.root / "mlflow.db").read_bytes()
+    world.session(confirm=(1, 2))
+    best = Path(world.folder.trial("t0000")) / "best"
+    best.mkdir(parents=True)
+    np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
+    store = open_store(uri)
+    assert replay(tracker(world)) == ""
+    opening = record_opening(read_study(store, find_study(store)), "t0000 on builtin", "the paper", OPENED)
+    run = runs(world)["t0000"].info.run_id
+    opening.log(run, {"a_test": 0.25})
+    opening.log(run, {"b_test": 0.5, "c_test": float("nan")})
+    opening.log_files(run, best)
+    opening.log_files(run, best, "mteb")
+    before = snapshot(world, ids=False)
+    assert before["t0000"][-2]["b_test"] == [(1, 0.5)]
+    assert before["t0000"][-1] == ["mteb", "similarities.npz"]
+    if lost == "newest":  # an older copy of the database was put back
+        (world.root / "mlflow.db").write_bytes(older)
+    elif lost == "database":
+        shutil.copy(empty_store, world.root / "mlflow.db")
+    told = track(str(world.root), world.folder.study, uri)
+    assert told == f"study fake-1: {len(before) - 1} trials, 1 opening of the test sets in {uri}"
+    assert snapshot(world, ids=False) == before
+    rebuilt = snapshot(world)
+    assert track(str(world.root), None, uri) == told
+    assert snapshot(world) == rebuilt
+    assert len(store.trials(find_study(open_store(uri)))) == len(before) - 1
+
+
+def test_resume_fills_an_empty_mlflow_with_openings(world: World, empty_store: Path) -> None:
+    world.session(interrupt_at=8)
     tracker(world).catch_up(final=True)
     text = "2026-03-01T12:00:00+00:00: t0000 on builtin: for the paper"
     (world.folder.local / schema.OPENINGS).mkdir()
-    (world.folder.local / schema.OPENINGS / "1.txt").write_text(text)  # as `analysis test` leaves it
+    (world.folder.local / schema.OPENINGS / "1.txt").write_text(text)  # an older version wrote no results
     shutil.copy(empty_store, world.root / "mlflow.db")
+    world.session()
     tracker(world).catch_up(final=True)
     assert len(runs(world)) == 7
     assert runs(world)["study"].data.tags[f"{schema.OPENING}1"] == text
+
+
+def test_mlflow_is_not_rebuilt_beside_another_process(world: World) -> None:
+    world.session(interrupt_at=8)
+    with exclusive(world.folder), pytest.raises(UserError, match="fake-1 is running"):
+        track(str(world.root), "fake-1")
+    with tracking_lock(world.folder), pytest.raises(UserError, match=TOLD_ELSEWHERE):
+        track(str(world.root), "fake-1")
+    with pytest.raises(UserError, match=r"cannot be written to http://127\.0\.0\.1:9: "):
+        track(str(world.root), "fake-1", "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("live", [True, False])

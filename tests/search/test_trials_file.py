@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ from harness import Death, World, make_space
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 
-from analysis.reading.rest import RestStore
-from analysis.reading.runs import StoredRun
-from analysis.reading.store import find_study, open_store
+from analysis.reading.store import StoredRun, find_study, open_store
 from analysis.tables.study import read_study
 from search import schema
 from search.tracking.replayer import replay
@@ -24,26 +22,27 @@ from search.tracking.tracker import Tracker
 pytestmark = pytest.mark.costly
 
 
-class Served:
-    """A study told to a server, and both ways to read it."""
+class Tracked:
+    """A study written to a store, and both ways to read it."""
 
-    def __init__(self, world: World, address: str) -> None:
-        self.world, self.address = world, address
-        self.client = MlflowClient(address)
+    def __init__(self, world: World, uri: str) -> None:
+        self.world, self.uri = world, uri
+        self.client = MlflowClient(uri)
 
-    def tell(self, final: bool = True) -> Tracker:
-        """What a new process does: everything that the journal has and the server has not."""
+    def write(self, final: bool = True) -> Tracker:
+        """What a new process does: everything that the journal has and the store has not."""
         self._second_metric()
-        tracker = Tracker(self.address, self.world.folder, self.world.space)
+        tracker = Tracker(self.uri, self.world.folder, self.world.space)
         tracker.catch_up(final)
         return tracker
 
     def check(self) -> list[StoredRun]:
-        """Read over HTTP; the same as the database itself, run for run."""
-        plain = open_store(f"sqlite:///{self.world.root / 'mlflow.db'}")
-        served = open_store(self.address)
-        found, truth = (store.trials(find_study(store)) for store in (served, plain))
-        assert [dataclasses.asdict(run) for run in found] == [dataclasses.asdict(run) for run in truth]
+        """Read with the file; the same as without it, run for run."""
+        store = open_store(self.uri)
+        study = find_study(store)
+        without = {tag: text for tag, text in study.tags.items() if tag != schema.TRIALS_TAG}
+        found, truth = store.trials(study), store.trials(dataclasses.replace(study, tags=without))
+        assert [dataclasses.replace(run, at_best={}) for run in found] == truth
         return found
 
     def _second_metric(self) -> None:
@@ -56,70 +55,54 @@ class Served:
         self.world.folder.journal.write_text(text)
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr("search.tracking.trials_file.MANY", 4)
-    monkeypatch.setattr("search.tracking.trials_file.SOME", 2)
+@pytest.fixture(params=["file", "server"])
+def tracked(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracked]:
+    monkeypatch.setattr("search.tracking.tracker.MANY", 4)
+    monkeypatch.setattr("search.tracking.tracker.SOME", 2)
     space = make_space({"trials": 12}, pruner={"kind": "median"})
     world = World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
-    with mlflow_server(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts") as address:
-        yield Served(world, address)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    if request.param == "file":
+        yield Tracked(world, uri)
+    else:
+        with mlflow_server(uri, tmp_path / "artifacts") as address:
+            yield Tracked(world, address)
 
 
-@pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many runs the server had to list, per question."""
-    counts: list[int] = []
-    plain = RestStore._search
-
-    def search(self: RestStore, experiments: Sequence[str], condition: str, *view: str) -> list[StoredRun]:
-        found = plain(self, experiments, condition, *view)
-        if schema.PARENT in condition:
-            counts.append(len(found))
-        return found
-
-    monkeypatch.setattr(RestStore, "_search", search)
-    return counts
-
-
-def test_every_state_of_a_study_reads_as_without_the_file(served: Served, listed: list[int]) -> None:
+def test_every_state_of_a_study_reads_as_without_the_file(tracked: Tracked) -> None:
     with pytest.raises(Death):
-        served.world.session(die_at=110)
-    served.tell(final=False)
-    assert {run.status for run in served.check()} >= {"RUNNING", "FINISHED"}
-    assert 0 < sum(listed) < len(served.check())  # the file was there already and spared most
-    replay(served.tell())
-    assert "KILLED" in {run.status for run in served.check()}
-    served.world.session(interrupt_at=served.world.evaluations + 8)
-    served.tell()
-    served.check()
-    (served.world.folder.local / schema.TRIALS_FILE).unlink()  # as on another machine
-    served.world.session()
-    served.tell()
-    listed.clear()
-    assert len(served.check()) == 12
-    assert sum(listed) == 0
-    served.world.session(confirm=(2, 3))
-    served.tell()
-    assert len(served.check()) > 15
+        tracked.world.session(die_at=110)
+    tracked.write(final=False)
+    assert {run.status for run in tracked.check()} >= {"RUNNING", "FINISHED"}
+    replay(tracked.write())
+    assert "KILLED" in {run.status for run in tracked.check()}
+    tracked.world.session(interrupt_at=tracked.world.evaluations + 8)
+    tracked.write()
+    tracked.check()
+    (tracked.world.folder.local / schema.TRIALS_FILE).unlink()  # as on another machine
+    tracked.world.session()
+    tracked.write()
+    assert len(tracked.check()) == 12
+    tracked.world.session(confirm=(2, 3))
+    tracked.write()
+    assert len(tracked.check()) > 15
 
 
-def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int]) -> None:
-    served.world.session()
-    tracker = served.tell()
-    trials = served.check()
-    assert sum(listed) == 0
-    study = find_study(open_store(served.address))
-    served.client.delete_run(trials[3].run_id)
-    assert len(served.check()) == len(trials) - 1
-    served.client.restore_run(trials[3].run_id)
-    assert len(served.check()) == len(trials)
-    served.client.set_tag(study.run_id, f"{schema.OPENING}1", "the reason")
-    served.client.log_metric(trials[1].run_id, "stsb_test", 0.5)
-    served.client.set_tag(trials[1].run_id, f"{schema.OPENING}1", "the time")
-    assert served.check()[1].metrics["stsb_test"] == 0.5
-    # A clock set back by an hour: the end is told as one that readers notice.
-    journal = served.world.folder.journal
+def test_what_happens_to_ended_trials_is_seen(tracked: Tracked) -> None:
+    tracked.world.session()
+    tracker = tracked.write()
+    trials = tracked.check()
+    study = find_study(open_store(tracked.uri))
+    tracked.client.delete_run(trials[3].run_id)
+    assert len(tracked.check()) == len(trials) - 1
+    tracked.client.restore_run(trials[3].run_id)
+    assert len(tracked.check()) == len(trials)
+    tracked.client.set_tag(study.run_id, f"{schema.OPENING}1", "the reason")
+    tracked.client.log_metric(trials[1].run_id, "stsb_test", 0.5)
+    tracked.client.set_tag(trials[1].run_id, f"{schema.OPENING}1", "the time")
+    assert tracked.check()[1].metrics["stsb_test"] == 0.5
+    # A clock set back by an hour: the end is written as one that readers notice.
+    journal = tracked.world.folder.journal
     last = [json.loads(line) for line in journal.read_text().splitlines() if '"e":"start"' in line][-1]
     late: list[dict[str, Any]] = [
         {**last, "t": last["t"] - 3_600_000, "id": "t0099"},
@@ -129,46 +112,61 @@ def test_what_happens_to_ended_trials_is_seen(served: Served, listed: list[int])
     with journal.open("a") as f:
         f.writelines(json.dumps(event, separators=(",", ":")) + "\n" for event in late)
     tracker.catch_up()
-    assert len(served.check()) == len(trials) + 1
+    assert len(tracked.check()) == len(trials) + 1
 
 
-def test_a_damaged_file_is_not_needed(served: Served) -> None:
-    served.world.session()
-    served.tell()
-    file = next((served.world.root / "artifacts").rglob(schema.TRIALS_FILE))
+def test_of_a_finished_study_no_trial_is_listed(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracked.world.session()
+    tracked.write()
+    store = open_store(tracked.uri)
+    study, found = find_study(store), []
+    plain = store._search
+    monkeypatch.setattr(store, "_search", lambda *args: found.append(plain(*args)) or found[-1])
+    assert len(store.trials(study)) == 12
+    assert found == [[]] * 3  # running, ended since, deleted
+
+
+def test_a_damaged_or_lost_file_is_not_needed(tracked: Tracked) -> None:
+    tracked.world.session()
+    tracked.write()
+    file = next((tracked.world.root / "artifacts").rglob(schema.TRIALS_FILE))
     file.write_bytes(file.read_bytes()[:-40])
-    assert len(served.check()) == 12
+    assert len(tracked.check()) == 12
     file.unlink()
-    assert len(served.check()) == 12
+    assert len(tracked.check()) == 12
 
 
-def test_a_store_that_was_emptied_gets_a_new_file(served: Served) -> None:
-    served.world.session()
-    served.tell()
-    study = find_study(open_store(served.address))
-    for run in (*served.check(), study):
-        served.client.delete_run(run.run_id)
-    served.tell()
-    again = served.check()
+def test_a_store_that_was_emptied_gets_a_new_file(tracked: Tracked) -> None:
+    tracked.world.session()
+    tracked.write()
+    study = find_study(open_store(tracked.uri))
+    for run in (*tracked.check(), study):
+        tracked.client.delete_run(run.run_id)
+    tracked.write()
+    again = tracked.check()
     assert len(again) == 12
     assert again[0].tags[schema.PARENT] != study.run_id
 
 
-def test_all_dev_metrics_of_the_best_evaluation_stand_in_the_run(served: Served) -> None:
-    """Whether batches, or the lives of two trackers, come between an evaluation and the end."""
+def test_metrics_of_the_best_evaluation_are_in_run_and_file(tracked: Tracked) -> None:
+    """Whether batches, or the sessions of two trackers, come between an evaluation and the end."""
     with pytest.raises(Death):
-        served.world.session(die_at=60)
-    served.tell(final=False)
-    served.world.session()
-    served.tell()
-    store = open_store(served.address)
-    trials = served.check()
-    history = store.history([t.run_id for t in trials], ["sickr_dev"])
+        tracked.world.session(die_at=60)
+    tracked.write(final=False)
+    tracked.world.session()
+    tracked.write()
+    store = open_store(tracked.uri)
+    trials = tracked.check()
+    rows = store.history([t.run_id for t in trials], ["sickr_dev", "loss"])
     ended = [t for t in trials if t.metrics.get(schema.BEST_AT_EXAMPLES)]
     assert sum("best_sickr_dev" in trial.metrics for trial in ended) >= 11
+    assert sum("loss" in trial.at_best for trial in ended) >= 11
     for trial in ended:
-        at_best = [v for run, _, step, v in history if (run, step) == (trial.run_id, trial.metrics["best_at_examples"])]
-        assert [trial.metrics[name] for name in ("best_sickr_dev",) if name in trial.metrics] == at_best
+        at = trial.metrics["best_at_examples"]
+        truth = {metric: value for run, metric, step, value in rows if (run, step) == (trial.run_id, at)}
+        if "best_sickr_dev" in trial.metrics:
+            assert (trial.metrics["best_sickr_dev"], trial.at_best["loss"]) == (truth["sickr_dev"], truth["loss"])
+        assert store.at_best([trial], ["sickr_dev", "loss"]).get(trial.run_id, {}) == truth
     study = read_study(store, find_study(store), "max(mean(stsb_dev,sickr_dev))")
     for value, run in zip(study.trials["value"], study.stored_trials, strict=True):
         if "best_sickr_dev" in run.metrics:
