@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,9 +19,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from search.console.logs import log_lines
-from search.console.status import check_driven_here, study_status
-from search.console.trial_table import cells, importance
+from search.console.display import cells, importance
+from search.console.status import check_driven_here, log_lines, study_status
 from search.space import SpaceError
 from search.store.errors import UserError
 from search.store.journal import read
@@ -112,7 +112,7 @@ class LivePage:
             if parts.path == "/state":
                 folder = find_study(self._storage, name)
                 names = [each.study for each in reversed(studies(self._storage))]
-                return _json(request, {**state(folder, _now_ms()), "studies": names})
+                return _json(request, {**state(folder, int(time.time() * 1000)), "studies": names})
             if parts.path == "/log":
                 return _json(request, {"lines": log_lines(self._storage, name, asked.get("trial"))})
             if parts.path == "/verdict":
@@ -173,9 +173,3 @@ def _answer(request: BaseHTTPRequestHandler, status: HTTPStatus, kind: str, text
     request.send_header("Content-Security-Policy", f"{policy}; frame-ancestors 'none'; base-uri 'none'")
     request.end_headers()
     request.wfile.write(data)
-
-
-def _now_ms() -> int:
-    import time
-
-    return int(time.time() * 1000)

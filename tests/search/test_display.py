@@ -18,14 +18,12 @@ import pytest
 from harness import Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, display_for
+from search.console.display import LiveTable, Phases, cells, display_for, trial_table
 from search.console.output import parted
-from search.console.phases import Phases
-from search.console.trial_table import cells, trial_table
 from search.space import space_from
 from search.store.journal import read
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.wording import between, failures, number, seconds_left
+from search.wording import between, counted, failed_kinds, number, seconds_left
 from trainables.contract import phases
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +211,7 @@ def test_trials_may_end_while_the_table_is_drawn() -> None:
     ledger.stops[Kind("failed:oom")] = 1
     ledger.points[0] = Settled(seeds=1)
     ledger.trials["t0000"] = record(0)
-    assert (failures(ledger), ledger.failed(), ledger.ended()) == ("1 oom", 2, 3)
+    assert (counted(failed_kinds(ledger)), ledger.failed(), ledger.ended()) == ("1 oom", 2, 3)
     assert seconds_left(space, ledger, 0.0)
 
 

@@ -18,7 +18,7 @@ import yaml
 from harness import EVALUATIONS, Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, PlainLines, display_for
+from search.console.display import Display, LiveTable, display_for
 from search.console.status import listing, print_status, print_studies, study_status
 from search.running.life import SEARCH, Life, Options
 from search.running.result import StudyResult, closing_lines
@@ -141,7 +141,7 @@ def test_lines_for_a_log_file(world: World) -> None:
     ledger = world.life().ledger
     out = io.StringIO()
     display = display_for(Console(file=out, width=300), world.space, ledger)
-    assert isinstance(display, PlainLines)
+    assert type(display) is Display
     display.observe({"e": "end", "t": 0, "id": "t0000"})
     display.observe({"e": "end", "t": 0, "id": "t0002"})
     display.observe({"e": "retry", "t": 0, "id": "t0001", "reason": "process: gone"})
