@@ -25,8 +25,8 @@ import fsspec
 import yaml
 from minicloud import LAPTOP, call
 
+from search.remote.cluster import DASHBOARD, MLFLOW, Tunnel, find_head
 from search.remote.servers import experiments_of
-from search.remote.tunnel import DASHBOARD, MLFLOW, find_head, tunnel
 from search.store.parts import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
@@ -99,13 +99,6 @@ def workers() -> dict[str, Any]:
     """The running workers, by name."""
     nodes = call("ls").items()
     return {k: n for k, n in nodes if n["state"] == "running" and n["tags"].get("ray-node-type") == "worker"}
-
-
-def bucket_file(name: str) -> bytes:
-    """An object of the storage, b"" while there is none."""
-    path = f"{BUCKET}/{name}"
-    filesystem = fsspec.filesystem("s3", use_listings_cache=False)
-    return bytes(filesystem.cat_file(path)) if filesystem.exists(path) else b""
 
 
 def journal_text() -> bytes:
@@ -219,7 +212,8 @@ def main(repository: Path) -> None:
     head = find_head(CLUSTER)
     first = head.address
     flow.note(workers_before=len(workers()), open_ports=open_ports(head.address))
-    with tunnel(head, DASHBOARD) as way:
+    with Tunnel(head, {DASHBOARD: 0}) as way:
+        way.ensure()
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
         flow.note(without_token=status_of(jobs), with_token=status_of(jobs, TOKEN.expanduser().read_text().strip()))
     running = following.poll  # None while it is
@@ -248,7 +242,6 @@ def main(repository: Path) -> None:
     flow.wait("a confirming trial", lambda: confirming() or running() is not None, 150)
     flow.note(confirming=confirming())
     assert flow.seen["confirming"], "the confirmation ended early, see confirm.log"
-    flow.wait("a copy of MLflow's database", lambda: bucket_file("mlflow-backup/mlflow.db"), 60)
     lost = next(name for name, node in call("ls").items() if node["ip"] == first)
     flow.note(before_loss=journal(), orphans=sorted(workers()))
     call("terminate", name=lost)  # its disk goes with it: a new instance has an empty one
@@ -261,8 +254,10 @@ def main(repository: Path) -> None:
     flow.note(second_up=user.run("second-up", f"ray up -y {CLUSTER}"))
     assert flow.seen["second_up"] == 0, "see second-up.log"
     head = find_head(CLUSTER)
-    with tunnel(head, MLFLOW) as way:
-        flow.note(heads=[first, head.address], restored=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
+    flow.note(track=user.run("track", f"search track {STUDY} --cluster {CLUSTER}"))
+    with Tunnel(head, {MLFLOW: 0}) as way:
+        way.ensure()
+        flow.note(heads=[first, head.address], rebuilt=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
     flow.note(confirmed=user.run("second-resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
 
     pages = user.start("ui", f"search ui --cluster {CLUSTER}")
@@ -273,7 +268,6 @@ def main(repository: Path) -> None:
     flow.note(runs=mlflow_runs(found[1]), best=user.run("best", "analysis best --metric builtin_dev"))
     pages.send_signal(signal.SIGINT)
     flow.note(pages=pages.wait(timeout=30))
-    flow.note(backup=user.run("backup", f"search backup --cluster {CLUSTER}"))
     flow.wait("no workers", lambda: not workers(), 120)
     flow.note(workers_after=len(workers()))
     flow.note(down=user.run("down", f"ray down -y {CLUSTER}"))
@@ -281,7 +275,6 @@ def main(repository: Path) -> None:
     lived = {name: [round(node[key] - flow.seen["made"][0]) for key in ("made", "gone")] for name, node in nodes}
     flow.note(nodes={name: node["state"] for name, node in nodes}, lived=lived, typed=user.typed)
     (SHARED / "tracking.jsonl").write_bytes(journal_text())
-    (SHARED / "backup.db").write_bytes(bucket_file("mlflow-backup/mlflow.db"))
     bucket.terminate()
 
 

@@ -10,7 +10,7 @@ import ray.autoscaler.sdk
 from click.testing import CliRunner
 
 from search.cli.main import main
-from search.remote.cluster_file import cluster_faults, version_faults
+from search.remote.cluster import cluster_faults
 
 ROOT = Path(__file__).parents[2]
 AWS, GCP, ONPREM = (
@@ -58,12 +58,12 @@ def line_of(text: str, part: str) -> int:
 @pytest.mark.parametrize("path", [AWS, GCP, ONPREM, DOCKER], ids=lambda p: p.stem)
 def test_shipped_files_name_what_is_to_be_set_and_nothing_else(path: Path, folder: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    faults = cluster_faults(path)
+    faults = [fault.removeprefix(f"{path}:").split(":", 1) for fault in cluster_faults(path, versions=False)]
     lines = [
         n for n, line in enumerate(text.splitlines(), 1) if "SET-" in line.split(" #")[0] and not line.startswith("#")
     ]
-    assert sorted({fault.line for fault in faults}) == lines
-    assert all("is still to be set" in fault.text for fault in faults)
+    assert sorted({int(line) for line, _ in faults}) == lines
+    assert all("is still to be set" in message for _, message in faults)
     (folder / "c.yaml").write_text(finished(path))
     result = CliRunner().invoke(main, ["cluster", "check", "c.yaml"])
     assert (result.exit_code, result.output) == (0, "c.yaml: complete\n")
@@ -109,8 +109,9 @@ def test_a_gap_is_one_line(source: Path, old: str, new: str, at: str, text: str,
     assert result.exit_code == 2
     expected = f"c.yaml:{line_of(after, at)}: {text}"
     assert any(line.startswith(expected) for line in result.output.splitlines()), result.output
-    gaps = [*cluster_faults("c.yaml"), *version_faults("c.yaml")]
-    assert len({fault.line for fault in gaps}) == (2 if old == ACCOUNT else 1), "a worker inherits what its head lacks"
+    assert len({fault.split(":")[1] for fault in cluster_faults("c.yaml")}) == (2 if old == ACCOUNT else 1), (
+        "a worker inherits what its head lacks"
+    )
 
 
 def test_files_that_are_none_are_said(folder: Path) -> None:
@@ -124,7 +125,7 @@ def test_files_that_are_none_are_said(folder: Path) -> None:
     "words",
     [
         ["run", str(ROOT / "spaces" / "quickstart.yaml")], ["resume", "x"], ["confirm", "x"], ["status"], ["list"],
-        ["ui"], ["follow"], ["stop"], ["backup"],
+        ["ui"], ["follow"], ["stop"],
     ],
     ids=lambda words: words[0],
 )  # fmt: skip

@@ -10,11 +10,9 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGES = ("openssh-server", "openssh-client", "rsync", "iproute2", "iptables")
-LIMIT_S = 900  # the flow waits for each of its steps; this is for a machine that hangs
+LIMIT_S = 1800  # the flow waits for each of its steps; this is for a machine that hangs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(LIMIT_S + 60)]
 
@@ -50,7 +48,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
     facts: dict[str, Any] = json.loads((shared / "seen.json").read_text())
     facts["journal"] = [json.loads(line) for line in (shared / "tracking.jsonl").read_text().splitlines()]
-    facts["backup_of_mlflow"] = shared / "backup.db"
     facts["said"] = {log.stem: log.read_text() for log in shared.glob("*.log")}
     return facts
 
@@ -151,11 +148,11 @@ def test_a_lost_head_takes_nothing_with_it(seen: dict[str, Any]) -> None:
     assert [e for e in later if e["e"] == "eval" and not e["resumed_from"]] == []
     ended = {e["id"]: e["stop"] for e in after if e["e"] == "end" and e["id"] in held}
     assert ended == dict.fromkeys(held, "completed")
-    # MLflow is there before the study goes on, from a copy that nobody asked for and that is at most half a minute old.
-    trials = {run["trial_id"] for run in seen["restored"] if run["role"] == "trial"}
-    long_ended = {e["id"] for e in before if e["e"] == "end" and e["t"] < before[-1]["t"] - 40_000}
-    assert long_ended
-    assert long_ended <= trials
+    # Before the study goes on, `search track` has filled the new head's MLflow from the journal.
+    assert seen["track"] == 0
+    trials = {run["trial_id"]: run["status"] for run in seen["rebuilt"] if run["role"] == "trial"}
+    assert sorted(trials) == sorted(e["id"] for e in before if e["e"] == "start")
+    assert "RUNNING" not in trials.values()
 
 
 def test_confirm_runs_fresh_seeds(seen: dict[str, Any]) -> None:
@@ -171,14 +168,6 @@ def test_the_pages_and_the_analysis_come_through_the_tunnel(seen: dict[str, Any]
     assert (seen["pages"], seen["best"]) == (0, 0)
     assert "preempted: trials, best first" in seen["said"]["ui"]
     assert "confirmed" in seen["said"]["best"]
-
-
-def test_the_backup_holds_every_run(seen: dict[str, Any]) -> None:
-    assert seen["backup"] == 0
-    assert "s3://bucket/search/mlflow-backup" in seen["said"]["backup"]
-    with closing(sqlite3.connect(seen["backup_of_mlflow"])) as store:
-        states = store.execute("select status, count(*) from runs group by status").fetchall()
-    assert states == [("FINISHED", len(seen["runs"]))]
 
 
 def test_the_commands_are_those_of_the_readme(seen: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def test_a_full_disk_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_the_exit_code_is_the_search_s_own() -> None:
     """Python's was 120, for what it could not write on its way out."""
-    code = "import click, sys; from search.cli.errors import unheard\nwith unheard(): click.echo('lost')\nsys.exit(3)"
+    code = "import click, sys; from search.cli.common import losable\nwith losable(): click.echo('lost')\nsys.exit(3)"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     said = "what the search prints cannot be written (No space left on device); it goes on\n"

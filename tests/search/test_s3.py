@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from harness import make_space
 
 from search.console.status import print_status
-from search.remote import backup
 from search.running.remove import deletable, stop_study
 from search.store.errors import UserError
 from search.store.layout import StudyFolder, find_study, new_study, studies
@@ -281,26 +279,6 @@ def test_a_trials_files(bucket: Any) -> None:
     assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
     assert folder.delete(folder.trial("t0000"))
     assert not folder.delete(folder.trial("t0000"))
-
-
-def test_mlflows_database_comes_back_on_a_new_head(
-    bucket: Any,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    old, new = tmp_path / "old" / "mlflow.db", tmp_path / "new" / "mlflow.db"
-    (old.parent / "artifacts" / "1").mkdir(parents=True)
-    (old.parent / "artifacts" / "1" / "space.yaml").write_text("name: x")
-    for rows in (1, 2):  # a second backup replaces the first
-        with sqlite3.connect(old) as store:
-            store.execute("create table if not exists runs (name text)")
-            store.execute("insert into runs values ('t')")
-        monkeypatch.setattr(backup, "store_path", lambda storage: old)  # noqa: ARG005
-        assert backup.backup(STORAGE) == f"{STORAGE}/mlflow-backup", rows
-    monkeypatch.setattr(backup, "store_path", lambda storage: new)  # noqa: ARG005
-    assert backup.restore(STORAGE)
-    assert sqlite3.connect(new).execute("select count(*) from runs").fetchall() == [(2,)]
-    assert (new.parent / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
 
 
 @pytest.mark.costly
