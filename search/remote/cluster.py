@@ -101,7 +101,7 @@ def cluster_faults(path: str | os.PathLike[str], versions: bool = True) -> list[
     """
     file = read_cluster(path)
     found = [*_placeholders(file), *_access(file), *_storage(file), *(_versions(file) if versions else ())]
-    return [f"{os.fspath(path)}:{line}: {text}" for line, text in sorted(found, key=lambda fault: fault[0])]
+    return [f"{os.fspath(path)}:{line}: {text}" for line, text in sorted(set(found))]
 
 
 def _placeholders(file: ClusterFile) -> Faults:

@@ -43,74 +43,62 @@ def with_data(train: str, dev: tuple[str, ...] = ("stsb",), encoder: str = "buil
     return replace(space, encoder=encoder, data=replace(space.data, train=train, dev=dev))
 
 
-def test_a_bundle_runs_by_itself(user_folder: Path) -> None:
-    target = user_folder / "job"
-    target.mkdir()
+@pytest.fixture
+def target(user_folder: Path) -> Path:
+    (user_folder / "job").mkdir()
+    return user_folder / "job"
+
+
+def write(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+
+
+def sent(target: Path) -> set[str]:
+    """The files of a job besides the project."""
+    names = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()}
+    return {name for name in names if name.split("/")[0] not in remote.PACKAGES}
+
+
+def test_a_jobs_folder_runs_by_itself(target: Path) -> None:
     assert make_bundle(target, make_space()) == {}
-    done = subprocess.run(
-        [sys.executable, "-m", "search", "check", "space.yaml"],
-        cwd=target,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    assert not list(target.rglob("*.pyc"))
+    command = [sys.executable, "-m", "search", "check", "space.yaml"]
+    done = subprocess.run(command, cwd=target, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert not list(target.rglob("*.pyc")) or done.stdout  # what was copied holds no caches
     assert load_space(target / "space.yaml").resolved() == make_space().resolved()
 
 
-def test_folders_of_data_travel(user_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    away = tmp_path_factory.mktemp("away") / "parts"
-    for folder, name in ((away, "a.parquet"), (user_folder / "beir", "corpus.jsonl")):
-        folder.mkdir()
-        (folder / name).write_text("")
-    target = user_folder / "job"
-    target.mkdir()
-    make_bundle(target, with_data(str(away), ("./beir",)))
-    assert (target / "carried" / "parts" / "a.parquet").is_file()
-    assert (target / "beir" / "corpus.jsonl").is_file()
-    written = (target / "space.yaml").read_text()
-    assert "train: carried/parts" in written
-    assert "./beir" in written
-
-
-def test_local_files_travel_and_keep_their_meaning(
-    user_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+def test_local_files_are_sent_and_keep_their_meaning(
+    user_folder: Path, target: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (user_folder / "data").mkdir()
-    (user_folder / "data" / "mine.txt").write_text("a\nb\n")
-    for split in ("dev", "test"):
-        (elsewhere / f"pairs_{split}.tsv").write_text("sentence1\tsentence2\tscore\n")
-    (elsewhere / "encoder").mkdir()
-    (elsewhere / "encoder" / "config.json").write_text("{}")
-    named = tmp_path_factory.mktemp("named")
-    (named / "en_stsb_dev.tsv").write_text("x")
-    (named / "en_sick_dev.tsv").write_text("not asked for")
+    away, named = tmp_path_factory.mktemp("away"), tmp_path_factory.mktemp("named")
+    write(user_folder / "data" / "mine.txt", *(away / f"pairs_{split}.tsv" for split in ("dev", "test")))
+    write(away / "encoder" / "config.json", named / "en_stsb_dev.tsv", named / "en_sick_dev.tsv")
     monkeypatch.setenv("SEARCH_DATA_DIR", str(named))
-    pairs = f"{elsewhere}/pairs_{{split}}.tsv"
-    space = with_data("data/mine.txt", ("stsb", pairs), encoder=str(elsewhere / "encoder"))
-    target = user_folder / "job"
-    target.mkdir()
-
+    space = with_data("data/mine.txt", ("stsb", f"{away}/pairs_{{split}}.tsv"), encoder=str(away / "encoder"))
     assert make_bundle(target, space) == {"SEARCH_DATA_DIR": "carried"}
-    carried = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} - {
-        str(p.relative_to(target)) for package in remote.PACKAGES for p in (target / package).rglob("*")
-    }
-    assert carried == {
+    assert sent(target) == {
         "space.yaml", "data/mine.txt", "carried/pairs_dev.tsv", "carried/pairs_test.tsv",
         "carried/encoder/config.json", "carried/en_stsb_dev.tsv",
     }  # fmt: skip
-    sent = (target / "space.yaml").read_text()
-    assert "train: data/mine.txt" in sent
-    assert "carried/pairs_{split}.tsv" in sent
-    assert "encoder: carried/encoder" in sent
-    assert str(elsewhere) not in sent
+    text = (target / "space.yaml").read_text()
+    for part in ("train: data/mine.txt", "carried/pairs_{split}.tsv", "encoder: carried/encoder"):
+        assert part in text
+    assert str(away) not in text
 
 
-def test_files_that_only_the_nodes_have_stay_as_written(user_folder: Path) -> None:
-    target = user_folder / "job"
-    target.mkdir()
+def test_folders_of_data_are_sent(user_folder: Path, target: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    away = tmp_path_factory.mktemp("away") / "parts"
+    write(away / "a.parquet", user_folder / "beir" / "corpus.jsonl")
+    make_bundle(target, with_data(str(away), ("./beir",)))
+    assert sent(target) == {"space.yaml", "carried/parts/a.parquet", "beir/corpus.jsonl"}
+    assert "train: carried/parts" in (text := (target / "space.yaml").read_text())
+    assert "./beir" in text
+
+
+def test_files_that_only_the_nodes_have_stay_as_written(target: Path) -> None:
     make_bundle(target, with_data("/data/on/the/nodes.txt"))
     assert "train: /data/on/the/nodes.txt" in (target / "space.yaml").read_text()
 
@@ -130,36 +118,32 @@ def test_names_in_the_bundle(path: str, name: str) -> None:
     assert bundled_name(Path(path)) == name
 
 
-def test_missing_too_large_or_ambiguous_files_are_one_line(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, folder in enumerate(("one", "two", "job0", "job1", "job2")):
-        (user_folder / folder).mkdir()
-        (user_folder / folder / "same.txt").write_text(str(number)) if number < 2 else None
-    with pytest.raises(UserError, match=r"--carry nowhere.txt: no such file"):
-        make_bundle(user_folder / "job0", None, ["nowhere.txt"])
-    monkeypatch.chdir(user_folder / "job0")
-    with pytest.raises(UserError, match=r"would both be carried/same.txt on the cluster; rename one"):
-        make_bundle(user_folder / "job1", None, ["../one/same.txt", "../two/same.txt"])
+@pytest.mark.parametrize(
+    ("carry", "message"),
+    [
+        (["nowhere.txt"], r"--carry nowhere.txt: no such file"),
+        (["../one/same.txt", "../two/same.txt"], r"would both be carried/same.txt on the cluster; rename one"),
+        (["large.bin"], r"at most 1 MiB, got \d+ MiB; the largest: large.bin \(3 MiB\).*file_mounts"),
+    ],
+)
+def test_missing_too_large_or_ambiguous_files_are_one_line(
+    carry: list[str], message: str, user_folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(user_folder / "one" / "same.txt", user_folder / "two" / "same.txt", user_folder / "here" / "large.bin")
+    (user_folder / "here" / "large.bin").write_bytes(b"0" * 3 * 2**20)
+    monkeypatch.chdir(user_folder / "here")
     monkeypatch.setattr(remote, "LIMIT_MIB", 1)
-    (user_folder / "job0" / "large.bin").write_bytes(b"0" * 3 * 2**20)
-    with pytest.raises(UserError, match=r"at most 1 MiB, got \d+ MiB; the largest: large.bin \(3 MiB\).*file_mounts"):
-        make_bundle(user_folder / "job2", None, ["large.bin"])
+    with pytest.raises(UserError, match=message):
+        make_bundle(target, None, carry)
 
 
-def test_versions_differ_but_for_build_tags() -> None:
-    here = {
-        "python": "3.11.7",
-        "ray": "2.60.0",
-        "torch": "2.13.0+cpu",
-        "contrastive-search": "0.1.0",
-        "mlflow": "3.17.2",
-    }
-    there = {**here, "python": "3.11.2", "torch": "2.13.0+cu128"}
-    assert mismatches(here, there) == []
-    there |= {"python": "3.12.1", "ray": "2.59.1", "mlflow": None}
-    assert mismatches(here, there) == [
+def test_versions_differ_but_for_build_tags_and_patches() -> None:
+    here = dict.fromkeys(remote.CHECKED, "2.13.0") | {"python": "3.11.7", "torch": "2.13.0+cpu"}
+    assert mismatches(here, {**here, "python": "3.11.2", "torch": "2.13.0+cu128"}) == []
+    assert mismatches(here, {**here, "python": "3.12.1", "ray": "2.59.1", "mlflow": None}) == [
         "python: 3.11.7 here, 3.12.1 there",
-        "ray: 2.60.0 here, 2.59.1 there",
-        "mlflow: 3.17.2 here, not installed there",
+        "ray: 2.13.0 here, 2.59.1 there",
+        "mlflow: 2.13.0 here, not installed there",
     ]
 
 
@@ -285,14 +269,14 @@ def test_an_unknown_job_is_one_line(jobs: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_start_studies_are_sent_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(remote, "submit_and_follow", lambda _, job, *rest, **more: sent.append(job) or 0)  # noqa: ARG005
+    jobs: list[Any] = []
+    monkeypatch.setattr(remote, "submit_and_follow", lambda _, job, *rest, **more: jobs.append(job) or 0)  # noqa: ARG005
     run = ["run", "quickstart", "--cluster", "c.yaml", "--from", "one-1"]
     assert CliRunner().invoke(main, [*run, "--from", "two-1", "-q"]).exit_code == 0
-    assert sent[0].space.search.start == ("one-1", "two-1")
-    assert sent[0].options == ["--quiet"]
+    assert jobs[0].space.search.start == ("one-1", "two-1")
+    assert jobs[0].options == ["--quiet"]
     both = CliRunner().invoke(main, [*run, "--set", "search.start=[paper]"])
-    assert (both.exit_code, len(sent)) == (2, 1)
+    assert (both.exit_code, len(jobs)) == (2, 1)
     assert "--from and --set search.start: give one of them" in both.output
 
 
