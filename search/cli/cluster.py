@@ -107,7 +107,7 @@ def read_space(name: str, overrides: Sequence[str], start: Sequence[str], smoke:
 
 
 def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
-    """What the command that is being run asks of the cluster. A new study's space is read and checked here."""
+    """The job of the current command; a new study's space is read and checked here."""
     from search.remote.jobs import Job
 
     given, verb = context.params, str(context.info_name)

@@ -102,5 +102,5 @@ def finish(result: StudyResult) -> NoReturn:
     lines = closing_lines(result)
     with losable():
         say(lines)
-    gc.freeze()  # else the interpreter, on its way out, looks for garbage in all of Ray and MLflow: a second of CPU
+    gc.freeze()  # else the interpreter collects garbage in all of Ray and MLflow at exit: a second of CPU
     sys.exit(result.exit_code)

@@ -42,7 +42,7 @@ from search.wording import (
 )
 from trainables.contract.trial_files import LOG
 
-FRESH_S = 120.0  # a younger sign of life of a study in a bucket says that another machine runs it
+FRESH_S = 120.0  # with a younger sign of life a study in a bucket counts as running elsewhere
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 SHOWN = 5  # trials that `status` shows
 
@@ -188,7 +188,7 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if status.per_hour:
         lines.append(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk")
     waiting = [record for record in ledger.open_trials.values() if record.waiting is None]
-    if status.state != "running":  # nothing runs where nobody drives
+    if status.state != "running":  # without a driver nothing runs
         waiting = [replace(record, state="open") for record in waiting]
     lines += [f"  {trial_line(record, space)}" for record in [*waiting, *best_trials(ledger, SHOWN)]]
     if status.holder:

@@ -40,7 +40,7 @@ RESERVED = [(name,) for name in (*PACKAGES, "space.yaml")] + [()]
 SECRET = (".env", ".env.*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", "auth_token", ".ssh", ".aws", ".netrc")
 WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", *SECRET)
 
-POLL_S = 2.0  # before a job whose log stream has ended is asked for again
+POLL_S = 2.0  # between two connections to a job's log stream
 PATIENCE_S = 300.0  # how long the head may be out of reach before following ends
 COMMAND_S = 60.0  # limit for a command on the head
 STOP_S = 90  # seconds a stopped driver gets to pause its trials before Ray kills it
@@ -50,7 +50,7 @@ VERSIONS_THERE = (
     "found = {d.name.lower().replace('_', '-'): d.version for d in distributions()}; "
     "print(json.dumps(found | {'python': platform.python_version()}))"
 )
-# Where results go unless the cluster's search.env says otherwise; expanded by the shell on the head.
+# Where results go where the cluster's search.env sets nothing else; expanded by the shell on the head.
 DEFAULTS = (
     'export SEARCH_STORAGE="${SEARCH_STORAGE:-$HOME/runs}" '
     'MLFLOW_TRACKING_URI="${MLFLOW_TRACKING_URI:-sqlite:///$HOME/search/mlflow.db}"; '
@@ -221,8 +221,8 @@ def check_versions(head: Head, allow: bool, say: Say) -> None:
     Raises: UserError naming every package that differs, unless `allow`: then it is a warning.
     """
     try:
-        asked = head.shell(f"python -c {shlex.quote(VERSIONS_THERE)}")
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+        command = head.shell(f"python -c {shlex.quote(VERSIONS_THERE)}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except subprocess.TimeoutExpired:
         raise UserError(f"cluster {head.name}: head {head.address} did not answer in {COMMAND_S:g} s") from None
     if done.returncode:
@@ -311,7 +311,7 @@ def bundled_name(path: Path) -> str:
 def local_files(space: Space) -> dict[str, list[Path]]:
     """Name in the space -> the files or the folder of this machine that it means.
 
-    What is missing here may lie on the cluster's nodes; the driver there looks before it starts anything.
+    What is missing here may lie on the cluster's nodes; the driver there checks it before it starts.
     """
     data = space.data
     found = {name: _data_files(name) for name in (data.train, *data.dev) if name}

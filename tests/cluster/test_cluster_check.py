@@ -45,7 +45,7 @@ def line_of(text: str, part: str) -> int:
 
 
 @pytest.mark.parametrize("path", [AWS, GCP, ONPREM, DOCKER], ids=lambda p: p.stem)
-def test_shipped_files_name_what_is_to_be_set_and_nothing_else(path: Path, folder: Path) -> None:
+def test_shipped_files_lack_only_what_is_to_be_set(path: Path, folder: Path) -> None:
     text = path.read_text(encoding="utf-8")
     faults = [fault.removeprefix(f"{path}:").split(":", 1) for fault in cluster_faults(path, versions=False)]
     lines = [

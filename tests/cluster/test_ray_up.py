@@ -52,7 +52,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return facts
 
 
-def test_what_is_not_set_is_refused_before_anything_starts(seen: dict[str, Any]) -> None:
+def test_an_unfinished_file_is_rejected_before_anything_starts(seen: dict[str, Any]) -> None:
     assert (seen["unfinished"], seen["refused"], seen["checked"]) == (2, 2, 0)
     assert "SET-your-bucket is still to be set" in seen["said"]["unfinished"]
     assert seen["said"]["refused"] == seen["said"]["unfinished"]
@@ -63,7 +63,7 @@ def test_the_cluster_comes_and_goes(seen: dict[str, Any]) -> None:
     assert set(seen["nodes"].values()) == {"terminated"}
 
 
-def test_workers_come_when_trials_wait_and_go_when_none_does(seen: dict[str, Any]) -> None:
+def test_workers_start_for_waiting_trials_and_stop_when_idle(seen: dict[str, Any]) -> None:
     assert seen["workers_before"] == 0
     assert len(seen["workers"]) == 2
     assert seen["workers_after"] == 0
@@ -72,7 +72,7 @@ def test_workers_come_when_trials_wait_and_go_when_none_does(seen: dict[str, Any
     assert abs(first - second) < 8, "both were asked for at once, not the second when the first was up"
 
 
-def test_a_preempted_trial_goes_on_elsewhere_from_its_checkpoint(seen: dict[str, Any]) -> None:
+def test_a_preempted_trial_resumes_elsewhere_from_its_checkpoint(seen: dict[str, Any]) -> None:
     retried = {e["id"] for e in seen["journal"] if e["e"] == "retry"}
     assert len(retried) == 1
     assert retried <= set(seen["holding"])
@@ -104,14 +104,14 @@ def test_a_method_from_a_file_is_searched_on_the_cluster(seen: dict[str, Any]) -
     assert "dcl" in seen["said"]["best"]
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(seen: dict[str, Any]) -> None:
+def test_ctrl_c_leaves_the_job_running(seen: dict[str, Any]) -> None:
     assert seen["left"] == 130
     job = r"run-preempted-[\d-]+"
     for line in (f"search follow {job}", "search status preempted", f"search stop {job}", "search resume preempted"):
         assert re.search(f"{line} --cluster cluster.yaml", seen["said"]["run"])
 
 
-def test_stop_pauses_the_study_and_resume_goes_on_from_its_checkpoints(seen: dict[str, Any]) -> None:
+def test_stop_pauses_and_resume_uses_the_checkpoints(seen: dict[str, Any]) -> None:
     assert (seen["stop"], seen["followed"], seen["status"], seen["resumed"]) == (0, 130, 0, 0)
     assert "pausing" in seen["said"]["follow"]
     assert "preempted: interrupted" in seen["said"]["status"]
@@ -128,13 +128,13 @@ def test_stop_pauses_the_study_and_resume_goes_on_from_its_checkpoints(seen: dic
     ]  # the killed life has none
 
 
-def test_ray_up_again_leaves_ray_as_it_is_under_a_study(seen: dict[str, Any]) -> None:
+def test_ray_up_again_spares_a_running_study(seen: dict[str, Any]) -> None:
     assert seen["again"] == 0
     assert "Ray is not restarted: studies run here (preempted)" in seen["said"]["again"]
     assert "search stop" in seen["said"]["again"]
 
 
-def test_a_lost_head_takes_nothing_with_it(seen: dict[str, Any]) -> None:
+def test_a_lost_head_loses_nothing(seen: dict[str, Any]) -> None:
     """Driver, Ray, MLflow and their disk end at once; a new head goes on from what the bucket has."""
     assert (seen["left_lost"], seen["second_up"], seen["confirmed"]) == (130, 0, 0)
     old, new = seen["heads"]
@@ -183,7 +183,7 @@ def test_the_commands_are_those_of_the_readme(seen: dict[str, Any]) -> None:
     assert commands - {run} <= typed
 
 
-def test_only_ssh_answers_from_outside_and_the_dashboard_wants_the_token(seen: dict[str, Any]) -> None:
+def test_only_ssh_is_open_and_the_dashboard_needs_the_token(seen: dict[str, Any]) -> None:
     assert seen["open_ports"] == [22]
     assert seen["without_token"] == 401
     assert seen["with_token"] == 200

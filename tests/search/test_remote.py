@@ -320,7 +320,7 @@ def test_a_missing_token_is_rejected(monkeypatch: pytest.MonkeyPatch, user_folde
         use_token("c.yaml")
 
 
-def test_ssh_uses_the_files_key_and_proxy_and_checks_the_host() -> None:
+def test_ssh_uses_key_and_proxy_and_checks_the_host() -> None:
     line = replace(HEAD, proxy="nc %h %p").ssh("-N")
     assert line[-2:] == ["-N", "ubuntu@203.0.113.5"]
     assert "ProxyCommand=nc %h %p" in line
@@ -344,7 +344,7 @@ def test_the_next_command_is_the_laptops(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not out_of_reach("https://mlflow.example.org")
 
 
-def test_a_command_on_the_head_gets_its_storage_and_the_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_on_the_head_get_storage_and_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(remote, "find_head", lambda cluster: HEAD)  # noqa: ARG005
     monkeypatch.setattr(Head, "run", lambda self, line: lines.append(line) or 0)  # noqa: ARG005

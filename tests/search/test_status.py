@@ -124,7 +124,7 @@ def test_all_formats_hold_the_same(world: World, capsys: pytest.CaptureFixture[s
     assert "no study in" in capsys.readouterr().out
 
 
-def test_a_study_is_one_line_of_the_list_at_any_width(
+def test_a_listed_study_is_one_line_at_any_width(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.life()
