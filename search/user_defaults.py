@@ -15,7 +15,7 @@ class SettingsError(ValueError):
 
 
 def settings_file(environ: Mapping[str, str] = os.environ) -> str:
-    """The file of a user's defaults: SEARCH_CONFIG, else `contrastive-search/config.toml` of the configuration folder."""
+    """File of a user's defaults: SEARCH_CONFIG, else `contrastive-search/config.toml` in the configuration folder."""
     folder = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return environ.get(SETTINGS_VARIABLE) or os.path.join(folder, "contrastive-search", "config.toml")
 
