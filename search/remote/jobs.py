@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -286,9 +286,9 @@ def make_bundle(target: Path, space: Space | None, carry: Sequence[str] = ()) ->
     wanted = [(path, bundled_name(path)) for path in paths]
     if space is not None:
         local = local_files(space)
-        wanted += [(path, bundled_name(path)) for found in local.values() for path in found]
-        wanted += [(path, f"{CARRIED}/{path.name}") for path in named_sets(space)]
-        (target / "space.yaml").write_text(_renamed(space, local).to_yaml(), encoding="utf-8")
+        wanted += [(path, there) for _, path, there in local]
+        renamed = _renamed(space, {name for name, *_ in local if name})
+        (target / "space.yaml").write_text(renamed.to_yaml(), encoding="utf-8")
     names: dict[str, Path] = {}
     for path, name in wanted:
         if names.setdefault(name, path).absolute() != path.absolute():
@@ -308,29 +308,28 @@ def bundled_name(path: Path) -> str:
     return f"{CARRIED}/{absolute.name}"
 
 
-def local_files(space: Space) -> dict[str, list[Path]]:
-    """Name in the space -> the files or the folder of this machine that it means.
+def local_files(space: Space) -> list[tuple[str, Path, str]]:
+    """(name in the space, file or folder of this machine that it means, name in the bundle).
 
     What is missing here may lie on the cluster's nodes; the driver there checks it before it starts.
     """
-    data = space.data
-    found = {name: _data_files(name) for name in (data.train, *data.dev) if name}
+    from trainables.data.catalogue import find_local, is_path
+    from trainables.data.files import matching
+
+    data, found = space.data, []
+    for name, split in [(data.train, "train"), *((dev, split) for dev in data.dev for split in ("dev", "test"))]:
+        path = Path(name.replace("{split}", split)).expanduser()
+        if is_path(name):
+            found += [(name, file, bundled_name(file)) for file in ([path] if path.is_dir() else matching(path))]
+        elif name and (source := find_local(name, data.language, split)):  # a named set in SEARCH_DATA_DIR
+            found.append(("", source.path, f"{CARRIED}/{source.path.name}"))
     for name in (space.encoder, data.parser, *(data.evaluations or {}).values()):
         if name and not name.startswith("builtin") and (path := Path(name).expanduser()).exists():
-            found[name] = [path]
-    return {name: paths for name, paths in found.items() if paths}
+            found.append((name, path, bundled_name(path)))
+    return found
 
 
-def named_sets(space: Space) -> list[Path]:
-    """Files of this machine's SEARCH_DATA_DIR that the space's named sets are read from."""
-    from trainables.data.catalogue import find_local, is_path
-
-    wanted = [(space.data.train, "train"), *((dev, split) for dev in space.data.dev for split in ("dev", "test"))]
-    found = [find_local(name, space.data.language, split) for name, split in wanted if name and not is_path(name)]
-    return list(dict.fromkeys(source.path for source in found if source is not None))
-
-
-def _renamed(space: Space, local: Mapping[str, object]) -> Space:
+def _renamed(space: Space, local: Set[str]) -> Space:
     """The space with its local files under the names that they have in the bundle."""
     from trainables.data.catalogue import is_path
 
@@ -349,18 +348,6 @@ def _renamed(space: Space, local: Mapping[str, object]) -> Space:
         evaluations={key: there(file) for key, file in data.evaluations.items()} if data.evaluations else None,
     )
     return replace(space, data=moved, encoder=there(space.encoder))
-
-
-def _data_files(name: str) -> list[Path]:
-    """The files (or the folder) that an entry of `data:` means here; `{split}` in it stands for several."""
-    from trainables.data.catalogue import is_path
-    from trainables.data.files import matching
-    from trainables.data.retrieval import is_retrieval
-
-    if is_retrieval(name) and Path(name).expanduser().is_dir():
-        return [Path(name).expanduser()]
-    paths = [Path(name.replace("{split}", split)).expanduser() for split in ("train", "dev", "test")]
-    return [file for path in dict.fromkeys(paths) if is_path(name) for file in matching(path)]
 
 
 def _check_size(target: Path, names: Mapping[str, Path]) -> None:
