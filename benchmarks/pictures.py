@@ -115,7 +115,7 @@ def table(folder: Path) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from search.console.trial_table import trial_table
+    from search.console.display import trial_table
     from search.space import load_space
     from search.store.journal import read
     from search.store.ledger import Ledger

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from search.console.phases import Phases
+    from search.console.display import Phases
     from search.console.status import StudyStatus
     from search.running.result import StudyResult
     from search.running.session import Options
@@ -156,8 +156,8 @@ def _phases(quiet: bool) -> Phases:
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     from rich.console import Console
 
+    from search.console.display import Phases
     from search.console.output import Output
-    from search.console.phases import Phases
 
     if Console().is_jupyter:  # lines of text in a cell: rich would give each a box of its own
         return Phases(Output(quiet=quiet, force_jupyter=False, force_terminal=False))

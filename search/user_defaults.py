@@ -1,4 +1,4 @@
-"""A user's defaults of both commands: where studies, the tracking store and the cluster's file are."""
+"""A user's defaults of both commands: where studies, the tracking store and the cluster file are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SettingsError(ValueError):
 
 
 def settings_file(environ: Mapping[str, str] = os.environ) -> str:
-    """Where a user's defaults lie: SEARCH_CONFIG, else `contrastive-search/config.toml` of the configuration folder."""
+    """File of a user's defaults: SEARCH_CONFIG, else `contrastive-search/config.toml` in the configuration folder."""
     folder = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return environ.get(SETTINGS_VARIABLE) or os.path.join(folder, "contrastive-search", "config.toml")
 
@@ -23,7 +23,7 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> str:
 def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """A user's defaults, key of SETTINGS -> value; empty without a file.
 
-    Raises: SettingsError for a file that cannot be read, a key that there is not, or a value that is no text.
+    Raises: SettingsError for a file that cannot be read, an unknown key, or a value that is no text.
     """
     path = settings_file(environ)
     if not os.path.exists(path):
@@ -46,7 +46,7 @@ def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def use_settings(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
     """The user's defaults of options of both commands, parameter -> value.
 
-    His tracking store goes where every process of a study looks for it, unless MLFLOW_TRACKING_URI is set already.
+    The tracking store is exported to every process of a study, unless MLFLOW_TRACKING_URI is set already.
 
     Raises: SettingsError as `settings`.
     """

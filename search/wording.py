@@ -1,4 +1,4 @@
-"""What is said of a study and its trials, as plain text: on the console, in MLflow's notes, by `search status`."""
+"""A study and its trials as plain text: on the console, in MLflow's notes, in `search status`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from search.schema import SHOWN_SCALE
 from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 
-# What the reasons of a spent budget say -> the setting.
-BUDGETS = {
-    "time": "time",
-    "device hours": "device_hours",
-    "examples": "examples",
-    "full-length trials": "budget",
-    "whole trials": "budget",
-}  # the last in journals of format 1
-LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: what is said of the time left
+# Words in the reason of a spent budget -> its setting.
+BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "whole trials": "budget"}
+LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: the range of the time left
 
 
 def headline(space: Space, ledger: Ledger, now: int) -> str:
     """`quickstart: 12 of 16 points, best stsb_dev 71.20 (t0007), 2 failed (oom), 3m10s, 1m to 2m left`.
 
-    now: milliseconds since 1970; 0 where nobody drives the study: nothing is left of a time that does not pass.
+    now: milliseconds since 1970; 0 where no driver runs the study: no time left is predicted.
     """
     done, total = len(ledger.tried), wanted_points(space)
     parts = [f"{done}{f' of {total}' if total else ''} points"]
@@ -36,19 +30,13 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
         parts.append(f"confirming: {sum(not r.open for r in records)} of at most {most} trials")
     if ledger.best is not None:
         parts.append(f"best {space.metric.name} {number(ledger.best.best)} ({ledger.best.trial.id})")
-    for stop in ("pruned", "paused"):
-        count = (
-            ledger.stops[stop]
-            if stop == "pruned"
-            else sum(s.state == "paused" for s in list(ledger.open_trials.values()))
-        )
-        if count:
-            parts.append(f"{count} {stop}")
+    paused = sum(s.state == "paused" for s in list(ledger.open_trials.values()))
+    parts += [f"{count} {stop}" for stop, count in (("pruned", ledger.stops["pruned"]), ("paused", paused)) if count]
     if (share := training_share(space, ledger)) is not None:
         kept = ", ".join(name for name in ledger.kept if name in ledger.open_trials and ledger.closed is None)
         parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", its rest for {kept}" if kept else ""))
     if ledger.failed():
-        parts.append(f"{ledger.failed()} failed ({failures(ledger)})")
+        parts.append(f"{ledger.failed()} failed ({counted(failed_kinds(ledger))})")
     at_work = now if ledger.closed is None else None
     parts.append(duration(ledger.elapsed(at_work)))
     left = seconds_left(space, ledger, ledger.elapsed(at_work, "search"))
@@ -78,30 +66,25 @@ def open_work(space: Space, ledger: Ledger) -> str:
 
 
 def _confirms(ledger: Ledger) -> Mapping[str, Any] | None:
-    """The settings of the confirmation at work (or cut off); None where there is none."""
+    """The settings of the confirmation that runs (or crashed); None where there is none."""
     at_work = ledger.closed is None and ledger.stages.get("confirm") == "died" and ledger.stages.get("search") != "died"
     return ledger.confirming if at_work else None
 
 
 def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> tuple[float, float] | None:
-    """The likely range (80 %) of the seconds to the end, within the time budget; elapsed: of the search's lives.
+    """The likely range (80 %) of the seconds to the end, within the time budget; elapsed: of the search's sessions.
 
-    None before the first evaluation, and while points are confirmed.
-
-    What trials to come will take is learnt from those that have ended (before that, from the pace of those that run),
-    so the time that Ray and the first processes take to start does not count.
+    None before the first evaluation, and while points are confirmed. The cost of trials to come is estimated from those
+    that have ended (before that, from the pace of those that run): the start of Ray does not count.
     """
     if _confirms(ledger) is not None:
-        return None  # how many trials are to come is open: points that fall behind end earlier
+        return None  # points that fall behind end earlier: the number of trials to come is open
     seen = [r for r in list(ledger.trials.values()) if r.trial.stage == "search" and r.examples and r.seconds]
     ranges = []
     if seen:
         running = [r for r in list(ledger.open_trials.values()) if r.state == "running"]
-        ranges = [
-            found
-            for found in (_by_trials(space, ledger, seen, running), _by_training(space, ledger, seen, running))
-            if found
-        ]
+        found = (_by_trials(space, ledger, seen, running), _by_training(space, ledger, seen, running))
+        ranges = [each for each in found if each]
     if space.search.time is not None:
         ranges.append((max(0.0, space.search.time - elapsed),) * 2)
     return (min(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
@@ -114,22 +97,21 @@ def _by_trials(
     total = wanted_points(space)
     if total is None:
         return None
-    whole = [r.seconds / r.examples * max(r.planned, r.examples) for r in seen]
-    over = [r.seconds for r in seen if not r.open or r.waiting is not None]
-    costs = over or whole
+    costs = [r.seconds for r in seen if not r.open or r.waiting is not None]
+    costs = costs or [r.seconds / r.examples * max(r.planned, r.examples) for r in seen]
     mean = statistics.fmean(costs)
-    if space.pruner.kind == "asha":  # a paused point has cost what it will, most likely
+    if space.pruner.kind == "asha":  # most paused points are never promoted
         to_start = total - len(ledger.tried) - sum(r.trial.number not in ledger.tried for r in running)
     else:
-        of_settled = sum(point["seeds"] for point in list(ledger.points.values()))
-        to_start = (total - len(ledger.points)) * space.search.repeats - (ledger.ended() - of_settled) - len(running)
+        in_points = sum(point["seeds"] for point in list(ledger.points.values()))
+        to_start = (total - len(ledger.points)) * space.search.repeats - (ledger.ended() - in_points) - len(running)
     to_start = max(0, to_start)
-    # a trial that does not say how long it will be has nothing left, for all we know
+    # a trial of unknown length counts as ended
     rest = [max(r.planned - r.examples, 0) * r.seconds / r.examples if r.examples else mean for r in running]
-    places = max(1, len(running))
-    middle = max((to_start * mean + sum(rest)) / places, max(rest, default=0.0))
+    slots = max(1, len(running))
+    middle = max((to_start * mean + sum(rest)) / slots, max(rest, default=0.0))
     sd = statistics.stdev(costs) if len(costs) > 1 else mean / 2
-    half = LIKELY_Z * sd * math.sqrt(to_start + len(rest) + (to_start + len(rest)) ** 2 / len(costs)) / places
+    half = LIKELY_Z * sd * math.sqrt(to_start + len(rest) + (to_start + len(rest)) ** 2 / len(costs)) / slots
     return max(0.0, middle - half), middle + half
 
 
@@ -155,28 +137,33 @@ def between(low: float, high: float) -> str:
 
 
 def training_share(space: Space, ledger: Ledger) -> float | None:
-    """How much of the training budget is spent, in [0, 1] (a little above at the end); None where there is none."""
+    """The spent share of the training budget, in [0, 1] (a little above at the end); None where there is none."""
     if space.search.budget is not None:
         return ledger.full_length_trials(ledger.examples) / space.search.budget
     return ledger.examples / space.search.examples if space.search.examples is not None else None
 
 
 def wanted_points(space: Space) -> int | None:
-    """How many points the study is to have; None when only time, training or patience ends it."""
+    """The number of points of the whole study; None when only time, training or patience ends it."""
     known = [n for n in (space.search.trials, space.cardinality()) if n is not None]
     return min(known) if known else None
 
 
-def failures(ledger: Ledger) -> str:
-    """`2 oom, 1 nan`."""
+def failed_kinds(ledger: Ledger) -> dict[str, int]:
+    """Kind of failure -> how many trials, most frequent first."""
     kinds = {stop.removeprefix("failed:"): n for stop, n in list(ledger.stops.items()) if stop.startswith("failed:")}
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items(), key=lambda item: -item[1]))
+    return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """`2 oom, 1 nan`."""
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items())
 
 
 def best_trials(ledger: Ledger, count: int, *, paused: bool = False) -> list[TrialRecord]:
     """The best ended trials, best first, completed before pruned ones; failed ones last, in order of their end.
 
-    Args: paused: those that wait stand among the pruned ones; under pruner asha they are most of all for long.
+    Args: paused: list paused trials among the pruned ones.
     """
     sign = -ledger.sign
     ended = [s for s in list(ledger.trials.values()) if not s.open or (paused and s.state == "paused")]

@@ -1,25 +1,27 @@
-"""Commands for clusters: `--cluster FILE` on the study commands, and follow, stop, backup."""
+"""Commands about places: `--cluster FILE` of the study commands, `follow`, `stop`, `cluster`, and the pages of `ui`."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from search.cli.errors import user_errors
+from search.cli.common import SMOKE, STORAGE, STUDY, losable, user_errors
 from search.store.errors import UserError
 
 if TYPE_CHECKING:
     from search.remote.jobs import Job
+    from search.space import Space
 
-CLUSTER_ONLY = ("cluster", "allow_mismatch", "carry")
-"""Options that are about the way to the cluster and mean nothing there."""
-
-NEEDED = click.option("--cluster", required=True, metavar="FILE", help="the cluster file of `ray up`")
+LIVE_PORT = 5050  # wanted; another one is taken if it is in use
 
 
 def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,11 +29,11 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--cluster", metavar="FILE", help="run on this `ray up` cluster, follow from here")
     @click.option("--carry", multiple=True, metavar="PATH", help="with --cluster: send this file or folder along")
-    @click.option("--allow-mismatch", is_flag=True, help="with --cluster: other versions there are only said")
+    @click.option("--allow-mismatch", is_flag=True, help="with --cluster: warn of other versions there, do not fail")
     @functools.wraps(command)
-    def wrapped(*args: Any, cluster: str | None, carry: tuple[str, ...], allow_mismatch: bool, **kwargs: Any) -> Any:
+    def wrapped(cluster: str | None, carry: tuple[str, ...], allow_mismatch: bool, **given: Any) -> Any:
         if not cluster:
-            return command(*args, **kwargs)
+            return command(**given)
 
         @user_errors
         def remotely() -> int:
@@ -46,27 +48,27 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a quick command (status, list) `--cluster FILE`: run it on the head over ssh."""
+    """Give a quick command (status, list, logs) `--cluster FILE`: run it on the head over ssh."""
 
     @click.option("--cluster", metavar="FILE", help="of the studies on this `ray up` cluster")
     @functools.wraps(command)
-    def wrapped(*args: Any, cluster: str | None, **kwargs: Any) -> Any:
+    def wrapped(cluster: str | None, **given: Any) -> Any:
         if not cluster:
-            return command(*args, **kwargs)
+            return command(**given)
 
         @user_errors
         def remotely() -> int:
             from search.remote.jobs import remote_command
 
             context = click.get_current_context()
-            return remote_command(cluster, str(context.info_name), typed_arguments(context, CLUSTER_ONLY))
+            return remote_command(cluster, [str(context.info_name), *typed_arguments(context, ("cluster",))])
 
         return sys.exit(remotely())
 
     return wrapped
 
 
-def typed_arguments(context: click.Context, without: tuple[str, ...] = ()) -> list[str]:
+def typed_arguments(context: click.Context, without: Sequence[str]) -> list[str]:
     """The arguments of a command as its user typed them, defaults left out, options first."""
     options: list[str] = []
     operands: list[str] = []
@@ -85,35 +87,37 @@ def typed_arguments(context: click.Context, without: tuple[str, ...] = ()) -> li
     return options + operands
 
 
-def started_from(overrides: Sequence[str], start: Sequence[str]) -> list[str]:
-    """What `--set` says of a new study's space, with the studies of `--from`.
+def read_space(name: str, overrides: Sequence[str], start: Sequence[str], smoke: bool, find_data: bool) -> Space:
+    """The space of a new study.
 
-    Raises: UserError where both name some.
+    Args: start: the studies of `--from`.
+    Raises: UserError where `--set` names some, too; SpaceError.
     """
+    from search import space
+
     if start and any(override.startswith("search.start=") for override in overrides):
         raise UserError("--from and --set search.start: give one of them")
-    return [*overrides, *([f"search.start={json.dumps(start)}"] if start else [])]
+    changes = [*overrides, *([f"search.start={json.dumps(start)}"] if start else [])]
+    loaded = space.load_space(name, changes, find_data=find_data)
+    if not smoke:
+        return loaded
+    with losable():
+        click.echo(SMOKE)
+    return space.smoke(loaded)
 
 
 def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
-    """What the command that is being run asks of the cluster. A new study's space is read and checked here."""
+    """The job of the current command; a new study's space is read and checked here."""
     from search.remote.jobs import Job
 
-    given = context.params
-    verb = str(context.info_name)
-    storage = given["storage"] if context.get_parameter_source("storage").name == "COMMANDLINE" else None  # type: ignore[union-attr]  # storage is an option of every study command
+    given, verb = context.params, str(context.info_name)
+    sent = ("cluster", "carry", "allow_mismatch", "address")
     if verb != "run":
-        arguments = typed_arguments(context, (*CLUSTER_ONLY, "storage", "study", "address"))
-        return Job(verb=verb, arguments=arguments, study=given["study"], storage=storage, carry=carry)
-    from search.space import load_space
-    from search.space import smoke as smoke_space
-
-    space = load_space(given["space"], started_from(given["overrides"], given["start"]))
-    if given["smoke"]:
-        space = smoke_space(space)
-        click.echo("SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method.")
-    said = tuple(f"--{word}" for word in ("quiet", "verbose") if given[word])
-    return Job(verb=verb, arguments=said, space=space, study=given["name"], storage=storage, carry=carry)
+        options = typed_arguments(context, (*sent, "study"))
+        return Job(verb=verb, options=options, study=given["study"], carry=carry)
+    options = typed_arguments(context, (*sent, "space", "overrides", "start", "smoke", "name"))
+    space = read_space(given["space"], given["overrides"], given["start"], given["smoke"], find_data=True)
+    return Job(verb=verb, options=options, space=space, study=given["name"], carry=carry)
 
 
 @click.group()
@@ -126,18 +130,18 @@ def cluster() -> None:
 @user_errors
 def check(file: str) -> None:
     """What FILE, the cluster file of `ray up`, still lacks: a line each. Asks no cloud."""
-    from search.remote.cluster_file import cluster_faults, version_faults
+    from search.remote.cluster import cluster_faults
 
-    faults = cluster_faults(file) + version_faults(file)
+    faults = cluster_faults(file)
     for fault in faults:
-        click.echo(str(fault), err=True)
+        click.echo(fault, err=True)
     if not faults:
         click.echo(f"{file}: complete")
     sys.exit(2 if faults else 0)
 
 
 @cluster.command()
-@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="FOLDER|URI")
+@STORAGE
 @user_errors
 def idle(storage: str) -> None:
     """On the head, before Ray is restarted: exit code 1 and a line that names them while studies run here."""
@@ -145,17 +149,14 @@ def idle(storage: str) -> None:
     from search.store.lock import running_here
 
     if running := running_here(absolute(storage)):
-        names = ", ".join(running)
-        click.echo(
-            f"Ray is not restarted: studies run here ({names}). `search stop` pauses them; then `ray up` again",
-            err=True,
-        )
+        why = f"studies run here ({', '.join(running)})"
+        click.echo(f"Ray is not restarted: {why}. `search stop` pauses them; then `ray up` again", err=True)
         sys.exit(1)
 
 
 @click.command()
 @click.argument("job", required=False)
-@NEEDED
+@click.option("--cluster", required=True, metavar="FILE", help="the cluster file of `ray up`")
 @user_errors
 def follow(job: str | None, cluster: str) -> None:
     """Follow JOB (the newest one by default) on a cluster; Ctrl-C leaves it running."""
@@ -165,37 +166,105 @@ def follow(job: str | None, cluster: str) -> None:
 
 
 @click.command()
-@click.argument("study", required=False)
+@STUDY
 @click.option("--cluster", metavar="FILE", help="the study of a job (its name in place of STUDY) on this cluster")
-@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="URI")
+@STORAGE
 @user_errors
 def stop(study: str | None, cluster: str | None, storage: str) -> None:
     """Pause STUDY (the newest one by default): its trials save their state, `search resume` goes on."""
-    if not cluster:
-        from search.running.remove import stop_study
+    if cluster:
+        from search.remote.jobs import stop_job
 
-        name = stop_study(storage, study)
-        click.echo(f"study {name} pauses within seconds; go on with `search resume {name}`")
+        job = stop_job(cluster, study)
+        click.echo(f"job {job} pauses its study; go on with `search resume --cluster {cluster}`")
         return
-    from search.remote.jobs import stop_job
+    from search.running.remove import stop_study
 
-    job = study
-    click.echo(f"job {stop_job(cluster, job)} pauses its study; go on with `search resume --cluster {cluster}`")
+    name = stop_study(storage, study)
+    click.echo(f"study {name} pauses within seconds; go on with `search resume {name}`")
 
 
 @click.command()
-@click.option("--cluster", metavar="FILE", help="back up the head of this cluster")
-@click.option("--storage", default="runs", envvar="SEARCH_STORAGE", show_default=True, metavar="URI")
+@STUDY
+@STORAGE
+@click.option(
+    "--port",
+    default=5000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="wanted; another one is taken if it is in use, or for 0",
+)
+@click.option("--cluster", metavar="FILE", help="the pages of this `ray up` cluster, through a tunnel")
+@click.option("--detach", is_flag=True, help="leave the server running and return (the head of a cluster)")
 @user_errors
-def backup(cluster: str | None, storage: str) -> None:
-    """Copy the head's MLflow database to the storage, so that nothing of the last minute is missing after `ray down`.
-    The head does it by itself twice a minute, and a new head fetches it."""
+def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: bool) -> None:
+    """Open the pages people look at: MLflow with views ready to read, and a page that follows STUDY (or the newest)
+    while it runs."""
     if cluster:
-        from search.remote.jobs import remote_command
+        _through_tunnel(cluster, port)
+        return
+    from search.remote.servers import serve_mlflow
 
-        given = click.get_current_context().get_parameter_source("storage")
-        explicit = given is click.core.ParameterSource.COMMANDLINE
-        sys.exit(remote_command(cluster, "backup", ["--storage", storage] if explicit else []))
-    from search.remote.backup import backup as copy
+    with contextlib.ExitStack() as running:
+        live = False if detach else _live_page(study, storage, running)  # first: it is there at once
+        click.echo("starting MLflow: some seconds")
+        server = serve_mlflow(storage, port, detach)
+        if not detach:
+            running.callback(server.close)
+        click.echo(f"MLflow: {server.url}")
+        _print_views(server.url)
+        if live or (server.process is not None and not detach):
+            _wait()
 
-    click.echo(f"MLflow's database is in {copy(storage)}")
+
+def _live_page(study: str | None, storage: str, running: contextlib.ExitStack) -> bool:
+    """Serve the live page where there is a study. Returns: whether there is."""
+    from search.console.live_page import LivePage
+    from search.remote.cluster import free_port
+    from search.store.layout import absolute, find_study, studies
+
+    where = absolute(storage)
+    if study is not None:
+        find_study(where, study)  # raises where there is no such study
+    if not studies(where):
+        return False
+    live = LivePage(storage, study, free_port(LIVE_PORT))
+    running.callback(live.close)
+    click.echo(f"live page: {live.url}")
+    return True
+
+
+def _through_tunnel(cluster: str, port: int) -> None:
+    from search.remote.cluster import DASHBOARD, MLFLOW, Tunnel, find_head
+
+    with Tunnel(find_head(cluster), {MLFLOW: port, DASHBOARD: DASHBOARD}) as way:
+        way.ensure()
+        mlflow = f"http://127.0.0.1:{way.ports[MLFLOW]}"
+        click.echo(f"MLflow:        {mlflow}")
+        click.echo(f"Ray dashboard: http://127.0.0.1:{way.ports[DASHBOARD]} (asks for the token in ~/.ray/auth_token)")
+        click.echo(f"analysis:      export MLFLOW_TRACKING_URI={mlflow}")
+        _print_views(mlflow)
+        _wait(way.ensure)
+
+
+def _print_views(url: str) -> None:
+    from search.remote.servers import SHOWN, view_links
+
+    try:
+        links = list(view_links(url).items())
+    except (OSError, HTTPException, ValueError):  # it wants a login, is not there yet behind a tunnel, or is no MLflow
+        links = []
+    for name, address in links[:SHOWN]:
+        click.echo(f"  {name}\n    {address}")
+    if links:  # what no address can do: the front page and the list of experiments open the other product
+        click.echo("  elsewhere in MLflow: switch from GenAI to Model training, top left")
+
+
+def _wait(keep: Callable[[], None] = lambda: None) -> None:
+    """Until Ctrl-C or SIGTERM; `keep` is called now and then."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    click.echo("Ctrl-C ends this.")
+    while not ended.wait(5.0):
+        keep()

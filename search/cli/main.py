@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from search.cli.cluster import at_cluster, backup, cluster, follow, on_cluster, started_from, stop
-from search.cli.config import config, defaults
-from search.cli.errors import unheard, user_errors
-from search.cli.ui import ui
+from search.cli.cluster import at_cluster, cluster, follow, on_cluster, read_space, stop, ui
+from search.cli.common import FORMAT, OVERRIDES, STORAGE, STUDY, driving, finish, losable, say, user_errors
+from search.schema import DEFAULT_STORAGE, tracking_uri
+from search.user_defaults import SETTINGS, SettingsError, settings, settings_file, use_settings
 
-if TYPE_CHECKING:
-    from search.running.result import StudyResult
-
-STORAGE = click.option(
-    "--storage",
-    default="runs",
-    envvar="SEARCH_STORAGE",
-    show_default=True,
-    metavar="FOLDER|URI",
-    help="where studies and mlflow.db lie",
-)
-FORMAT = click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
-OVERRIDES = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="change any leaf of the space file"
-)
-ADDRESS = click.option(
-    "--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]"
-)
-
-QUIET = click.option("-q", "--quiet", is_flag=True, help="say only how it ended, nothing while it runs")
-VERBOSE = click.option("-v", "--verbose", is_flag=True, help="also a line for every evaluation")
+VARIABLES = {"storage": "SEARCH_STORAGE", "tracking_uri": "MLFLOW_TRACKING_URI"}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,56 +23,48 @@ VERBOSE = click.option("-v", "--verbose", is_flag=True, help="also a line for ev
 @click.pass_context
 def main(context: click.Context) -> None:
     """Hyperparameter search for contrastive sentence-representation learning on Ray."""
-    if context.invoked_subcommand != "config":  # which shows them
-        context.default_map = dict.fromkeys(main.commands, defaults())
+    if context.invoked_subcommand == "config":  # which shows the user's defaults
+        return
+    try:
+        context.default_map = dict.fromkeys(main.commands, use_settings())
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
 
 
 @main.command()
 @on_cluster
 @click.argument("space", metavar="SPACE")
 @OVERRIDES
-@STORAGE
-@ADDRESS
 @click.option("--name", metavar="STUDY", help="name of the study [the space's name, numbered]")
 @click.option("--from", "start", multiple=True, metavar="STUDY", help="try its best points first; repeatable")
 @click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
-@QUIET
-@VERBOSE
+@driving
 @user_errors
 def run(
     space: str,
     overrides: Sequence[str],
-    storage: str,
-    address: str | None,
     name: str | None,
     start: Sequence[str],
     smoke: bool,
+    storage: str,
     quiet: bool,
-    verbose: bool,
+    **options: Any,
 ) -> None:
     """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
     if not quiet:
-        with unheard():
+        with losable():
             click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
     from search import api
-    from search.space import load_space
 
-    loaded = load_space(space, started_from(overrides, start), find_data=not smoke)
-    if smoke:
-        loaded = api.smoke(loaded)
-        with unheard():
-            click.echo(
-                "SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean nothing about the method."
-            )
-    finish(api.run(loaded, storage, name=name, address=address, quiet=quiet, verbose=verbose))
+    loaded = read_space(space, overrides, start, smoke, find_data=not smoke)
+    finish(api.run(loaded, storage, name=name, quiet=quiet, **options))
 
 
 @main.command()
 @on_cluster
-@click.argument("study", required=False)
+@STUDY
 @OVERRIDES
-@STORAGE
-@ADDRESS
 @click.option(
     "--retry-failed",
     is_flag=False,
@@ -100,47 +72,29 @@ def run(
     metavar="[KIND]",
     help="run failed trials of KIND again [those whose cause lies outside the point: data, disk, process, device]",
 )
-@click.option("--salvage", is_flag=True, help="set damaged lines of the journal aside and go on from what is left")
-@QUIET
-@VERBOSE
+@click.option(
+    "--salvage",
+    "salvage_journal",
+    is_flag=True,
+    help="set damaged lines of the journal aside and go on from what is left",
+)
+@driving
 @user_errors
-def resume(
-    study: str | None,
-    overrides: Sequence[str],
-    storage: str,
-    address: str | None,
-    retry_failed: str | None,
-    salvage: bool,
-    quiet: bool,
-    verbose: bool,
-) -> None:
+def resume(study: str | None, storage: str, **options: Any) -> None:
     """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
     from search import api
 
-    result = api.resume(
-        study,
-        storage,
-        overrides=overrides,
-        retry_failed=retry_failed,
-        salvage_journal=salvage,
-        address=address,
-        quiet=quiet,
-        verbose=verbose,
-    )
-    finish(result)
+    finish(api.resume(study, storage, **options))
 
 
 @main.command()
 @on_cluster
-@click.argument("study", required=False)
+@STUDY
 @click.option("--trials", type=click.IntRange(1), help="at most, in all [20]")
 @click.option("--top", type=click.IntRange(1), help="a fixed plan instead: so many of the best points [3]")
 @click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds for each [5]")
 @click.option("--forecast", is_flag=True, help="run nothing: which gain the fixed plan could show, its cost")
-@STORAGE
-@ADDRESS
-@QUIET
-@VERBOSE
+@driving
 @user_errors
 def confirm(
     study: str | None,
@@ -149,29 +103,24 @@ def confirm(
     seeds: int | None,
     forecast: bool,
     storage: str,
-    address: str | None,
-    quiet: bool,
-    verbose: bool,
+    **options: Any,
 ) -> None:
     """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
-    if forecast:
-        from search.running.runner import SEEDS, TOP, confirming
+    if not forecast:
+        from search import api
 
-        plan = confirming(trials, top, seeds)
-        _forecast_confirming(study, plan.get("top", TOP), plan.get("seeds", SEEDS), storage)
-        if "trials" in plan:
-            most = plan["trials"]
-            say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
-        return
-    from search import api
+        finish(api.confirm(study, storage, trials=trials, top=top, seeds=seeds, **options))
+    from search.running.runner import SEEDS, TOP, confirming
 
-    finish(
-        api.confirm(study, storage, trials=trials, top=top, seeds=seeds, address=address, quiet=quiet, verbose=verbose)
-    )
+    plan = confirming(trials, top, seeds)
+    _forecast_confirming(study, plan.get("top", TOP), plan.get("seeds", SEEDS), storage)
+    if "trials" in plan:
+        most = plan["trials"]
+        say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
 
 
 def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:
-    """Print what `confirm` could show; the noise it rests on is the analysis's to tell."""
+    """Print what `confirm` could show, from the seed noise that the analysis measures."""
     import analysis
     from analysis.errors import AnalysisError, InputError
     from analysis.writing.forecast_text import forecast_lines
@@ -192,7 +141,7 @@ def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) 
 @click.option("--price", type=click.FloatRange(0), metavar="PER_HOUR", help="price of a device-hour, for the forecast")
 @user_errors
 def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price: float | None) -> None:
-    """Validate space files and say what they hold; no Ray, no GPU."""
+    """Validate space files and print what they hold; no Ray, no GPU."""
     from search.space import check_spaces
 
     checked = check_spaces(files, overrides)
@@ -215,28 +164,9 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
 
 
-def say(lines: Iterable[str], err: bool = False) -> None:
-    """Print lines, on a terminal broken between words."""
-    from search.console.output import fitted
-
-    for line in lines:
-        click.echo(fitted(line), err=err)
-
-
-def finish(result: StudyResult) -> None:
-    """Print how a life of a study ended and leave with its exit code."""
-    from search.running.result import closing_lines
-
-    lines = closing_lines(result)
-    with unheard():
-        say(lines)
-    gc.freeze()  # else the interpreter, on its way out, looks for garbage in all of Ray and MLflow: a second of CPU
-    sys.exit(result.exit_code)
-
-
 @main.command()
 @at_cluster
-@click.argument("study", required=False)
+@STUDY
 @STORAGE
 @FORMAT
 @user_errors
@@ -249,13 +179,25 @@ def status(study: str | None, storage: str, form: str) -> None:
 
 @main.command()
 @at_cluster
-@click.argument("study", required=False)
+@STUDY
+@STORAGE
+@user_errors
+def track(study: str | None, storage: str) -> None:
+    """Write STUDY (the newest one by default) to MLflow from its journal: a lost or empty tracking store is filled."""
+    from search.console.status import track_study
+
+    click.echo(f"study {track_study(storage, study)} is in MLflow")
+
+
+@main.command()
+@at_cluster
+@STUDY
 @click.argument("trial", required=False)
 @STORAGE
 @user_errors
 def logs(study: str | None, trial: str | None, storage: str) -> None:
-    """What TRIAL of STUDY (or every trial that has something to say) printed and warned, and how it failed."""
-    from search.console.logs import log_lines
+    """What TRIAL of STUDY (or every trial with a log) printed and warned, and how it failed."""
+    from search.console.status import log_lines
 
     click.echo("\n".join(log_lines(storage, study, trial)))
 
@@ -296,5 +238,36 @@ def list_studies(storage: str, form: str, spaces: bool) -> None:
     print_studies(storage, form)
 
 
-for command in (ui, follow, stop, backup, cluster, config):
+@main.command()
+def config() -> None:
+    """Your defaults of --storage, --cluster and of where MLflow is, and where each value comes from.
+
+    They are texts in one file (TOML): storage = "FOLDER|URI", tracking_uri = "URI", cluster = "FILE". An option wins
+    over an environment variable, and that over the file; `--cluster ""` is no cluster.
+    """
+    path = settings_file()
+    try:
+        found = settings()
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    values = {key: _origin(key, found) for key in SETTINGS}
+    if values["tracking_uri"][1] == "default":
+        values["tracking_uri"] = (tracking_uri(storage=values["storage"][0]), "in the storage")
+    click.echo(f"{path}{'' if os.path.exists(path) else ' (not there)'}")
+    for key, (value, origin) in values.items():
+        click.echo(f"{key:<14}{value or 'none'}  ({origin})")
+
+
+def _origin(key: str, found: dict[str, str]) -> tuple[str, str]:
+    """A setting's value and where it comes from."""
+    variable = VARIABLES.get(key, "")
+    if value := os.environ.get(variable):
+        return value, variable
+    if key in found:
+        return found[key], "the file"
+    return DEFAULT_STORAGE if key == "storage" else "", "default"
+
+
+for command in (ui, follow, stop, cluster):
     main.add_command(command)

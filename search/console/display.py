@@ -1,52 +1,147 @@
-"""What the console shows while a search runs: a live table on a terminal, plain lines elsewhere."""
+"""What the console shows while a search runs: its first half minute, then a live table or, in a file, plain lines."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 from search.console.output import parted
-from search.console.trial_table import trial_table
 from search.space import Space
-from search.store.ledger import Event, Ledger
-from search.wording import best_trials, headline, number, trial_line
+from search.store.ledger import Event, Ledger, TrialRecord
+from search.wording import best_trials, duration, headline, number, show, trial_line
 
 ROWS = 8  # ended and paused trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
+GAP = 2  # blanks between two columns of the table
+# First what is dropped last. A searched parameter comes after these, in the order of the space file.
+FIRST = ("trial", "best", "", "state", "examples")
+LAST = ("now", "ex/s", "took", "memory")
+LEFT = ("", "trial", "state")  # aligned left, as parameters are
+FIRST_PROCESS = "starting a trial's process"
+OPENING_ENDS = ("eval", "end", "pause")
 
 
-class Display(Protocol):
-    """Shows a search while it runs."""
+class Phases:
+    """One line per phase of the start when it is over, `  starting Ray  6.1 s`; on a terminal also the current one.
 
-    def observe(self, event: Event) -> None: ...
+    Usable as a context: whatever happens inside, the terminal is as it was afterwards.
+    """
 
-    def note(self, text: str) -> None:
-        """A line for people, such as a tracker in trouble."""
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.open = True  # until a trial's first evaluation
+        self._began = self._since = time.monotonic()
+        self._what = ""
+        self._followed = ""  # id of the trial whose phases are shown: several at once would alternate
+        columns = (TextColumn("  {task.description:<34}", markup=False), TimeElapsedColumn(), BarColumn(20))
+        hidden = console.quiet or not console.is_terminal
+        self._bar = Progress(*columns, TaskProgressColumn(), console=console, transient=True, disable=hidden)
 
-    def start(self) -> None: ...
+    def __enter__(self) -> Phases:
+        return self
 
-    def stop(self) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def begin(self, what: str, done: int = 0, of: int = 0) -> None:
+        """A phase begins, or (the same one again) has come so far."""
+        if not self.open:
+            return
+        if what != self._what:
+            self._over()
+            self._what, self._since = what, time.monotonic()
+            self._bar.add_task(what, total=None)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=of or None)
+        self._bar.start()
+
+    def observe(self, event: Event) -> bool:
+        """Follow the first trial. Returns: whether the opening goes on."""
+        if not self.open:
+            return False
+        kind = event["e"]
+        if kind in ("start", "again") and not self._followed:
+            self._followed = event["id"]
+            self.begin(FIRST_PROCESS)
+        elif kind == "phase" and event["id"] == self._followed:
+            self.begin(event["what"], event["done"], event["of"])
+        elif kind in OPENING_ENDS:
+            self.close()
+            self.console.print(f"  first result after {time.monotonic() - self._began:.0f} s", highlight=False)
+        return self.open
+
+    def close(self) -> None:
+        """The opening is over."""
+        if self.open:
+            self._over()
+            self.open = False
+        self._bar.stop()
+
+    def _over(self) -> None:
+        """Print the phase that has ended."""
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        if self._what:
+            took = time.monotonic() - self._since
+            self.console.print(f"  {self._what:<34} {took:6.1f} s", highlight=False, markup=False)
+            self._what = ""
 
 
 def display_for(console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> Display:
     """A live table where a terminal is attached, else plain lines. verbose: also a line for every evaluation, above the
     table where there is one."""
-    lines = PlainLines(console, space, ledger, verbose)
-    return LiveTable(console, space, ledger, lines if verbose else None) if console.is_terminal else lines
+    kind = LiveTable if console.is_terminal else Display
+    return kind(console, space, ledger, verbose)
 
 
-class LiveTable:
+class Display:
+    """One line per ended trial and now and then one of progress: for log files and pipes."""
+
+    def __init__(self, console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> None:
+        self._console, self._space, self._ledger, self._verbose = console, space, ledger, verbose
+        self._printed = time.monotonic()
+
+    def observe(self, event: Event) -> None:
+        if event["e"] == "end":
+            self._print(trial_line(self._ledger.trials[event["id"]], self._space))
+        elif event["e"] == "eval" and self._verbose:
+            of = f" of {event['planned']:,}" if event["planned"] else ""
+            self._print(f"{event['id']} {event['examples']:,}{of} examples: {number(event['value'])}")
+        elif event["e"] == "retry":
+            self._print(f"{event['id']}: {event['reason']}; started again from its last checkpoint")
+        elif event["e"] != "phase" and time.monotonic() - self._printed > PLAIN_EVERY_S:
+            self._print(headline(self._space, self._ledger, event["t"]))
+
+    def note(self, text: str) -> None:
+        """A line for people, such as a tracker in trouble."""
+        self._print(text)
+
+    def start(self) -> None:
+        """Nothing to set up."""
+
+    def stop(self) -> None:
+        """Nothing to take down."""
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveTable(Display):
     """Running trials, the best ended ones and the study's progress, redrawn once a second."""
 
-    def __init__(self, console: Console, space: Space, ledger: Ledger, above: PlainLines | None = None) -> None:
-        self._space, self._ledger, self._notes, self._above = space, ledger, [""], above
+    def __init__(self, console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> None:
+        super().__init__(console, space, ledger, verbose)
+        self._note = ""
         self._doing: dict[str, str] = {}
-        self._console = console
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=1, transient=True)
+        self.start, self.stop = self._live.start, self._live.stop  # type: ignore[method-assign]  # the same calls
 
     def observe(self, event: Event) -> None:
         """The table is drawn from the ledger; what trials are busy with before their first evaluation is not in it."""
@@ -55,19 +150,13 @@ class LiveTable:
             self._doing[event["id"]] = event["what"] + share
         elif "id" in event:
             self._doing.pop(event["id"], None)
-        if self._above is not None:
-            self._above.observe(event)
+        if self._verbose:
+            super().observe(event)
 
     def note(self, text: str) -> None:
-        self._notes[0] = text
+        self._note = text
         if not self._live.is_started:
-            self._console.print(text, markup=False)
-
-    def start(self) -> None:
-        self._live.start()
-
-    def stop(self) -> None:
-        self._live.stop()
+            super().note(text)
 
     def _draw(self) -> Group:
         ledger = self._ledger
@@ -78,44 +167,64 @@ class LiveTable:
         best = ledger.best.trial.id if ledger.best else None
         width = self._console.width
         table, dropped = trial_table(running + shown, self._space, width, best, self._doing)
-        lines: list[RenderableType] = [
-            Text(parted(headline(self._space, ledger, int(time.time() * 1000)), width), style="bold"),
-            table,
-        ]
+        heading = parted(headline(self._space, ledger, int(time.time() * 1000)), width)
+        lines: list[RenderableType] = [Text(heading, style="bold"), table]
         if dropped:
             lines.append(Text(f"not shown at {width} columns: {', '.join(dropped)}", style="dim"))
-        if self._notes[0]:
-            lines.append(Text(self._notes[0], style="yellow"))
+        if self._note:
+            lines.append(Text(self._note, style="yellow"))
         return Group(*lines)
 
 
-class PlainLines:
-    """One line per ended trial and now and then one of progress: for log files and pipes."""
+def trial_table(
+    records: Sequence[TrialRecord], space: Space, width: int, best: str | None, doing: Mapping[str, str]
+) -> tuple[Table, list[str]]:
+    """The table of trials, and the names of the columns that did not fit: the least important ones, never part of one.
 
-    def __init__(self, console: Console, space: Space, ledger: Ledger, verbose: bool = False) -> None:
-        self._console, self._space, self._ledger, self._verbose = console, space, ledger, verbose
-        self._said = time.monotonic()
+    Args:
+        width: of the terminal, in characters; best: id of the best trial.
+        doing: trial id -> what it is busy with before its first evaluation, in place of its state.
+    """
+    names = list(space.params)
+    rows = [cells(record, names, best, doing) for record in records]
+    canonical = ["", "trial", "state", "examples", "now", "best", "ex/s", "took", "memory", *names]
+    filled = [name for name in canonical if (name and name in FIRST) or any(row[name] for row in rows)]
+    wide = {name: max(len(text) for text in (name, *(row[name] for row in rows))) for name in filled}
+    left, kept = width, set()
+    for name in importance(names):
+        if name in wide and wide[name] <= left:
+            kept.add(name)
+            left -= wide[name] + GAP
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    shown = [name for name in filled if name in kept]
+    for name in shown:
+        justify = "left" if name in LEFT or name in names else "right"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=wide[name])  # type: ignore[arg-type]  # a literal
+    for record, row in zip(records, rows, strict=True):
+        style = "bold green" if record.trial.id == best else "cyan" if record.trial.baseline else ""
+        table.add_row(*(Text(row[name]) for name in shown), style=style)
+    return table, [name for name in filled if name not in kept]
 
-    def observe(self, event: Event) -> None:
-        if event["e"] == "end":
-            self._print(trial_line(self._ledger.trials[event["id"]], self._space))
-        elif event["e"] == "eval" and self._verbose:
-            of = f" of {event['planned']:,}" if event["planned"] else ""
-            self._print(f"{event['id']} {event['examples']:,}{of} examples: {number(event['value'])}")
-        elif event["e"] == "retry":
-            self._print(f"{event['id']}: {event['reason']}; started again from its last checkpoint")
-        elif event["e"] != "phase" and time.monotonic() - self._said > PLAIN_EVERY_S:
-            self._print(headline(self._space, self._ledger, event["t"]))
 
-    def note(self, text: str) -> None:
-        self._print(text)
+def importance(names: Sequence[str]) -> list[str]:
+    """All columns, first what is dropped last. names: of the searched parameters, in the order of the space file."""
+    return [*FIRST, *names, *LAST]
 
-    def start(self) -> None:
-        """Nothing to set up."""
 
-    def stop(self) -> None:
-        """Nothing to take down."""
-
-    def _print(self, text: str) -> None:
-        self._said = time.monotonic()
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+def cells(record: TrialRecord, names: Sequence[str], best: str | None, doing: Mapping[str, str]) -> dict[str, str]:
+    """The row of a trial, column name -> text. Values times 100; examples and seconds are the trial's so far."""
+    point: Mapping[str, Any] = record.trial.point
+    marks = (("best", record.trial.id == best), ("base", bool(record.trial.baseline)))
+    pace = record.examples / record.seconds if record.examples and record.seconds else None
+    row = {
+        "": " ".join(mark for mark, holds in marks if holds),
+        "trial": record.trial.id,
+        "state": doing.get(record.trial.id, record.state),
+        "examples": f"{record.examples:,}" + (f"/{record.planned:,}" if record.planned else ""),
+        "now": number(record.value) if record.open else "",
+        "best": number(record.best),
+        "ex/s": f"{pace:,.0f}" if pace is not None else "",
+        "took": duration(record.seconds) if record.seconds else "",
+        "memory": f"{record.memory_gb:.1f} GB" if record.memory_gb is not None else "",
+    }
+    return row | {name: show(point[name]) if name in point else "" for name in names}

@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,9 +19,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from search.console.logs import log_lines
-from search.console.status import check_driven_here, study_status
-from search.console.trial_table import cells, importance
+from search.console.display import cells, importance
+from search.console.status import check_driven_here, log_lines, study_status
 from search.space import SpaceError
 from search.store.errors import UserError
 from search.store.journal import read
@@ -100,7 +100,7 @@ class LivePage:
 
     def _get(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
-        asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if request.headers.get("Host") not in self._hosts:  # another site's name that leads here
             return _answer(request, HTTPStatus.FORBIDDEN, "text/plain", "wrong host")
         try:
@@ -108,13 +108,13 @@ class LivePage:
                 nonce = secrets.token_urlsafe(12)
                 text = files("search.console").joinpath("live.html").read_text(encoding="utf-8")
                 return _answer(request, HTTPStatus.OK, "text/html", text.replace("NONCE", nonce), nonce)
-            name = asked.get("study") or self._study
+            name = query.get("study") or self._study
             if parts.path == "/state":
                 folder = find_study(self._storage, name)
                 names = [each.study for each in reversed(studies(self._storage))]
-                return _json(request, {**state(folder, _now_ms()), "studies": names})
+                return _json(request, {**state(folder, int(time.time() * 1000)), "studies": names})
             if parts.path == "/log":
-                return _json(request, {"lines": log_lines(self._storage, name, asked.get("trial"))})
+                return _json(request, {"lines": log_lines(self._storage, name, query.get("trial"))})
             if parts.path == "/verdict":
                 return _json(request, {"text": self._verdict(find_study(self._storage, name).study)})
         except (UserError, SpaceError) as error:
@@ -129,10 +129,10 @@ class LivePage:
                 request, {"error": "stopping needs the address that `search ui` printed"}, HTTPStatus.FORBIDDEN
             )
         try:
-            asked = json.loads(request.rfile.read(min(int(request.headers.get("Content-Length") or 0), 10_000)))
-            folder = find_study(self._storage, str(asked["study"]))
+            wanted = json.loads(request.rfile.read(min(int(request.headers.get("Content-Length") or 0), 10_000)))
+            folder = find_study(self._storage, str(wanted["study"]))
             status, _, ledger = study_status(folder)
-            trial = asked.get("trial")
+            trial = wanted.get("trial")
             check_driven_here(folder, status)
             if trial is not None and (trial not in ledger.open_trials or ledger.open_trials[trial].state != "running"):
                 raise UserError(f"trial {trial} is not running")
@@ -144,7 +144,7 @@ class LivePage:
         return _json(request, {"said": "it ends at its next evaluation" if trial else "the study pauses"})
 
     def _verdict(self, study: str) -> str:
-        """What `analysis best` says: a program of its own, of which this one knows nothing.
+        """The output of `analysis best`, a program of its own.
 
         Raises: UserError when it takes too long.
         """
@@ -173,9 +173,3 @@ def _answer(request: BaseHTTPRequestHandler, status: HTTPStatus, kind: str, text
     request.send_header("Content-Security-Policy", f"{policy}; frame-ancestors 'none'; base-uri 'none'")
     request.end_headers()
     request.wfile.write(data)
-
-
-def _now_ms() -> int:
-    import time
-
-    return int(time.time() * 1000)

@@ -1,13 +1,16 @@
-"""Where `search` prints: losing it is no reason to end a search, and on a terminal lines break between words."""
+"""Where `search` prints: output that cannot be written ends no search; on a terminal lines break between words."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
+from typing import IO, Any
 
 from rich.console import Console
 
@@ -42,33 +45,46 @@ def fitted(line: str, width: int | None = None) -> str:
 
 
 class Output(Console):
-    """A console that goes on in silence when nobody reads it any more (`search run … | head`, a `tee` that was
-    killed), and without what a full disk does not take.
-
-    rich raises instead, in the middle of whatever was to be printed.
+    """A console that goes on in silence when its reader is gone (`search run … | head`, a `tee` that was killed), and
+    without what a full disk does not take. rich raises instead, in the middle of whatever was to be printed.
     """
 
-    _failed = False
+    def __init__(self, file: IO[str] | None = None, **options: Any) -> None:
+        super().__init__(file=_Lossy(file), **options)  # type: ignore[arg-type]  # what of a file rich uses
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        let_go()
 
-    def _check_buffer(self) -> None:  # where rich writes, whatever is printed
+class _Lossy:
+    """A text file (None = sys.stdout at the time) whose failed writes are a warning, once."""
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self._file, self._failed = file, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file or sys.stdout, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda file: file.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda file: file.flush())
+
+    def _try(self, action: Callable[[IO[str]], object]) -> None:
         try:
-            super()._check_buffer()
+            action(self._file or sys.stdout)
         except OSError as error:
-            del self._buffer[:]
-            if not self._failed:
+            if error.errno == errno.EPIPE:
+                print_nowhere()
+            elif not self._failed:
                 self._failed = True
                 log.warning(UNWRITTEN, error.strerror or error)
 
 
-def let_go() -> None:
-    """Print nowhere from here on."""
+def print_nowhere() -> None:
+    """Send standard output, and standard error where it goes to the same pipe or file, to /dev/null from here on."""
     lost = os.fstat(sys.stdout.fileno())
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        if os.path.samestat(os.fstat(stream.fileno()), lost):  # `2>&1` goes into the same pipe or file
+        if os.path.samestat(os.fstat(stream.fileno()), lost):
             os.dup2(null, stream.fileno())
     os.close(null)

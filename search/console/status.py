@@ -1,6 +1,6 @@
-"""`search status` and `search list`: how far studies are, read from their journals alone.
+"""`search status`, `list` and `logs`: how far studies are and what their trials printed, from journals and folders.
 
-Looking at a study whose driver is gone also brings MLflow up to date and closes the runs that it left RUNNING.
+The status of a study without a driver also brings MLflow up to date and closes the runs left RUNNING there.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import Any
 import fsspec
 import yaml
 from filelock import Timeout
-from rich.console import Console
-from rich.table import Table
 
 from search.console.output import fitted
+from search.schema import TRACEBACK_FILE
 from search.space import Space, SpaceError, load_space
 from search.store.bucket import last_sign, pull
 from search.store.errors import UserError
-from search.store.journal import fold
+from search.store.journal import fold, read
 from search.store.layout import StudyFolder, absolute, find_study, storage_option, studies
 from search.store.ledger import Ledger
 from search.store.lock import alive, tracking_lock
 from search.wording import (
     best_trials,
+    counted,
     duration,
+    failed_kinds,
     headline,
     larger,
     number,
@@ -39,8 +40,9 @@ from search.wording import (
     trial_line,
     wanted_points,
 )
+from trainables.contract.trial import LOG
 
-FRESH_S = 120.0  # a younger sign of life of a study in a bucket says that another machine runs it
+FRESH_S = 120.0  # with a younger sign of life a study in a bucket counts as running elsewhere
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 SHOWN = 5  # trials that `status` shows
 
@@ -50,15 +52,15 @@ class StudyStatus:
     """Where a study stands.
 
     Attributes:
-        state: running, finished, failed, interrupted, out_of_budget, or died (killed; it can be resumed).
-        points: of which a seed has ended; of: how many there are to be (None: time, training or patience end it).
+        state: running, finished, failed, interrupted, out_of_budget, or died (crashed; it can be resumed).
+        points: of which a seed has ended; of: of the whole study (None: time, training or patience end it).
         best: value of the best completed trial, in [-1, 1] (for people it is printed times 100); best_trial its id.
         failed: failed trials by kind; per_hour: such points per hour.
-        left_low_s, left_high_s: between which the seconds to the end probably lie.
+        left_low_s, left_high_s: the likely range of the seconds to the end.
         disk_bytes: of the trials' folders.
-        open: what `resume` would take up, in words; "" while it runs, and when there is nothing.
+        open: what `resume` would run; "" while it runs, and when there is nothing.
         tracker: what keeps MLflow from being up to date, else "".
-        holder: of a study in a bucket: the machine that runs it, or died with it, and its last sign of life; else "".
+        holder: of a study in a bucket: the machine that runs or ran it, and its last sign of life; else "".
     """
 
     study: str
@@ -84,19 +86,23 @@ class StudyStatus:
     holder: str = ""
 
 
-def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
-    """A study's status, without looking at the tracker."""
+def _read(folder: StudyFolder) -> tuple[Space, Ledger]:
     pull(folder)
     space = load_space(folder.space)
-    ledger = fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
+    return space, fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
+
+
+def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
+    """A study's status, without looking at the tracker."""
+    space, ledger = _read(folder)
     now_ms = int((now if now is not None else time.time()) * 1000)
     sign = last_sign(folder)
-    running = is_running(folder, sign)
+    running = alive(folder) or (sign is not None and sign[1] < FRESH_S)
     state = "running" if running else next((s for s in WORST_FIRST if s in ledger.stages.values()), "interrupted")
     elapsed = ledger.elapsed(now_ms if running else None)
     left = seconds_left(space, ledger, ledger.elapsed(now_ms, "search")) if running else None
     open_trials = list(ledger.open_trials.values())
-    kinds = {stop.removeprefix("failed:"): n for stop, n in ledger.stops.items() if stop.startswith("failed:")}
+    filesystem, trials = fsspec.core.url_to_fs(f"{folder.uri}/trials")
     status = StudyStatus(
         study=folder.study,
         method=space.method,
@@ -107,14 +113,14 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         running=sum(record.state == "running" for record in open_trials) if running else 0,
         paused=sum(record.state == "paused" or not running for record in open_trials),
         pruned=ledger.stops["pruned"],
-        failed=kinds,
+        failed=failed_kinds(ledger),
         best=ledger.best.best if ledger.best else None,
         best_trial=ledger.best.trial.id if ledger.best else "",
         elapsed_s=round(elapsed, 1),
         per_hour=round(len(ledger.tried) / elapsed * 3600, 2) if elapsed else None,
         left_low_s=round(left[0], 1) if left else None,
         left_high_s=round(left[1], 1) if left else None,
-        disk_bytes=disk_bytes(folder),
+        disk_bytes=int(filesystem.du(trials)) if filesystem.exists(trials) else 0,
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
         open="" if running else open_work(space, ledger),
         holder=f"{sign[0]}, last sign of life {duration(sign[1])} ago" if sign else "",
@@ -122,23 +128,11 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
     return status, space, ledger
 
 
-def is_running(folder: StudyFolder, sign: tuple[str, float] | None) -> bool:
-    """Whether a driver is at work: this machine's lock says so; elsewhere the `last_sign` of life in the bucket."""
-    return alive(folder) or (sign is not None and sign[1] < FRESH_S)
-
-
 def check_driven_here(folder: StudyFolder, status: StudyStatus) -> None:
-    """Raises: UserError when no driver on this machine runs the study: word to stop is left on this machine, and the
-    driver of a bucket's study is at its cluster."""
-    if not is_running(folder, None):
+    """Raises: UserError when no driver on this machine runs the study: stop requests are files on its disk."""
+    if not alive(folder):
         elsewhere = f" on this machine: held by {status.holder}" if status.holder else f": {status.state}"
         raise UserError(f"study {folder.study} is not running{elsewhere}")
-
-
-def disk_bytes(folder: StudyFolder) -> int:
-    """Bytes of all trials' checkpoints."""
-    filesystem, path = fsspec.core.url_to_fs(f"{folder.uri}/trials")
-    return int(filesystem.du(path)) if filesystem.exists(path) else 0
 
 
 def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
@@ -156,6 +150,22 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
         return TOLD_ELSEWHERE
     except OSError as error:  # another user's study
         return f"not brought up to date: {folder.local} cannot be written: {error.strerror or error}"
+
+
+def track_study(storage: str, study: str | None) -> str:
+    """Write a study (the newest by default) to MLflow again from its journal; runs that are there are found again.
+
+    Returns: its name.
+    Raises: UserError while a driver runs it, which writes to MLflow itself, and when MLflow cannot be written.
+    """
+    folder = find_study(absolute(storage), study)
+    status, space, _ = study_status(folder)
+    if status.state == "running":
+        raise UserError(f"study {folder.study} is running: its driver writes to MLflow")
+    folder.tracked.unlink(missing_ok=True)
+    if trouble := bring_up_to_date(folder, space, running=False):
+        raise UserError(f"study {folder.study}: MLflow: {trouble}")
+    return folder.study
 
 
 def status_now(storage: str, study: str | None) -> tuple[StudyStatus, Space, Ledger]:
@@ -178,7 +188,7 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if status.per_hour:
         lines.append(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk")
     waiting = [record for record in ledger.open_trials.values() if record.waiting is None]
-    if status.state != "running":  # nothing runs where nobody drives
+    if status.state != "running":  # without a driver nothing runs
         waiting = [replace(record, state="open") for record in waiting]
     lines += [f"  {trial_line(record, space)}" for record in [*waiting, *best_trials(ledger, SHOWN)]]
     if status.holder:
@@ -211,19 +221,15 @@ def print_studies(storage: str, form: str) -> None:
 
 
 def _print_table(found: Sequence[StudyStatus]) -> None:
-    """A study is one line: on a narrow terminal that cuts it where it ends, no value is taken apart."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("study", "method", "state", "points", "best", "failed", "took"):
-        table.add_column(heading, no_wrap=True)
+    """A line for each study, however narrow the terminal is."""
+    rows = [("study", "method", "state", "points", "best", "failed", "took")]
     for s in found:
-        of = f"/{s.of}" if s.of else ""
+        points = f"{s.points}/{s.of}" if s.of else str(s.points)
         best = f"{s.metric} {number(s.best)}" if s.best is not None else ""
-        failed = ", ".join(f"{n} {kind}" for kind, n in s.failed.items())
-        table.add_row(s.study, s.method, s.state, f"{s.points}{of}", best, failed, duration(s.elapsed_s))
-    console = Console(highlight=False)
-    needed = console.measure(table, options=console.options.update(width=1000)).maximum
-    console.width = max(console.width, needed)
-    console.print(table)
+        rows.append((s.study, s.method, s.state, points, best, counted(s.failed), duration(s.elapsed_s)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def listing(statuses: Sequence[StudyStatus], form: str) -> str:
@@ -238,3 +244,38 @@ def listing(statuses: Sequence[StudyStatus], form: str) -> str:
     writer.writeheader()
     writer.writerows({**row, "failed": ";".join(f"{k}={n}" for k, n in row["failed"].items())} for row in rows)
     return out.getvalue()
+
+
+def log_lines(storage: str, study: str | None, trial: str | None) -> list[str]:
+    """Of one trial, or of every trial with a log: how it stands, its log, its restarts, its traceback.
+
+    Raises: UserError when there is no such study or trial.
+    """
+    folder = find_study(absolute(storage), study)
+    space, ledger = _read(folder)
+    if trial is not None and trial not in ledger.trials:
+        names = ", ".join(list(ledger.trials)[:3])
+        raise UserError(f"no trial {trial!r} in study {folder.study}; they are called {names} ...")
+    own = {name: trial_log(folder, name) for name in ([trial] if trial is not None else ledger.trials)}
+    for event in read(folder.journal):
+        if event["e"] == "retry" and event["id"] in own:
+            own[event["id"]].append(f"started again: {event['reason']}")
+        elif event["e"] == "end" and event["traceback"] and event["id"] in own:
+            own[event["id"]] += [f"{TRACEBACK_FILE}:", *event["traceback"].splitlines()]
+    lines: list[str] = []
+    for name, found in own.items():
+        if found or trial is not None:
+            lines += [
+                trial_line(ledger.trials[name], space),
+                *(f"  {line}" for line in found or ["nothing was printed"]),
+            ]
+    return lines or [f"no trial of {folder.study} has printed, warned or failed"]
+
+
+def trial_log(folder: StudyFolder, trial_id: str) -> list[str]:
+    """What a trial has printed, written when it ends; [] where there is nothing."""
+    filesystem, path = fsspec.core.url_to_fs(f"{folder.trial(trial_id)}/{LOG}")
+    try:
+        return str(filesystem.cat_file(path).decode(errors="replace")).splitlines()
+    except FileNotFoundError:
+        return []

@@ -1,1 +1,1 @@
-"""Clusters: the job, the tunnel, the backup."""
+"""Studies on a cluster of `ray up`, and the MLflow server of `search ui`."""

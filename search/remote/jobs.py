@@ -1,77 +1,73 @@
-"""`search run --cluster FILE`: the study runs as a Ray job on the cluster's head, this machine only follows.
+"""`search run --cluster FILE`: the study runs as a Ray job on the cluster's head; this machine only follows it.
 
-The job's folder holds the project, the resolved space and the local data (`bundle.py`); everything goes through one ssh
-tunnel (`tunnel.py`). The job is followed by asking for its status and log again and again: Ray's log socket drops with
-the tunnel, and the job does not care.
+A job carries this project, the resolved space and the local files that the space names. Ray unpacks them on every node
+and starts the driver and all trials in that folder, so a file has the same relative name everywhere. A file below the
+current folder keeps its name; any other goes to `carried/`, which is also the job's SEARCH_DATA_DIR.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fnmatch
 import json
 import logging
-import re
+import os
 import shlex
+import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from search.remote.bundle import make_bundle
-from search.remote.cluster_file import refuse_unfinished
-from search.remote.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
+import aiohttp
+
+from search.remote.cluster import DASHBOARD, Head, Tunnel, find_head
 from search.space import Space
 from search.store.environment import environment
 from search.store.errors import UserError
 from search.store.layout import CLUSTER_FILE
 from trainables.contract.errors import last_line
 
-POLL_S = 2.0  # seconds between two looks at a job
+PACKAGES = ("search", "trainables", "analysis")
+CARRIED = "carried"
+LIMIT_MIB = 100  # Ray rejects larger job folders (HTTP 413)
+RESERVED = [(name,) for name in (*PACKAGES, "space.yaml")] + [()]
+SECRET = (".env", ".env.*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", "auth_token", ".ssh", ".aws", ".netrc")
+WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", *SECRET)
+
+POLL_S = 2.0  # between two connections to a job's log stream
 PATIENCE_S = 300.0  # how long the head may be out of reach before following ends
+COMMAND_S = 60.0  # limit for a command on the head
 STOP_S = 90  # seconds a stopped driver gets to pause its trials before Ray kills it
 CHECKED = ("python", "ray", "torch", "transformers", "optuna", "mlflow", "contrastive-search")
-# Where results go unless the cluster's search.env says otherwise; expanded by the shell on the head.
+VERSIONS_THERE = (
+    "import json, platform; from importlib.metadata import distributions; "
+    "found = {d.name.lower().replace('_', '-'): d.version for d in distributions()}; "
+    "print(json.dumps(found | {'python': platform.python_version()}))"
+)
+# Where results go where the cluster's search.env sets nothing else; expanded by the shell on the head.
 DEFAULTS = (
     'export SEARCH_STORAGE="${SEARCH_STORAGE:-$HOME/runs}" '
     'MLFLOW_TRACKING_URI="${MLFLOW_TRACKING_URI:-sqlite:///$HOME/search/mlflow.db}"; '
 )
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is to run on the cluster.
-
-    Attributes:
-        verb: "run" | "resume" | "confirm".
-        arguments: of the command besides --storage; a run's space is sent along and needs none.
-        study: its name, or None for the newest one.
-        storage: where results go, None = SEARCH_STORAGE of the head.
-        carry: further local files the study reads.
-    """
-
-    verb: str
-    arguments: Sequence[str] = ()
-    space: Space | None = None
-    study: str | None = None
-    storage: str | None = None
-    carry: Sequence[str] = ()
+CHATTY = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging")  # loggers
+FIRST_LINE = "Running entrypoint for job "  # Ray's own; the job's output comes after it
+Say = Callable[[str], object]
 
 
 def submit_and_follow(cluster: str, job: Job, say: Say, *, allow_mismatch: bool = False) -> int:
-    """Submit a job and follow it to its end; the exit code for the command line.
-
-    Ctrl-C leaves the job running and says how to go on.
+    """Submit a job and follow it to its end; the exit code for the command line. Ctrl-C leaves the job running.
 
     Raises: UserError before anything is submitted: no head, no token, other versions, files missing or too large.
     """
-    refuse_unfinished(cluster, versions=not allow_mismatch)
-    head = find_head(cluster)
+    head = find_head(cluster, versions=not allow_mismatch)
     check_versions(head, allow_mismatch, say)
-    with tunnel(head, DASHBOARD) as way:
+    with Tunnel(head, {DASHBOARD: 0}) as way:
         name = submit(way, job)
         say(f"job {name} runs on cluster {head.name}; Ctrl-C leaves it running")
         return follow(way, name, say)
@@ -79,156 +75,160 @@ def submit_and_follow(cluster: str, job: Job, say: Say, *, allow_mismatch: bool 
 
 def follow_job(cluster: str, name: str | None, say: Say) -> int:
     """Follow a job (the newest one by default) from its first line on; its exit code as in `follow`."""
-    with tunnel(find_head(cluster), DASHBOARD) as way, _explained(way):
-        return follow(way, name or newest_job(_client(way)), say)
+    with Tunnel(find_head(cluster), {DASHBOARD: 0}) as way:
+        return follow(way, name or newest_job(way), say)
 
 
 def stop_job(cluster: str, name: str | None) -> str:
     """Pause the study of a running job (the newest by default): its trials save their state. Returns the job's name."""
-    with tunnel(find_head(cluster), DASHBOARD) as way, _explained(way):
-        client = _client(way)
-        name = name or newest_job(client)
-        try:
+    with Tunnel(find_head(cluster), {DASHBOARD: 0}) as way:
+        name = name or newest_job(way)
+        with _job_client(way) as client:
             client.stop_job(name)
-        except RuntimeError as error:
-            raise UserError(f"job {name}: {last_line(error)}") from error
         return name
 
 
-def remote_command(cluster: str, command: str, arguments: Sequence[str]) -> int:
-    """Run a quick `search` command on the head itself, with the project as `ray up` installed it; its exit code."""
-    line = f"{DEFAULTS}export {CLUSTER_FILE}={shlex.quote(cluster)}; search {command}"
-    if "--storage" not in arguments:
-        line += ' --storage "$SEARCH_STORAGE"'
-    code = find_head(cluster).run(f"{line} {shlex.join(arguments)}")
-    if code == 255:
-        raise UserError(f"--cluster {cluster}: ssh to the head failed")
-    return code
-
-
-def submit(way: Tunnel, job: Job) -> str:
-    """Send the bundle and start the job; its name (Ray's submission id).
-
-    Raises: UserError when the bundle cannot be made or the cluster refuses it.
-    """
-    stamp = datetime.now().strftime("%m%d-%H%M%S")
-    study = job.study
-    arguments = [*job.arguments]
-    if job.space is not None:
-        study = study or f"{job.space.name}-{stamp}"
-        arguments = ["space.yaml", "--name", study, *arguments]
-    elif study is not None:
-        arguments = [study, *arguments]
-    storage = shlex.quote(job.storage) if job.storage else '"$SEARCH_STORAGE"'
-    entrypoint = f"{DEFAULTS}exec python -m search {job.verb} {shlex.join(arguments)} --storage {storage}"
-    name = f"{job.verb}-{study or 'newest'}-{stamp}" if job.verb != "run" or job.study else f"run-{study}"
-    with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _explained(way):
-        env = make_bundle(Path(folder), job.space, job.carry)
-        env |= {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
-        env[CLUSTER_FILE] = str(way.head.config)
-        _client(way).submit_job(
-            entrypoint=f"bash -c {shlex.quote(entrypoint)}",
-            submission_id=name,
-            runtime_env={"working_dir": folder, "env_vars": env},
-            metadata={"study": study or ""},
-        )
-    return name
-
-
-def follow(way: Tunnel, name: str, say: Say) -> int:
-    """Print a job's log as it grows until the job ends.
-
-    Returns: the driver's exit code; 130 when the job was stopped or following was interrupted.
-    Raises: UserError when there is no such job, or the head is out of reach for PATIENCE_S.
-    """
-    cluster, said, lost, study = way.head.config, 0, 0.0, ""
-    try:
-        while True:
-            try:
-                way.ensure()
-                client = _client(way)
-                info = client.get_job_info(name)  # before the log, which then is the whole one
-                study = (info.metadata or {}).get("study", "")
-                log = own_output(client.get_job_logs(name))
-                lost = 0.0
-            except (OSError, RuntimeError, UserError) as error:  # the HTTP library's errors are OSErrors
-                if "does not exist" in str(error):
-                    raise UserError(f"cluster {way.head.name}: no job {name}: {last_line(error)}") from error
-                lost = lost or time.monotonic()
-                if time.monotonic() - lost > PATIENCE_S:
-                    raise UserError(
-                        f"{last_line(error)}; follow again: search follow {name} --cluster {cluster}"
-                    ) from error
-                time.sleep(POLL_S)
-                continue
-            ended = info.status.is_terminal()
-            whole = len(log) if ended else log.rfind("\n") + 1
-            if whole > said:
-                say(log[said:whole].rstrip("\n"))
-                said = whole
-            if ended:
-                return exit_code(info, say)
-            time.sleep(POLL_S)
-    except KeyboardInterrupt:
-        say(farewell(name, str(cluster), study))
-        return 130
-
-
-def own_output(log: str) -> str:
-    """A job's log without Ray's first lines, which repeat the command."""
-    if not (found := re.search(r"^Running entrypoint for job .*\n", log, re.MULTILINE)):
-        return ""
-    return log[found.end() :]
-
-
-def exit_code(info: Any, say: Say) -> int:
-    """Exit code of an ended job (Ray's JobDetails)."""
-    if info.status.value == "STOPPED":
-        return 130
-    if info.driver_exit_code is not None:
-        return int(info.driver_exit_code)
-    if info.status.value == "FAILED":  # the driver never started, or its node died
-        say(f"job {info.submission_id} failed: {info.message}")
-        return 1
-    return 0
-
-
-def farewell(job: str, cluster: str, study: str) -> str:
-    """What somebody who leaves a running job needs to know."""
-    return (
-        f"\njob {job} goes on without this terminal.\n"
-        f"  follow:  search follow {job} --cluster {cluster}\n"
-        f"  look:    search status {study} --cluster {cluster}\n"
-        f"  pause:   search stop {job} --cluster {cluster}\n"
-        f"  resume:  search resume {study} --cluster {cluster}"
-    )
-
-
-def newest_job(client: Any) -> str:
+def newest_job(way: Tunnel) -> str:
     """Name of the job that was submitted last.
 
     Raises: UserError when there is none.
     """
-    jobs = [job for job in client.list_jobs() if job.submission_id]
+    with _job_client(way) as client:
+        jobs = [job for job in client.list_jobs() if job.submission_id]
     if not jobs:
         raise UserError("no job was submitted to this cluster; start one with `search run SPACE.yaml --cluster FILE`")
     return str(max(jobs, key=lambda job: job.start_time or 0).submission_id)
 
 
+def remote_command(cluster: str, words: Sequence[str]) -> int:
+    """Run a quick `search` command on the head itself, with the project as `ray up` installed it; its exit code."""
+    return find_head(cluster).run(f"{DEFAULTS}export {CLUSTER_FILE}={shlex.quote(cluster)}; search {shlex.join(words)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A `search` command to run on the cluster.
+
+    Attributes:
+        verb: "run" | "resume" | "confirm".
+        options: as typed.
+        space: of a run, sent along.
+        study: its name, or None: of a run the space's name with the time, else the newest study.
+        carry: further local files the study reads.
+    """
+
+    verb: str
+    options: Sequence[str] = ()
+    space: Space | None = None
+    study: str | None = None
+    carry: Sequence[str] = ()
+
+
+def submit(way: Tunnel, job: Job) -> str:
+    """Send the job's files and start it; its name (Ray's submission id).
+
+    Raises: UserError when a file cannot be sent or the cluster rejects the job.
+    """
+    stamp = datetime.now().strftime("%m%d-%H%M%S")
+    study, name = job.study or "", f"{job.verb}-{job.study or 'newest'}-{stamp}"
+    if job.space is not None and not job.study:
+        study = f"{job.space.name}-{stamp}"
+        name = f"run-{study}"
+    named = ["space.yaml", "--name", study] if job.space is not None else [study] if study else []
+    entrypoint = f"{DEFAULTS}exec python -m search {shlex.join([job.verb, *named, *job.options])}"
+    with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _job_client(way) as client:
+        env = make_bundle(Path(folder), job.space, job.carry)
+        env |= {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+        client.submit_job(
+            entrypoint=f"bash -c {shlex.quote(entrypoint)}",
+            submission_id=name,
+            runtime_env={"working_dir": folder, "env_vars": env | {CLUSTER_FILE: way.head.config}},
+            metadata={"study": study},
+        )
+    return name
+
+
+def follow(way: Tunnel, name: str, say: Say) -> int:
+    """Print a job's log as it is written until the job ends.
+
+    Returns: the driver's exit code; 130 when the job was stopped or following was interrupted.
+    Raises: UserError when there is no such job, or the head is out of reach for PATIENCE_S.
+    """
+    printer, lost, study = LogPrinter(say), 0.0, ""
+    try:
+        while True:
+            try:
+                with _job_client(way) as client:
+                    study = (client.get_job_info(name).metadata or {}).get("study", "")
+                    lost = 0.0
+                    asyncio.run(printer.follow(client.tail_job_logs(name)))
+                    info = client.get_job_info(name)
+                if info.status.is_terminal():
+                    if printer.rest:
+                        printer.print(printer.rest)
+                    break
+            except UserError as error:  # the tunnel broke, or the head
+                if "does not exist" in str(error):
+                    raise
+                lost = lost or time.monotonic()
+                if time.monotonic() - lost > PATIENCE_S:
+                    again = f"follow again: search follow {name} --cluster {way.head.config}"
+                    raise UserError(f"{error}; {again}") from error
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        cluster = f"--cluster {way.head.config}"
+        say(f"\njob {name} goes on without this terminal.\n  follow:  search follow {name} {cluster}")
+        say(f"  look:    search status {study} {cluster}\n  pause:   search stop {name} {cluster}")
+        say(f"  resume:  search resume {study} {cluster}")
+        return 130
+    if info.status.value == "STOPPED":
+        return 130
+    if info.driver_exit_code is None and info.status.value == "FAILED":  # it never started, or its node crashed
+        say(f"job {name} failed: {info.message}")
+        return 1
+    return int(info.driver_exit_code or 0)
+
+
+class LogPrinter:
+    """Prints a job's log in whole lines, each once, without Ray's first lines, which repeat the command.
+
+    Ray's stream sends what is new, but begins again at the first line after the connection was lost.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._lines, self._started = say, 0, False
+        self.rest = ""  # of the last line, which has no end yet
+
+    async def follow(self, stream: Any) -> None:
+        """Print until the stream ends: with the job, or because the dashboard lost its connection to it."""
+        received, self.rest = 0, ""
+        async for text in stream:
+            *whole, self.rest = (self.rest + text).split("\n")
+            for line in whole[max(0, self._lines - received) :]:
+                self.print(line)
+            received += len(whole)
+            self._lines = max(self._lines, received)
+
+    def print(self, line: str) -> None:
+        if self._started:
+            self._say(line)
+        self._started = self._started or line.startswith(FIRST_LINE)
+
+
 def check_versions(head: Head, allow: bool, say: Say) -> None:
     """Compare what this machine and the head have installed.
 
-    Raises: UserError naming every package that differs, unless `allow`: then it is only said.
+    Raises: UserError naming every package that differs, unless `allow`: then it is a warning.
     """
-    code = (
-        "import json, platform\n"
-        "from importlib import metadata\n"
-        "def version(name):\n"
-        "    try: return metadata.version(name)\n"
-        "    except metadata.PackageNotFoundError: return None\n"
-        f"print(json.dumps({{'python': platform.python_version(), **{{n: version(n) for n in {CHECKED[1:]!r}}}}}))"
-    )
-    there = json.loads(head.output(f"python -c {shlex.quote(code)}").splitlines()[-1])
+    try:
+        command = head.shell(f"python -c {shlex.quote(VERSIONS_THERE)}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"cluster {head.name}: head {head.address} did not answer in {COMMAND_S:g} s") from None
+    if done.returncode:
+        why = last_line(done.stderr.strip() or f"exit code {done.returncode}")
+        raise UserError(f"cluster {head.name}: head {head.address}: {why}")
+    there = json.loads(done.stdout.splitlines()[-1])
     differing = mismatches(environment()["versions"], there)
     if not differing:
         return
@@ -243,33 +243,120 @@ def mismatches(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
 
     Build tags (`2.13.0+cpu`) are no difference: laptops have no GPU.
     """
-
-    def plain(name: str, version: str | None) -> str | None:
-        if version is None:
-            return None
-        return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
-
-    return [
-        f"{name}: {here.get(name) or 'not installed'} here, {there.get(name) or 'not installed'} there"
-        for name in CHECKED
-        if plain(name, here.get(name)) != plain(name, there.get(name))
-    ]
-
-
-def _client(way: Tunnel) -> Any:
-    from ray.job_submission import JobSubmissionClient
-
-    for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)  # they tell of every upload
-    return JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
+    lines = []
+    for name in CHECKED:
+        ours, theirs = here.get(name) or "not installed", there.get(name) or "not installed"
+        parts = 2 if name == "python" else None
+        if ours.partition("+")[0].split(".")[:parts] != theirs.partition("+")[0].split(".")[:parts]:
+            lines.append(f"{name}: {ours} here, {theirs} there")
+    return lines
 
 
 @contextmanager
-def _explained(way: Tunnel) -> Iterator[None]:
-    """What Ray's client raises, as one line."""
+def _job_client(way: Tunnel) -> Iterator[Any]:
+    """Ray's job client through a tunnel; what it raises, as a UserError."""
+    from ray.job_submission import JobSubmissionClient
+
+    for chatty in CHATTY:
+        logging.getLogger(f"ray.{chatty}").setLevel(logging.WARNING)
     try:
-        yield
+        way.ensure()
+        yield JobSubmissionClient(f"http://127.0.0.1:{way.ports[DASHBOARD]}")
     except UserError:
         raise
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, aiohttp.ClientError) as error:  # the HTTP library's errors are OSErrors
         raise UserError(f"cluster {way.head.name}: {last_line(error)}") from error
+
+
+def make_bundle(target: Path, space: Space | None, carry: Sequence[str] = ()) -> dict[str, str]:
+    """Fill `target` (an empty folder) and return environment variables that the job needs for it.
+
+    Args:
+        space: goes to `target/space.yaml`, resolved, its local files named as they are in the bundle.
+        carry: further files or folders, such as data that a resumed study needs.
+    Raises: UserError when a file is missing, two files would get one name, or all is larger than Ray takes.
+    """
+    for package in PACKAGES:
+        shutil.copytree(Path(__file__).parents[2] / package, target / package, ignore=WITHOUT)
+    paths = [Path(given).expanduser() for given in carry]
+    if missing := [path for path in paths if not path.exists()]:
+        raise UserError(f"--carry {missing[0]}: no such file or folder (looked in {missing[0].absolute().parent})")
+    if secret := [path for path in paths if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET)]:
+        raise UserError(f"--carry {secret[0]}: looks like a key or a password; such files do not travel to nodes")
+    wanted = [(path, bundled_name(path)) for path in paths]
+    if space is not None:
+        local = local_files(space)
+        wanted += [(path, there) for _, path, there in local]
+        renamed = _renamed(space, {name for name, *_ in local if name})
+        (target / "space.yaml").write_text(renamed.to_yaml(), encoding="utf-8")
+    names: dict[str, Path] = {}
+    for path, name in wanted:
+        if names.setdefault(name, path).absolute() != path.absolute():
+            raise UserError(f"{path} and {names[name]} would both be {name} on the cluster; rename one")
+    for name, path in names.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(path, target / name, ignore=WITHOUT) if path.is_dir() else shutil.copyfile(path, target / name)
+    _check_size(target, names)
+    return {"SEARCH_DATA_DIR": CARRIED} if (target / CARRIED).is_dir() else {}
+
+
+def bundled_name(path: Path) -> str:
+    """What a local file is called in the bundle. A placeholder such as `{split}` in its name stays."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    if absolute.is_relative_to(here) and (name := absolute.relative_to(here)).parts[:1] not in RESERVED:
+        return name.as_posix()
+    return f"{CARRIED}/{absolute.name}"
+
+
+def local_files(space: Space) -> list[tuple[str, Path, str]]:
+    """(name in the space, file or folder of this machine that it means, name in the bundle).
+
+    What is missing here may lie on the cluster's nodes; the driver there checks it before it starts.
+    """
+    from trainables.data.catalogue import find_local, is_path
+    from trainables.data.files import matching
+
+    data, found = space.data, []
+    for name, split in [(data.train, "train"), *((dev, split) for dev in data.dev for split in ("dev", "test"))]:
+        path = Path(name.replace("{split}", split)).expanduser()
+        if is_path(name):
+            found += [(name, file, bundled_name(file)) for file in ([path] if path.is_dir() else matching(path))]
+        elif name and (source := find_local(name, data.language, split)):  # a named set in SEARCH_DATA_DIR
+            found.append(("", source.path, f"{CARRIED}/{source.path.name}"))
+    for entry in (space.encoder, data.parser, *(data.evaluations or {}).values()):
+        if entry and not entry.startswith("builtin") and (path := Path(entry).expanduser()).exists():
+            found.append((entry, path, bundled_name(path)))
+    return found
+
+
+def _renamed(space: Space, local: Set[str]) -> Space:
+    """The space with its local files under the names that they have in the bundle."""
+    from trainables.data.catalogue import is_path
+
+    def there(name: Any) -> Any:
+        if name not in local:
+            return name
+        moved = bundled_name(Path(name).expanduser())
+        return moved if is_path(moved) else f"./{moved}"  # a folder without a slash would be a set's name
+
+    data = space.data
+    moved = replace(
+        data,
+        train=there(data.train),
+        dev=tuple(map(there, data.dev)),
+        parser=there(data.parser),
+        evaluations={key: there(file) for key, file in data.evaluations.items()} if data.evaluations else None,
+    )
+    return replace(space, data=moved, encoder=there(space.encoder))
+
+
+def _check_size(target: Path, names: Mapping[str, Path]) -> None:
+    def mib(path: Path) -> float:
+        return sum(p.stat().st_size for p in (path, *path.rglob("*")) if p.is_file()) / 2**20
+
+    if (total := mib(target)) > LIMIT_MIB:
+        size, largest = max((mib(target / name), name) for name in names)  # there is one: the project alone is small
+        raise UserError(
+            f"a job carries at most {LIMIT_MIB} MiB, got {total:.0f} MiB; the largest: {largest} ({size:.0f} MiB). "
+            "Put it on every node with file_mounts in the cluster file and name it by its absolute path there"
+        )

@@ -1,4 +1,4 @@
-"""`search ui`: a lean MLflow server on the loopback, links to the saved views, optuna-dashboard beside it.
+"""`search ui`: a lean MLflow server on the loopback, and links to the saved views.
 
 MLflow's defaults cost 19 s, 15 processes and 2.8 GB; one worker without its job runner 5 s, 2 processes and 0.5 GB.
 Nothing listens on an outer address: MLflow has no login.
@@ -6,7 +6,6 @@ Nothing listens on an outer address: MLflow has no login.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,20 +13,19 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from search.remote.backup import ARTIFACTS, is_loopback, restore, store_path
-from search.remote.tunnel import free_port
+from search.remote.cluster import free_port
 from search.schema import SQLITE, tracking_uri
 from search.store.errors import UserError
-from search.store.layout import StudyFolder, is_remote
+from search.store.layout import CLUSTER_FILE
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import view_address
 
+HEAD_STORE = "~/search/mlflow.db"  # what is served where MLFLOW_TRACKING_URI names this machine itself
 START_S = 120.0  # how long a server may take to answer on a busy machine
 SHOWN = 12  # links that are printed, of the newest studies
 LEAN = {
@@ -38,7 +36,7 @@ LEAN = {
 
 
 class Server:
-    """A server process of ours. process: None where one was running already and is left alone."""
+    """An MLflow server. process: None where it was running already and is left alone."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes] | None) -> None:
         self.url, self.process = url, process
@@ -52,67 +50,65 @@ class Server:
 def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     """MLflow over the runs of a storage; a server that MLFLOW_TRACKING_URI names is used if it answers.
 
-    On a machine without database the last backup is fetched first. `port` is what is wanted, not a promise; a loopback
-    address in MLFLOW_TRACKING_URI decides it. detach: leave it running, as on a head, with a process beside it that
-    keeps the backup of a storage in a bucket (`backup.keep`).
-
+    Args:
+        port: the one wanted, not a promise; a loopback address in MLFLOW_TRACKING_URI decides it.
+        detach: leave it running, as on a cluster's head.
     Raises: UserError when the server does not come up, or a server elsewhere does not answer.
     """
     uri = tracking_uri(storage=storage)
-    if uri.startswith("http"):
-        if healthy(uri):
-            _keep_backup(storage, detach and is_loopback(uri))
-            return Server(uri.rstrip("/"), None)
-        if not is_loopback(uri):
-            raise UserError(f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there")
-        port = urllib.parse.urlsplit(uri).port or 80
-    elif free_port(port) != port:
-        port = free_port()
-    restore(storage)
-    store = store_path(storage)
+    if uri.startswith(SQLITE):
+        store, port = Path(uri.removeprefix(SQLITE)), free_port(port)
+    elif uri.startswith("http") and healthy(uri):
+        return Server(uri.rstrip("/"), None)
+    elif is_loopback(uri):
+        store, port = Path(HEAD_STORE).expanduser(), urllib.parse.urlsplit(uri).port or 80
+    else:
+        raise UserError(f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there")
     make_store(f"{SQLITE}{store}")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"{SQLITE}{store}", "--artifacts-destination", str(store.parent / ARTIFACTS)]
-    server = _start(command, f"http://127.0.0.1:{port}", "/health", store.parent / "mlflow.log", detach)
-    _keep_backup(storage, detach)
-    return server
-
-
-def _keep_backup(storage: str, wanted: bool) -> None:
-    """Leave a process behind that keeps the backup; where there is one it goes at once."""
-    if not wanted or not is_remote(storage):
-        return
-    code = "import sys; from search.remote.backup import keep; keep(sys.argv[1])"
-    with (store_path(storage).parent / "backup.log").open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-u", "-c", code, storage],
+    command += ["--backend-store-uri", f"{SQLITE}{store}", "--artifacts-destination", str(store.parent / "artifacts")]
+    url, log = f"http://127.0.0.1:{port}", store.parent / "mlflow.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **LEAN},
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            stdout=output,
+            stderr=output,
+            start_new_session=detach,
         )
+    until = time.monotonic() + START_S
+    while not healthy(url):
+        if process.poll() is not None or time.monotonic() > until:
+            process.terminate()
+            raise UserError(f"{url}: the server did not come up; see {log}")
+        time.sleep(0.2)
+    return Server(url, process)
 
 
-def serve_optuna(folder: StudyFolder, port: int) -> Server | None:
-    """optuna-dashboard over a study's journal; None where it is not installed or the study has no journal."""
-    if importlib.util.find_spec("optuna_dashboard") is None or not folder.optuna.exists():
-        return None
-    port = free_port(port)
-    code = "import sys; from search.study.shown_points import serve; serve(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, folder.storage, folder.study, str(port)]
-    return _start(command, f"http://127.0.0.1:{port}", "/dashboard", folder.local / "optuna-dashboard.log", False)
+def is_loopback(uri: str) -> bool:
+    """Whether a tracking address is a server of this machine."""
+    return uri.startswith(("http://127.0.0.1", "http://localhost"))
 
 
-def view_links(url: str, experiments: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Name of each saved view -> its address, newest study first. `experiments` as MLflow's REST API lists them."""
+def out_of_reach(uri: str) -> bool:
+    """Whether the user is on a laptop, and the tracking address is the head's own: `search ui` has the way."""
+    return CLUSTER_FILE in os.environ and is_loopback(uri)
+
+
+def view_links(url: str) -> dict[str, str]:
+    """Name of each saved view -> its address, newest study first.
+
+    Raises: OSError, HTTPException or ValueError when the server does not list its experiments.
+    """
     found: list[tuple[int, str, str]] = []
-    for experiment in experiments:
+    for experiment in experiments_of(url):
         for tag in experiment.get("tags", ()):
             key = tag["key"].removeprefix("mlflow.sharedViewState.")
             if key != tag["key"]:
                 address = view_address(url, experiment["experiment_id"], key)
-                state = json.loads(tag["value"])
-                found.append((-int(experiment.get("last_update_time") or 0), state["name"], address))
+                name = json.loads(tag["value"])["name"]
+                found.append((-int(experiment.get("last_update_time") or 0), name, address))
     return {name: address for _, name, address in sorted(found)}
 
 
@@ -126,28 +122,8 @@ def experiments_of(url: str) -> list[dict[str, Any]]:
         return list(json.load(answer).get("experiments", []))
 
 
-def healthy(url: str, path: str = "/health") -> bool:
-    """Whether a server answers there with success."""
-    with suppress(OSError, HTTPException), urllib.request.urlopen(url.rstrip("/") + path, timeout=5) as answer:
+def healthy(url: str) -> bool:
+    """Whether an MLflow server answers there."""
+    with suppress(OSError, HTTPException), urllib.request.urlopen(url.rstrip("/") + "/health", timeout=5) as answer:
         return bool(answer.status == 200)
     return False
-
-
-def _start(command: list[str], url: str, path: str, log: Path, detach: bool) -> Server:
-    """Start a server and wait until it answers; its output goes to a file."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **LEAN},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=detach,
-        )
-    until = time.monotonic() + START_S
-    while not healthy(url, path):
-        if process.poll() is not None or time.monotonic() > until:
-            process.terminate()
-            raise UserError(f"{url}: the server did not come up; see {log}")
-        time.sleep(0.2)
-    return Server(url, process)

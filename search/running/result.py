@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.remote.backup import out_of_reach
+from search.remote.servers import out_of_reach
 from search.schema import tracking_uri
 from search.space import Space
 from search.store.layout import StudyFolder, storage_option

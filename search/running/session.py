@@ -15,10 +15,9 @@ from typing import Any
 
 from rich.console import Console
 
-from search.console.display import Display, display_for
+from search.console.display import Display, Phases, display_for
 from search.console.output import Output, fitted, parted
-from search.console.phases import Phases
-from search.remote.backup import out_of_reach
+from search.remote.servers import out_of_reach
 from search.running.preflight import check_files
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult

@@ -25,12 +25,13 @@ import fsspec
 import yaml
 from minicloud import LAPTOP, call
 
+from search.remote.cluster import DASHBOARD, MLFLOW, Tunnel, find_head
 from search.remote.servers import experiments_of
-from search.remote.tunnel import DASHBOARD, MLFLOW, find_head, tunnel
 from search.store.bucket import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
 TOKEN = Path("~/.ray/auth_token")
+STEP_S = 500.0  # limit of a step: a minute where nothing else runs on the machine
 STUDY, CLUSTER = "preempted", "cluster.yaml"
 BUCKET = "s3://bucket/search"
 S3 = {  # an S3 server on the laptop's address (moto) stands for AWS's
@@ -63,12 +64,12 @@ class Flow:
         print(f"### {time.monotonic() - self._began:.1f}s {facts}", flush=True)
         (SHARED / "seen.json").write_text(json.dumps(self.seen, indent=1))
 
-    def wait(self, what: str, ready: Callable[[], Any], seconds: float) -> Any:
+    def wait(self, what: str, ready: Callable[[], Any]) -> Any:
         """The first true answer of `ready`. Raises: TimeoutError."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + STEP_S
         while not (answer := ready()):
             if time.monotonic() > until:
-                raise TimeoutError(f"{what}: not in {seconds:g} s")
+                raise TimeoutError(f"{what}: not in {STEP_S:g} s")
             time.sleep(0.3)
         return answer
 
@@ -99,13 +100,6 @@ def workers() -> dict[str, Any]:
     """The running workers, by name."""
     nodes = call("ls").items()
     return {k: n for k, n in nodes if n["state"] == "running" and n["tags"].get("ray-node-type") == "worker"}
-
-
-def bucket_file(name: str) -> bytes:
-    """An object of the storage, b"" while there is none."""
-    path = f"{BUCKET}/{name}"
-    filesystem = fsspec.filesystem("s3", use_listings_cache=False)
-    return bytes(filesystem.cat_file(path)) if filesystem.exists(path) else b""
 
 
 def journal_text() -> bytes:
@@ -183,8 +177,8 @@ class User:
             words = ["bash", "-c", f"exec {line}"]
             return subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
-    def run(self, name: str, line: str, seconds: float = 150) -> int:
-        return self.start(name, line).wait(timeout=seconds)
+    def run(self, name: str, line: str) -> int:
+        return self.start(name, line).wait(STEP_S)
 
 
 def printed(name: str) -> str:
@@ -207,7 +201,7 @@ def main(repository: Path) -> None:
         bucket = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", LAPTOP, "-p", "9000"], stderr=log)
 
     flow.note(token=user.run("token", "ray get-auth-token --generate") or user.run("token", f"chmod 600 {TOKEN}"))
-    flow.wait("the S3 server", lambda: open_ports(LAPTOP, [9000]), 60)
+    flow.wait("the S3 server", lambda: open_ports(LAPTOP, [9000]))
     fsspec.filesystem("s3").mkdir("bucket")
     shutil.copy(repository / "cluster.yaml", project / "shipped.yaml")
     flow.note(unfinished=user.run("unfinished", "search cluster check shipped.yaml"))
@@ -219,12 +213,13 @@ def main(repository: Path) -> None:
     head = find_head(CLUSTER)
     first = head.address
     flow.note(workers_before=len(workers()), open_ports=open_ports(head.address))
-    with tunnel(head, DASHBOARD) as way:
+    with Tunnel(head, {DASHBOARD: 0}) as way:
+        way.ensure()
         jobs = f"http://127.0.0.1:{way.ports[DASHBOARD]}/api/jobs/"
         flow.note(without_token=status_of(jobs), with_token=status_of(jobs, TOKEN.expanduser().read_text().strip()))
     running = following.poll  # None while it is
-    flow.wait("two workers", lambda: len(workers()) == 2 or running() is not None, 150)
-    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or running() is not None, 150)
+    flow.wait("two workers", lambda: len(workers()) == 2 or running() is not None)
+    flow.wait("two trials that hold a checkpoint", lambda: len(holding()) == 2 or running() is not None)
     assert running() is None, "the search ended early, see run.log"
     flow.note(holding=holding(), workers=sorted(workers()), made=[node["made"] for node in workers().values()])
     victim = min(workers())
@@ -232,56 +227,55 @@ def main(repository: Path) -> None:
     flow.note(preempted=victim)
 
     following.send_signal(signal.SIGINT)  # the user closes the laptop; the job goes on
-    flow.note(left=following.wait(timeout=30))
+    flow.note(left=following.wait(STEP_S))
     again = user.start("again", f"ray up -y {CLUSTER}")  # somebody else wants another version there
     following = user.start("follow", f"search follow --cluster {CLUSTER}")
     running = following.poll
-    flow.wait("a trial resumed on another worker", lambda: resumed() or running() is not None, 150)
-    flow.note(again=again.wait(timeout=60))
+    flow.wait("a trial resumed on another worker", lambda: resumed() or running() is not None)
+    flow.note(again=again.wait(STEP_S))
     flow.note(stop=user.run("stop", f"search stop --cluster {CLUSTER}"))
-    flow.note(followed=following.wait(timeout=150))
+    flow.note(followed=following.wait(STEP_S))
     flow.note(status=user.run("status", f"search status --cluster {CLUSTER}"))
-    flow.note(resumed=user.run("resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
+    flow.note(resumed=user.run("resume", f"search resume {STUDY} --cluster {CLUSTER}"))
     following = user.start("confirm", f"search confirm {STUDY} --top 1 --seeds 1 --cluster {CLUSTER}")
     running = following.poll
     # One of them is enough: the other waits for its worker's process, perhaps until this one has ended.
-    flow.wait("a confirming trial", lambda: confirming() or running() is not None, 150)
+    flow.wait("a confirming trial", lambda: confirming() or running() is not None)
     flow.note(confirming=confirming())
     assert flow.seen["confirming"], "the confirmation ended early, see confirm.log"
-    flow.wait("a copy of MLflow's database", lambda: bucket_file("mlflow-backup/mlflow.db"), 60)
     lost = next(name for name, node in call("ls").items() if node["ip"] == first)
     flow.note(before_loss=journal(), orphans=sorted(workers()))
     call("terminate", name=lost)  # its disk goes with it: a new instance has an empty one
     flow.note(lost=lost)
     following.send_signal(signal.SIGINT)
-    flow.note(left_lost=following.wait(timeout=90))
+    flow.note(left_lost=following.wait(STEP_S))
     config = yaml.safe_load(Path(CLUSTER).read_text())
     config["idle_timeout_minutes"] = 0.2  # nothing follows that would want these workers again
     Path(CLUSTER).write_text(yaml.safe_dump(config))
     flow.note(second_up=user.run("second-up", f"ray up -y {CLUSTER}"))
     assert flow.seen["second_up"] == 0, "see second-up.log"
     head = find_head(CLUSTER)
-    with tunnel(head, MLFLOW) as way:
-        flow.note(heads=[first, head.address], restored=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
-    flow.note(confirmed=user.run("second-resume", f"search resume {STUDY} --cluster {CLUSTER}", 240))
+    flow.note(track=user.run("track", f"search track {STUDY} --cluster {CLUSTER}"))
+    with Tunnel(head, {MLFLOW: 0}) as way:
+        way.ensure()
+        flow.note(heads=[first, head.address], rebuilt=mlflow_runs(f"http://127.0.0.1:{way.ports[MLFLOW]}"))
+    flow.note(confirmed=user.run("second-resume", f"search resume {STUDY} --cluster {CLUSTER}"))
 
     pages = user.start("ui", f"search ui --cluster {CLUSTER}")
-    flow.wait("the pages' addresses", lambda: "Ctrl-C ends this." in printed("ui") or pages.poll() is not None, 60)
+    flow.wait("the pages' addresses", lambda: "Ctrl-C ends this." in printed("ui") or pages.poll() is not None)
     found = re.search(r"^MLflow: +(http://127\.0\.0\.1:\d+)$", printed("ui"), re.MULTILINE)
     assert found, "see ui.log"
     user.env["MLFLOW_TRACKING_URI"] = found[1]
     flow.note(runs=mlflow_runs(found[1]), best=user.run("best", "analysis best --metric builtin_dev"))
     pages.send_signal(signal.SIGINT)
-    flow.note(pages=pages.wait(timeout=30))
-    flow.note(backup=user.run("backup", f"search backup --cluster {CLUSTER}"))
-    flow.wait("no workers", lambda: not workers(), 120)
+    flow.note(pages=pages.wait(STEP_S))
+    flow.wait("no workers", lambda: not workers())
     flow.note(workers_after=len(workers()))
     flow.note(down=user.run("down", f"ray down -y {CLUSTER}"))
     nodes = call("ls").items()
     lived = {name: [round(node[key] - flow.seen["made"][0]) for key in ("made", "gone")] for name, node in nodes}
     flow.note(nodes={name: node["state"] for name, node in nodes}, lived=lived, typed=user.typed)
     (SHARED / "tracking.jsonl").write_bytes(journal_text())
-    (SHARED / "backup.db").write_bytes(bucket_file("mlflow-backup/mlflow.db"))
     bucket.terminate()
 
 

@@ -83,7 +83,7 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_group_lets_in_ssh_from_one_address_and_the_nodes_themselves(made: Path) -> None:
+def test_the_group_allows_ssh_from_one_address_and_its_nodes(made: Path) -> None:
     name = config(made)["provider"]["security_group"]["GroupName"]
     (group,) = boto3.client("ec2").describe_security_groups(Filters=[{"Name": "group-name", "Values": [name]}])[
         "SecurityGroups"
@@ -97,7 +97,7 @@ def test_the_group_lets_in_ssh_from_one_address_and_the_nodes_themselves(made: P
 
 
 @pytest.mark.slow
-def test_the_profiles_that_the_file_names_hold_roles_with_the_policies(made: Path) -> None:
+def test_the_named_profiles_hold_roles_with_the_policies(made: Path) -> None:
     iam = boto3.client("iam")
     wanted = {"head": {"storage", "nodes"}, "gpu_spot": {"storage"}}
     for kind, policies in wanted.items():

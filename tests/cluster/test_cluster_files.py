@@ -1,4 +1,4 @@
-"""cluster.yaml and its variants against the schemas of those who will read them; a planted typo in each is caught."""
+"""cluster.yaml and its variants against the schemas of their readers; a planted typo in each is caught."""
 
 from __future__ import annotations
 
@@ -88,22 +88,13 @@ def check_rayjob(manifest: dict[str, Any]) -> None:
     assert not lines, "\n".join(lines)
 
 
-@pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
-def test_ray_takes_the_file(path: Path) -> None:
-    check_ray(load(path))
-
-
-@pytest.mark.parametrize("path", [AWS, DOCKER], ids=lambda p: p.stem)
-def test_aws_takes_the_nodes(path: Path) -> None:
-    check_aws_nodes(load(path))
-
-
-def test_gcp_nodes_have_known_fields_and_resources() -> None:
-    check_gcp_nodes(load(GCP))
-
-
-def test_kuberay_takes_the_manifest() -> None:
-    check_rayjob(load(KUBERAY))
+@pytest.mark.parametrize(
+    ("check", "paths"),
+    [(check_ray, RAY_FILES), (check_aws_nodes, [AWS, DOCKER]), (check_gcp_nodes, [GCP]), (check_rayjob, [KUBERAY])],
+)
+def test_shipped_files_fit_their_readers_schemas(check: Callable[[Any], None], paths: list[Path]) -> None:
+    for path in paths:
+        check(load(path))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +126,7 @@ def test_a_planted_typo_is_caught(path: Path, check: Callable[[Any], None], old:
 
 
 @pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
-def test_nothing_is_open_and_nodes_share_one_token(path: Path) -> None:
+def test_nothing_is_open_and_nodes_share_a_token(path: Path) -> None:
     config = load(path)
     commands = "\n".join(config["head_start_ray_commands"] + config["worker_start_ray_commands"])
     assert "--dashboard-host=127.0.0.1" in commands
@@ -143,9 +134,11 @@ def test_nothing_is_open_and_nodes_share_one_token(path: Path) -> None:
     assert any("RAY_AUTH_MODE=token" in line for line in config["setup_commands"])
     assert all(". ~/search.env" in line for line in commands.splitlines())
     assert "~/.ray/auth_token" in config["file_mounts"]
+    types = config.get("available_node_types", {}).values()
+    assert config["max_workers"] >= max((t.get("max_workers", 0) for t in types), default=0)
 
 
-def test_aws_workers_are_spot_and_go_when_idle_and_the_head_runs_no_trial() -> None:
+def test_aws_workers_are_spot_and_the_head_runs_no_trial() -> None:
     config = load(AWS)
     worker, head = config["available_node_types"]["gpu_spot"], config["available_node_types"]["head"]
     assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
@@ -154,13 +147,6 @@ def test_aws_workers_are_spot_and_go_when_idle_and_the_head_runs_no_trial() -> N
     assert head["resources"] == {"CPU": 0}
     assert "InstanceMarketOptions" not in head["node_config"]
     assert config["provider"]["security_group"]  # else Ray opens port 22 to the world
-
-
-@pytest.mark.parametrize("path", RAY_FILES, ids=lambda p: p.stem)
-def test_rays_version_and_limits_agree(path: Path) -> None:
-    config = load(path)
-    types = config.get("available_node_types", {})
-    assert config["max_workers"] >= max((t.get("max_workers", 0) for t in types.values()), default=0)
 
 
 def locked() -> dict[str, set[str]]:
@@ -173,7 +159,7 @@ def locked() -> dict[str, set[str]]:
     return pins
 
 
-def test_the_lock_is_of_what_the_project_asks_for() -> None:
+def test_the_lock_satisfies_the_dependencies() -> None:
     """Every dependency of what cluster files and image install, within its bounds: else make it again as it says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
@@ -240,9 +226,7 @@ def test_the_image_runs_as_no_root_and_carries_no_keys() -> None:
         ("other,1\nsimcse_unsup,2", "resume simcse_unsup"),
     ],
 )
-def test_kuberays_entrypoint_survives_two_shells_and_resumes_what_is_there(
-    tmp_path: Path, there: str, called: str
-) -> None:
+def test_kuberays_entrypoint_survives_two_shells_and_resumes(tmp_path: Path, there: str, called: str) -> None:
     """KubeRay pastes the entrypoint after `ray job submit --` in a shell; Ray quotes it for another on the head."""
     (tmp_path / "studies.csv").write_text(f"study,method\n{there}\n")
     search = tmp_path / "search"

@@ -10,11 +10,9 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGES = ("openssh-server", "openssh-client", "rsync", "iproute2", "iptables")
-LIMIT_S = 900  # the flow waits for each of its steps; this is for a machine that hangs
+LIMIT_S = 1800  # the flow waits for each of its steps; this is for a machine that hangs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(LIMIT_S + 60)]
 
@@ -50,12 +48,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
     facts: dict[str, Any] = json.loads((shared / "seen.json").read_text())
     facts["journal"] = [json.loads(line) for line in (shared / "tracking.jsonl").read_text().splitlines()]
-    facts["backup_of_mlflow"] = shared / "backup.db"
     facts["said"] = {log.stem: log.read_text() for log in shared.glob("*.log")}
     return facts
 
 
-def test_what_is_not_set_is_refused_before_anything_starts(seen: dict[str, Any]) -> None:
+def test_an_unfinished_file_is_rejected_before_anything_starts(seen: dict[str, Any]) -> None:
     assert (seen["unfinished"], seen["refused"], seen["checked"]) == (2, 2, 0)
     assert "SET-your-bucket is still to be set" in seen["said"]["unfinished"]
     assert seen["said"]["refused"] == seen["said"]["unfinished"]
@@ -66,7 +63,7 @@ def test_the_cluster_comes_and_goes(seen: dict[str, Any]) -> None:
     assert set(seen["nodes"].values()) == {"terminated"}
 
 
-def test_workers_come_when_trials_wait_and_go_when_none_does(seen: dict[str, Any]) -> None:
+def test_workers_start_for_waiting_trials_and_stop_when_idle(seen: dict[str, Any]) -> None:
     assert seen["workers_before"] == 0
     assert len(seen["workers"]) == 2
     assert seen["workers_after"] == 0
@@ -75,7 +72,7 @@ def test_workers_come_when_trials_wait_and_go_when_none_does(seen: dict[str, Any
     assert abs(first - second) < 8, "both were asked for at once, not the second when the first was up"
 
 
-def test_a_preempted_trial_goes_on_elsewhere_from_its_checkpoint(seen: dict[str, Any]) -> None:
+def test_a_preempted_trial_resumes_elsewhere_from_its_checkpoint(seen: dict[str, Any]) -> None:
     retried = {e["id"] for e in seen["journal"] if e["e"] == "retry"}
     assert len(retried) == 1
     assert retried <= set(seen["holding"])
@@ -107,14 +104,14 @@ def test_a_method_from_a_file_is_searched_on_the_cluster(seen: dict[str, Any]) -
     assert "dcl" in seen["said"]["best"]
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(seen: dict[str, Any]) -> None:
+def test_ctrl_c_leaves_the_job_running(seen: dict[str, Any]) -> None:
     assert seen["left"] == 130
     job = r"run-preempted-[\d-]+"
     for line in (f"search follow {job}", "search status preempted", f"search stop {job}", "search resume preempted"):
         assert re.search(f"{line} --cluster cluster.yaml", seen["said"]["run"])
 
 
-def test_stop_pauses_the_study_and_resume_goes_on_from_its_checkpoints(seen: dict[str, Any]) -> None:
+def test_stop_pauses_and_resume_uses_the_checkpoints(seen: dict[str, Any]) -> None:
     assert (seen["stop"], seen["followed"], seen["status"], seen["resumed"]) == (0, 130, 0, 0)
     assert "pausing" in seen["said"]["follow"]
     assert "preempted: interrupted" in seen["said"]["status"]
@@ -131,13 +128,13 @@ def test_stop_pauses_the_study_and_resume_goes_on_from_its_checkpoints(seen: dic
     ]  # the killed life has none
 
 
-def test_ray_up_again_leaves_ray_as_it_is_under_a_study(seen: dict[str, Any]) -> None:
+def test_ray_up_again_spares_a_running_study(seen: dict[str, Any]) -> None:
     assert seen["again"] == 0
     assert "Ray is not restarted: studies run here (preempted)" in seen["said"]["again"]
     assert "search stop" in seen["said"]["again"]
 
 
-def test_a_lost_head_takes_nothing_with_it(seen: dict[str, Any]) -> None:
+def test_a_lost_head_loses_nothing(seen: dict[str, Any]) -> None:
     """Driver, Ray, MLflow and their disk end at once; a new head goes on from what the bucket has."""
     assert (seen["left_lost"], seen["second_up"], seen["confirmed"]) == (130, 0, 0)
     old, new = seen["heads"]
@@ -151,11 +148,11 @@ def test_a_lost_head_takes_nothing_with_it(seen: dict[str, Any]) -> None:
     assert [e for e in later if e["e"] == "eval" and not e["resumed_from"]] == []
     ended = {e["id"]: e["stop"] for e in after if e["e"] == "end" and e["id"] in held}
     assert ended == dict.fromkeys(held, "completed")
-    # MLflow is there before the study goes on, from a copy that nobody asked for and that is at most half a minute old.
-    trials = {run["trial_id"] for run in seen["restored"] if run["role"] == "trial"}
-    long_ended = {e["id"] for e in before if e["e"] == "end" and e["t"] < before[-1]["t"] - 40_000}
-    assert long_ended
-    assert long_ended <= trials
+    # Before the study goes on, `search track` has filled the new head's MLflow from the journal.
+    assert seen["track"] == 0
+    trials = {run["trial_id"]: run["status"] for run in seen["rebuilt"] if run["role"] == "trial"}
+    assert sorted(trials) == sorted(e["id"] for e in before if e["e"] == "start")
+    assert "RUNNING" not in trials.values()
 
 
 def test_confirm_runs_fresh_seeds(seen: dict[str, Any]) -> None:
@@ -173,14 +170,6 @@ def test_the_pages_and_the_analysis_come_through_the_tunnel(seen: dict[str, Any]
     assert "confirmed" in seen["said"]["best"]
 
 
-def test_the_backup_holds_every_run(seen: dict[str, Any]) -> None:
-    assert seen["backup"] == 0
-    assert "s3://bucket/search/mlflow-backup" in seen["said"]["backup"]
-    with closing(sqlite3.connect(seen["backup_of_mlflow"])) as store:
-        states = store.execute("select status, count(*) from runs group by status").fetchall()
-    assert states == [("FINISHED", len(seen["runs"]))]
-
-
 def test_the_commands_are_those_of_the_readme(seen: dict[str, Any]) -> None:
     section = (HERE.parents[1] / "README.md").read_text(encoding="utf-8").split("## On a cluster")[1].split("\n## ")[0]
     lines = [re.split(r"\s+#", line)[0].strip() for line in section.splitlines() if line.startswith("    ")]
@@ -194,7 +183,7 @@ def test_the_commands_are_those_of_the_readme(seen: dict[str, Any]) -> None:
     assert commands - {run} <= typed
 
 
-def test_only_ssh_answers_from_outside_and_the_dashboard_wants_the_token(seen: dict[str, Any]) -> None:
+def test_only_ssh_is_open_and_the_dashboard_needs_the_token(seen: dict[str, Any]) -> None:
     assert seen["open_ports"] == [22]
     assert seen["without_token"] == 401
     assert seen["with_token"] == 200

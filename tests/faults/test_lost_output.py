@@ -38,7 +38,7 @@ def test_a_closed_pipe_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_search_whose_output_is_closed_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_search_with_closed_output_completes(tmp_path: Path) -> None:
     """Its journal said "finished" with one of eight points done."""
     study = Study(tmp_path, trials=4, sleep=0.1)
     process = study.run()
@@ -73,9 +73,9 @@ def test_a_full_disk_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
-def test_the_exit_code_is_the_search_s_own() -> None:
+def test_the_exit_code_is_the_searchs_own() -> None:
     """Python's was 120, for what it could not write on its way out."""
-    code = "import click, sys; from search.cli.errors import unheard\nwith unheard(): click.echo('lost')\nsys.exit(3)"
+    code = "import click, sys; from search.cli.common import losable\nwith losable(): click.echo('lost')\nsys.exit(3)"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     said = "what the search prints cannot be written (No space left on device); it goes on\n"
@@ -85,7 +85,7 @@ def test_the_exit_code_is_the_search_s_own() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_search_whose_disk_takes_no_output_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_search_without_writable_output_completes(tmp_path: Path) -> None:
     """Each event that could not be shown was a trial's failure."""
     study = Study(tmp_path, trials=4)
     with open("/dev/full", "w") as full:

@@ -23,8 +23,8 @@ from lives import ROOT, SEARCH, Study
 from processes import below, sigkill
 
 from search.cli.main import main
-from search.remote.bundle import SECRET, make_bundle
-from search.remote.tunnel import use_token
+from search.remote.cluster import use_token
+from search.remote.jobs import SECRET, make_bundle
 from search.running.ray_session import check_head
 from search.schema import unreachable
 from search.store.environment import environment, moved_on

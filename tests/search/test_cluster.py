@@ -48,7 +48,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-def test_a_trial_whose_node_dies_goes_on_elsewhere_from_its_checkpoint(two_nodes: Any, tmp_path: Path) -> None:
+def test_a_lost_nodes_trial_resumes_elsewhere_from_its_checkpoint(two_nodes: Any, tmp_path: Path) -> None:
     space = make_space({"trials": 3, "concurrent": 2}, data={**DATA, "columns": orders(sleep=0.7)}, resources=SMALL)
     folder = StudyFolder(str(tmp_path / "runs"), "lost")
     killer = threading.Thread(target=kill_when_all_hold_a_checkpoint, args=(two_nodes, folder), daemon=True)

@@ -35,7 +35,7 @@ def test_without_a_file_all_is_as_it_was(file: Path) -> None:
     assert said[3].split() == ["cluster", "none", "(default)"]
 
 
-def test_an_option_wins_over_the_environment_and_that_over_the_file(file: Path) -> None:
+def test_option_wins_over_environment_over_file(file: Path) -> None:
     file.write_text('storage = "from-file"\ntracking_uri = "sqlite:///of-file.db"\ncluster = "mine.yaml"\n')
     said = call("config").stdout
     assert "from-file  (the file)" in said
@@ -51,7 +51,7 @@ def test_an_option_wins_over_the_environment_and_that_over_the_file(file: Path) 
 
 def test_the_cluster_is_meant_where_none_is_named(file: Path) -> None:
     file.write_text('cluster = "nowhere.yaml"\n')
-    for command in (["status"], ["follow"], ["backup"], ["stop"]):
+    for command in (["status"], ["follow"], ["stop"]):
         done = call(*command)
         assert (done.exit_code, "nowhere.yaml" in done.stderr) == (2, True), done.output
 

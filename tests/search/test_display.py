@@ -18,14 +18,12 @@ import pytest
 from harness import Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, display_for
+from search.console.display import LiveTable, Phases, cells, display_for, trial_table
 from search.console.output import parted
-from search.console.phases import Phases
-from search.console.trial_table import cells, trial_table
-from search.space import space_from
-from search.store.journal import read
+from search.space import Space, space_from
+from search.store.journal import fold, read
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.wording import between, failures, number, seconds_left
+from search.wording import between, counted, failed_kinds, number, seconds_left
 from trainables.contract import trial as phases
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +39,8 @@ def record(n: int, **fields: object) -> TrialRecord:
     return TrialRecord(trial=trial, seconds=125.0, **{**given, **fields})  # type: ignore[arg-type]
 
 
-def drawn(width: int, colour: bool = False) -> str:
-    records = [record(n) for n in range(4)]
+def drawn(width: int, colour: bool = False, **fields: object) -> str:
+    records = [record(n, **fields) for n in range(4)]
     table, dropped = trial_table(records, make_space(), width, "t0003", {})
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system="standard" if colour else None)
@@ -62,14 +60,17 @@ def test_no_width_cuts_a_number(width: int) -> None:
         assert f"t{n:04d}" in lines[n + 1]
 
 
-def test_what_matters_least_goes_first() -> None:
+def test_the_least_important_columns_go_first() -> None:
     assert drawn(200).splitlines()[-1] == "dropped: "
     assert drawn(80).splitlines()[-1] == "dropped: ex/s,took"
     assert drawn(60).splitlines()[-1] == "dropped: ex/s,took,learning_rate"
     assert "learning_rate" in drawn(40).splitlines()[-1]
+    wide = drawn(200, memory_gb=12.34).splitlines()[1]
+    assert "12.3 GB" in wide
+    assert " 2,000 " in wide  # examples a second
 
 
-def test_best_and_baseline_are_marked_without_colour_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_and_baseline_are_marked_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *_, last = drawn(80).splitlines()[1:-1]
     assert first.split()[:2] == ["base", "t0000"]
     assert last.split()[:2] == ["best", "t0003"]
@@ -79,40 +80,33 @@ def test_best_and_baseline_are_marked_without_colour_too(monkeypatch: pytest.Mon
     assert "\x1b[1;32m" not in drawn(80, colour=True)
 
 
-def test_a_trial_says_what_it_does_before_its_first_evaluation(tmp_path: Path) -> None:
+def drawn_live(space: Space, ledger: Ledger, *events: dict[str, Any]) -> str:
+    out = io.StringIO()
+    display = LiveTable(Console(file=out, width=120, force_terminal=True, color_system=None), space, ledger)
+    for event in events:
+        display.observe(event)
+    display._console.print(display._draw())
+    return out.getvalue()
+
+
+def test_a_trial_shows_its_phase_before_its_first_evaluation(tmp_path: Path) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     with pytest.raises(Death):
         world.session(die_at=12)
-    ledger = Ledger()
-    from search.store.journal import fold
-
-    fold(world.folder.journal, ledger)
-    (trial_id,) = list(ledger.open_trials)[:1]
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system=None)
-    display = display_for(console, world.space, ledger)
-    assert isinstance(display, LiveTable)
-    display.observe({"e": "phase", "t": 0, "id": trial_id, "what": "tokenising", "done": 3, "of": 4})
-    console.print(display._draw())
-    assert "tokenising 75%" in out.getvalue()
-    display.observe({"e": "eval", "t": 0, "id": trial_id})
-    out.truncate(0)
-    console.print(display._draw())
-    assert "tokenising" not in out.getvalue()
+    ledger = fold(world.folder.journal, Ledger())
+    trial_id = next(iter(ledger.open_trials))
+    phase = {"e": "phase", "t": 0, "id": trial_id, "what": "tokenising", "done": 3, "of": 4}
+    assert "tokenising 75%" in drawn_live(world.space, ledger, phase)
+    assert "tokenising" not in drawn_live(world.space, ledger, phase, {"e": "eval", "t": 0, "id": trial_id})
 
 
 def test_paused_trials_stand_in_the_table() -> None:
     """Under pruner asha most trials wait at a rung until the search is over."""
-    space = make_space()
     paused = [record(8, state="paused"), record(9, state="running")]
     ledger = Ledger(trials={r.trial.id: r for r in paused}, open_trials={r.trial.id: r for r in paused})
-    out = io.StringIO()
-    console = Console(file=out, width=120, force_terminal=True, color_system=None)
-    display = display_for(console, space, ledger)
-    assert isinstance(display, LiveTable)
-    console.print(display._draw())
-    assert re.search(r"t0008 +paused", out.getvalue())
-    assert out.getvalue().count("t0009") == 1
+    shown = drawn_live(make_space(), ledger)
+    assert re.search(r"t0008 +paused", shown)
+    assert shown.count("t0009") == 1
 
 
 def test_verbose_adds_a_line_for_every_evaluation(tmp_path: Path) -> None:
@@ -137,14 +131,6 @@ def test_a_list_of_facts_is_broken_between_them() -> None:
     assert parted(facts, len(facts)) == facts
 
 
-def test_device_memory_and_pace_have_columns() -> None:
-    table, _ = trial_table([record(0, memory_gb=12.34)], make_space(), 200, None, {})
-    out = io.StringIO()
-    Console(file=out, width=200).print(table)
-    assert "12.3 GB" in out.getvalue()
-    assert "2,000" in out.getvalue()  # examples a second
-
-
 def test_the_opening_follows_one_trial_and_ends_with_a_result() -> None:
     out = io.StringIO()
     opening = Phases(Console(file=out, width=100))
@@ -160,7 +146,7 @@ def test_the_opening_follows_one_trial_and_ends_with_a_result() -> None:
     assert lines == ["starting Ray", "starting a trial's process", "tokenising", "first result after 0 s"]
 
 
-def test_phases_are_heard_only_by_who_listens_and_not_too_often() -> None:
+def test_phases_are_reported_to_listeners_at_intervals() -> None:
     said: list[tuple[str, int, int]] = []
     phases.phase("nobody")
     with phases.heard(lambda *what: said.append(what)):
@@ -171,7 +157,7 @@ def test_phases_are_heard_only_by_who_listens_and_not_too_often() -> None:
     assert said == [("tokenising", 0, 1000), ("training", 0, 0)]
 
 
-def test_the_time_left_learns_from_trials_and_not_from_the_start() -> None:
+def test_the_time_left_ignores_the_start() -> None:
     """Ten minutes went by before the first trial; trials take 100 s, two at a time, eight are to come."""
     space = make_space({"trials": 12})
     ledger = Ledger()
@@ -213,7 +199,7 @@ def test_trials_may_end_while_the_table_is_drawn() -> None:
     ledger.stops[Kind("failed:oom")] = 1
     ledger.points[0] = Settled(seeds=1)
     ledger.trials["t0000"] = record(0)
-    assert (failures(ledger), ledger.failed(), ledger.ended()) == ("1 oom", 2, 3)
+    assert (counted(failed_kinds(ledger)), ledger.failed(), ledger.ended()) == ("1 oom", 2, 3)
     assert seconds_left(space, ledger, 0.0)
 
 
@@ -223,14 +209,11 @@ def space_from_time(space, seconds):  # type: ignore[no-untyped-def]
     return space_from(plain)
 
 
-def test_a_range_is_said_as_one() -> None:
-    assert between(170, 190) == "about 3m00s"
-    assert between(60, 180) == "1m00s to 3m00s"
-
-
-def test_values_are_shown_on_the_scale_of_analysis() -> None:
+def test_ranges_and_values_as_text() -> None:
     from analysis.tables.metric import parse_metric
 
+    assert between(170, 190) == "about 3m00s"
+    assert between(60, 180) == "1m00s to 3m00s"
     assert number(0.50634) == f"{0.50634 * parse_metric('stsb_dev').scale:.2f}" == "50.63"
 
 

@@ -15,8 +15,7 @@ import pytest
 from harness import World, make_space, recorded
 from rich.console import Console
 
-from search.console.display import display_for
-from search.console.phases import Phases
+from search.console.display import Phases, display_for
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
 from search.running.session import SEARCH, Options, Session, _Observer

@@ -69,7 +69,7 @@ def post(live: LivePage, content: Any, **headers: str) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-def test_the_state_says_what_the_terminal_says(live: LivePage, world: World) -> None:
+def test_the_state_equals_the_terminals(live: LivePage, world: World) -> None:
     state = get(live, "state")
     assert state["status"]["state"] == "running"
     assert state["studies"] == ["fake-1"]
@@ -103,7 +103,7 @@ def test_only_the_token_stops(live: LivePage, world: World) -> None:
     assert world.folder.asked_to_stop()
 
 
-def test_a_study_that_another_machine_drives_is_not_stopped_from_here(
+def test_another_machines_study_is_not_stopped_from_here(
     world: World, live: LivePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word is left on this machine's disk, and a trial's would stay there until this machine drives the study."""
@@ -120,14 +120,14 @@ def test_a_study_that_another_machine_drives_is_not_stopped_from_here(
     assert not any(world.folder.asked_to_stop(trial) for trial in ledger.open_trials)
 
 
-def test_a_verdict_that_takes_too_long_is_said(live: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_verdict_is_one_line(live: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("search.console.live_page.VERDICT_S", 0.01)
     with pytest.raises(urllib.error.HTTPError, match="409") as refused:
         get(live, "verdict")
     assert json.load(refused.value) == {"error": "analysis best fake-1: no answer in 0.01 s; ask it in a terminal"}
 
 
-def test_a_name_that_leads_here_from_elsewhere_is_refused(live: LivePage) -> None:
+def test_another_host_name_is_rejected(live: LivePage) -> None:
     with pytest.raises(urllib.error.HTTPError, match="403"):
         get(live, "state", Host="evil.example")
 

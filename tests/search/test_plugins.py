@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from from_outside import EVALUATION, METHOD, changed_space, errors, trained
 
 from search.cli.main import main
-from search.remote.bundle import make_bundle
+from search.remote.jobs import make_bundle
 from search.space import load_space, smoke, space_from
 from search.space.outside import changed
 from trainables.contract.registry import declared

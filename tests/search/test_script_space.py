@@ -14,7 +14,7 @@ from harness import World
 from jsonschema import Draft202012Validator
 
 from search.cli.main import main
-from search.remote.bundle import make_bundle
+from search.remote.jobs import make_bundle
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
 from search.space.json_schema import json_schema
 from search.space.outside import changed

@@ -1,4 +1,4 @@
-"""What `search status`, `search list`, the live table and the last lines say."""
+"""The output of `search status`, `search list`, the live table and the last lines of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import yaml
 from harness import EVALUATIONS, Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, PlainLines, display_for
+from search.console.display import LiveTable, display_for
 from search.console.status import listing, print_status, print_studies, study_status
 from search.running.result import StudyResult, closing_lines
 from search.running.session import SEARCH, Options, Session
@@ -49,26 +49,24 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
     assert (status.running, status.paused, status.left_high_s) == (0, 0, None)
     print_status(str(world.root), None, "table")
     shown = capsys.readouterr().out
-    assert "fake-1: finished" in shown
-    assert "6 of 6 points" in shown
-    assert "1 failed (1 nan)" in shown
+    for text in ("fake-1: finished", "6 of 6 points", "1 failed (1 nan)"):
+        assert text in shown
     assert "search resume" not in shown
 
 
-def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crashed_study(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Death):
         world.session(die_at=80)
     status, _, ledger = study_status(world.folder)
-    assert status.state == "died"
-    assert status.paused == len(ledger.open_trials) > 0
+    assert (status.state, status.paused) == ("died", len(ledger.open_trials))
+    assert ledger.open_trials
     print_status(str(world.root), "fake-1", "table")
     shown = capsys.readouterr().out
     assert "go on: search resume fake-1" in shown
-    assert "running" not in shown, "nothing runs where nobody drives"
     assert " left" not in shown
     print_studies(str(world.root), "table")
-    shown = capsys.readouterr().out
-    assert "died" in shown
+    shown += (listed := capsys.readouterr().out)
+    assert "died" in listed
     assert "running" not in shown
 
 
@@ -111,7 +109,7 @@ def test_a_trial_of_unknown_length_has_a_time_left(tmp_path: Path) -> None:
     assert seconds_left(make_space({"trials": 6}), ledger, 100.0) is not None
 
 
-def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_formats_hold_the_same(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.session()
     status = study_status(world.folder)[0]
     as_json, as_yaml = json.loads(listing([status], "json")), yaml.safe_load(listing([status], "yaml"))
@@ -126,7 +124,7 @@ def test_formats_say_the_same(world: World, capsys: pytest.CaptureFixture[str]) 
     assert "no study in" in capsys.readouterr().out
 
 
-def test_a_study_is_one_line_of_the_list_at_any_width(
+def test_a_listed_study_is_one_line_at_any_width(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.session()
@@ -138,18 +136,15 @@ def test_a_study_is_one_line_of_the_list_at_any_width(
 
 
 def test_lines_for_a_log_file(world: World) -> None:
-    ledger = world.session().ledger
     out = io.StringIO()
-    display = display_for(Console(file=out, width=300), world.space, ledger)
-    assert isinstance(display, PlainLines)
-    display.observe({"e": "end", "t": 0, "id": "t0000"})
-    display.observe({"e": "end", "t": 0, "id": "t0002"})
+    display = display_for(Console(file=out, width=300), world.space, world.session().ledger)
+    for event in ({"e": "end", "id": "t0000"}, {"e": "end", "id": "t0002"}):
+        display.observe({**event, "t": 0})
     display.observe({"e": "retry", "t": 0, "id": "t0001", "reason": "process: gone"})
-    first, second, third = out.getvalue().splitlines()
-    assert first.startswith("t0000 completed  best 7")
-    assert first.endswith("learning_rate=3e-05 batch_size=64")
-    assert second.startswith("t0002 failed:nan  nan happened")
-    assert third == "t0001: process: gone; started again from its last checkpoint"
+    completed, failed, retried = out.getvalue().splitlines()
+    assert re.fullmatch(r"t0000 completed  best 7.*learning_rate=3e-05 batch_size=64", completed)
+    assert failed.startswith("t0002 failed:nan  nan happened")
+    assert retried == "t0001: process: gone; started again from its last checkpoint"
 
 
 def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
@@ -157,57 +152,45 @@ def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
         world.session(die_at=120)
     ledger = study_status(world.folder)[2]
     out = io.StringIO()
-    console = Console(file=out, width=160, force_terminal=True, color_system=None)
-    display = display_for(console, world.space, ledger)
-    assert isinstance(display, LiveTable)
+    display = LiveTable(Console(file=out, width=160, force_terminal=True, color_system=None), world.space, ledger)
     display.note("tracker: down")
-    console.print(display._draw())
-    shown = out.getvalue()
-    for record in [*ledger.open_trials.values(), *best_trials(ledger, 3)]:
-        assert record.trial.id in shown
-    assert "tracker: down" in shown
-    assert "best stsb_dev 7" in shown
+    display._console.print(display._draw())
+    trials = [record.trial.id for record in [*ledger.open_trials.values(), *best_trials(ledger, 3)]]
+    for text in (*trials, "tracker: down", "best stsb_dev 7"):
+        assert text in out.getvalue()
 
 
-def test_the_last_lines_say_how_to_go_on(world: World) -> None:
+def ended(world: World, driver: Any, **fields: Any) -> StudyResult:
+    given = {"status": driver.status, "exit_code": 0, "reason": driver.reason, "ledger": driver.ledger}
+    return StudyResult(space=world.space, folder=world.folder, **{**given, **fields})
+
+
+def test_the_last_lines_print_the_next_commands(world: World) -> None:
+    reasons = [("nan: the loss is nan", 2)]
+    uri = "sqlite:////else where.db"
     driver = world.session(interrupt_at=9)
-    result = StudyResult(
-        space=world.space,
-        folder=world.folder,
-        status=driver.status,
-        exit_code=130,
-        reason=driver.reason,
-        ledger=driver.ledger,
-        kept=["t0000"],
-        frequent_reasons=[("nan: the loss is nan", 2)],
-        tracking_uri="sqlite:////else where.db",
-        trouble="locked",
-    )
+    result = ended(world, driver, kept=["t0000"], frequent_reasons=reasons, tracking_uri=uri, trouble="locked")
     text = "\n".join(closing_lines(result))
-    assert "study fake-1 is paused: SIGINT" in text
-    assert f"search resume fake-1 --storage {world.root}" in text
-    assert "analysis best --study fake-1 --tracking-uri 'sqlite:////else where.db'" in text
-    assert "2 x nan: the loss is nan" in text
-    assert "the tracker is behind (locked)" in text
+    for part in (
+        "study fake-1 is paused: SIGINT",
+        f"search resume fake-1 --storage {world.root}",
+        "analysis best --study fake-1 --tracking-uri 'sqlite:////else where.db'",
+        "2 x nan: the loss is nan",
+        "(locked)",
+    ):
+        assert part in text
 
 
 @pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 1800}, {"time": 2}, {"device_hours": 1 / 3600}])
-def test_they_name_the_budget_that_is_spent(
-    budget: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_spent_budget_is_named(budget: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(make_space({"trials": None, **budget}), tmp_path)
-    driver = world.session()
-    result = StudyResult(
-        space=world.space, folder=world.folder, status=driver.status, exit_code=0, reason=driver.reason,
-        ledger=driver.ledger,
-    )  # fmt: skip
-    (line,) = [line for line in closing_lines(result) if "go on:" in line]
-    assert line.endswith(f" --set search.{next(iter(budget))}=...")
+    (line,) = [line for line in closing_lines(ended(world, world.session())) if "go on:" in line]
+    assert line.endswith(option := f" --set search.{next(iter(budget))}=...")
     print_status(str(world.root), "fake-1", "table")
-    assert f" --set search.{next(iter(budget))}=..." in capsys.readouterr().out
+    assert option in capsys.readouterr().out
 
 
-def test_the_headline_says_for_whom_the_rest_of_the_budget_is_kept(tmp_path: Path) -> None:
+def test_the_headline_names_trials_with_reserved_budget(tmp_path: Path) -> None:
     world = World(make_space({"trials": None, "budget": 4, "baseline": "none"}, pruner={"kind": "asha"}), tmp_path)
     driver = world.session(concurrency=4)
     ledger, said = Ledger(), set()
@@ -235,7 +218,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
+def test_retention_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     world = World(make_space({"trials": 5}), tmp_path, fault=nan_for_two)
     ledger = world.session().ledger
     folder = world.folder
@@ -266,7 +249,7 @@ def test_sweeping_keeps_the_best_and_nothing_resumable(tmp_path: Path) -> None:
     assert retention.saved() == retention.kept()[1:]
 
 
-def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_deletion_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that still writes its checkpoint makes its folder fill again while it is emptied."""
     world = World(make_space({"trials": 4}), tmp_path)
     ledger = world.session().ledger
@@ -294,7 +277,7 @@ def test_an_empty_ledger_has_a_headline() -> None:
     assert StudyFolder("/a", "b").uri == "/a/b"
 
 
-def test_while_confirming_the_search_s_counts_are_not_taken_for_it(world: World) -> None:
+def test_a_confirmation_has_counts_of_its_own(world: World) -> None:
     ledger = world.session().ledger
     ledger.apply({"e": "session", "t": 10**13, "stage": "confirm", "top": 3, "seeds": 5})
     assert seconds_left(world.space, ledger, 100.0) is None
@@ -325,7 +308,7 @@ def test_a_terminal_breaks_between_words(
     assert commands == [line for line in whole.splitlines() if "search resume" in line], "what is copied stays whole"
 
 
-def test_a_study_that_runs_beside_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_beside_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each starts a Ray of its own, which takes the whole machine for its own."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     others = [StudyFolder(str(tmp_path), f"other-{n}") for n in (1, 2)]

@@ -1,11 +1,10 @@
-"""`search ui` over REST: a lean server on the loopback, its saved views, backup of its database."""
+"""`search ui` over REST: a lean server on the loopback, its saved views."""
 
 from __future__ import annotations
 
 import json
 import re
 import socketserver
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,18 +14,16 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import fsspec
 import psutil
 import pytest
-from harness import World, make_space, unpacked
+from harness import make_space, unpacked
 
-from search.cli.ui import _say_views
-from search.remote import backup
+from search.cli.cluster import _print_views
 from search.remote import servers as ui
-from search.remote.tunnel import free_port
+from search.remote.cluster import free_port
 from search.store.errors import UserError
-from search.study.plan import point_means
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import saved_views
 
@@ -66,9 +63,9 @@ def server(storage: Path) -> Iterator[ui.Server]:
     running.close()
 
 
-def test_the_saved_views_come_back_over_rest_as_they_were_written(server: ui.Server) -> None:
+def test_saved_views_come_back_over_rest_as_written(server: ui.Server) -> None:
     experiments = ui.experiments_of(server.url)
-    links = ui.view_links(server.url, experiments)
+    links = ui.view_links(server.url)
     assert list(links) == [
         f"{STUDY}: charts", f"{STUDY}: configurations, mean over seeds", f"{STUDY}: trials, best first", "fake: studies"
     ]  # fmt: skip
@@ -90,23 +87,19 @@ def search_runs(url: str, experiment: str, text: str, order: str) -> list[dict[s
         return list(json.load(answer)["runs"])
 
 
-def test_the_server_is_lean_and_listens_on_the_loopback_only(server: ui.Server) -> None:
+def test_the_server_is_lean_and_local(server: ui.Server) -> None:
     assert server.process is not None
     family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
     assert len(family) <= 4, [p.cmdline() for p in family]
     listening = {c.laddr.ip for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
-
-
-def test_the_page_names_no_other_host(server: ui.Server) -> None:
     with urllib.request.urlopen(server.url, timeout=120) as answer:
-        page = answer.read().decode()
-    sources = re.findall(r'(?:src|href)="([^"]+)"', page)
+        sources = re.findall(r'(?:src|href)="([^"]+)"', answer.read().decode())
     assert sources
-    assert [s for s in sources if urllib.parse.urlsplit(s).netloc] == []
+    assert [s for s in sources if urllib.parse.urlsplit(s).netloc] == [], "the page names no other host"
 
 
-def test_a_server_that_answers_is_used_and_a_silent_one_elsewhere_is_said(
+def test_a_running_server_is_used_and_a_silent_one_rejected(
     server: ui.Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
@@ -138,89 +131,38 @@ class NoServer(socketserver.StreamRequestHandler):
         self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
 
 
-@pytest.mark.parametrize(("handler", "well"), [(Login, True), (NoServer, False)])
+@pytest.mark.parametrize(("handler", "well"), [(Login, True), (NoServer, False), (None, False)])
 def test_a_server_that_shows_no_experiments_has_no_links(
-    handler: type[socketserver.BaseRequestHandler], well: bool, capsys: pytest.CaptureFixture[str]
+    handler: type[socketserver.BaseRequestHandler] | None, well: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler or NoServer) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"
+        if handler is None:  # nothing listens there
+            server.server_close()
+        else:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
         assert ui.healthy(url) == well
-        _say_views(url)
-        server.shutdown()
-    _say_views(url)  # nothing listens there any more
+        _print_views(url)
+        if handler is not None:
+            server.shutdown()
     assert capsys.readouterr().out == ""
 
 
-def test_a_server_that_dies_is_said_with_its_log(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "raise SystemExit('no disk')"]
-    with pytest.raises(UserError, match=r"did not come up; see .*ui.log"):
-        ui._start(command, f"http://127.0.0.1:{free_port()}", "/", tmp_path / "ui.log", False)
-    assert "no disk" in (tmp_path / "ui.log").read_text()
+def test_a_crashed_server_is_reported_with_its_log(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(UserError, match=r"did not come up; see .*mlflow.log"):
+        ui.serve_mlflow(str(tmp_path), free_port())
+    assert "not a database" in (tmp_path / "mlflow.log").read_text()
 
 
-@pytest.fixture
-def bucket() -> Iterator[str]:
-    """A storage behind a URI, in this process's memory."""
-    yield "memory://bucket/search"
-    fsspec.filesystem("memory").store.clear()
-
-
-def test_a_backup_comes_back_on_a_new_head(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = tmp_path / "old.db", tmp_path / "new" / "mlflow.db"
-    monkeypatch.setattr(backup, "store_path", lambda storage: old)  # noqa: ARG005
-    with pytest.raises(UserError, match="no MLflow database"):
-        backup.backup(bucket)
-    writing = sqlite3.connect(old)
-    writing.execute("create table runs (name text)")
-    writing.execute("insert into runs values ('t0000')")
-    writing.commit()
-    writing.execute("insert into runs values ('not yet')")  # a server in the middle of a write
-    (tmp_path / "artifacts" / "1").mkdir(parents=True)
-    (tmp_path / "artifacts" / "1" / "space.yaml").write_text("name: x")
-    assert backup.backup(bucket) == f"{bucket}/mlflow-backup"
-    writing.close()
-
-    monkeypatch.setattr(backup, "store_path", lambda storage: new)  # noqa: ARG005
-    assert backup.restore(bucket)
-    assert sqlite3.connect(new).execute("select name from runs").fetchall() == [("t0000",)]
-    assert (tmp_path / "new" / "artifacts" / "1" / "space.yaml").read_text() == "name: x"
-    assert not backup.restore(bucket), "what is there is never overwritten"
-
-
-def test_a_backup_into_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is a folder, not a bucket.*`ray down` deletes"):
-        backup.backup(str(tmp_path))
-
-
-def test_which_database_is_the_heads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert backup.store_path(str(tmp_path)) == tmp_path / "mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    assert backup.store_path("s3://bucket/x") == Path("~/search/mlflow.db").expanduser()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
-    with pytest.raises(UserError, match=r"MLflow is at https://mlflow.example.org"):
-        backup.store_path("s3://bucket/x")
-
-
-def test_optuna_dashboard_shows_a_study(tmp_path: Path) -> None:
-    """A budget ended it before its points had all their seeds: none of them is running."""
-    pytest.importorskip("optuna_dashboard")
-    world = World(make_space({"sampler": "tpe", "trials": 12, "repeats": 3, "examples": 6000}), tmp_path, study=STUDY)
-    assert ui.serve_optuna(world.folder, free_port()) is None  # no journal yet
-    ended = world.session()
-    server = ui.serve_optuna(world.folder, free_port())
-    assert server is not None
-    try:
-        with urllib.request.urlopen(f"{server.url}/api/studies", timeout=120) as answer:
-            assert [s["study_name"] for s in json.load(answer)["study_summaries"]] == [STUDY]
-        with urllib.request.urlopen(f"{server.url}/api/studies/0?after=0", timeout=120) as answer:
-            study = json.load(answer)
-    finally:
-        server.close()
-    assert study["objective_names"] == ["stsb_dev"]
-    states = [trial["state"] for trial in study["trials"]]
-    assert states.count("Complete") == len(point_means(ended.ledger)) > 3
-    assert "Running" not in states
+def test_the_heads_database_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    port = free_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(ui, "healthy", Mock(side_effect=[False, True]))
+    monkeypatch.setattr(ui.subprocess, "Popen", started := Mock())
+    assert ui.serve_mlflow("s3://bucket/x", 5000).url == f"http://127.0.0.1:{port}"
+    assert f"sqlite:///{tmp_path}/search/mlflow.db" in started.call_args[0][0]
 
 
 def test_the_command_prints_links_and_ends_with_ctrl_c(storage: Path) -> None:
@@ -228,7 +170,7 @@ def test_the_command_prints_links_and_ends_with_ctrl_c(storage: Path) -> None:
     import signal
 
     process = subprocess.Popen(
-        [sys.executable, "-c", "from search.cli.ui import ui; ui()", "--storage", str(storage), "--port", "0"],
+        [sys.executable, "-c", "from search.cli.cluster import ui; ui()", "--storage", str(storage), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )
