@@ -18,7 +18,7 @@ from trainables.contract.knobs import build
 from trainables.contract.registry import use_plugins
 from trainables.contract.spec import TrialSpec
 from trainables.data.tokens import TokenColumn
-from trainables.encoders.source import EncoderSource, change, is_part, load_source, token_ids
+from trainables.encoders.load import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles

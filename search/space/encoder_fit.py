@@ -11,7 +11,7 @@ from search.space.space import Space
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.errors import EncoderError
 from trainables.contract.registry import declared
-from trainables.encoders.facts import EncoderFacts, facts_at_hand, unfit
+from trainables.encoders.facts import EncoderFacts, available_facts, unfit
 
 
 def check_encoder_fit(space: Space, root: Node, problems: Problems) -> None:
@@ -38,7 +38,7 @@ def encoder_facts(space: Space) -> EncoderFacts | None:
 
     Raises: EncoderError if the encoder is of no use.
     """
-    return facts_at_hand(space.encoder) if declared(space.method).encoders == TRANSFORMER else None
+    return available_facts(space.encoder) if declared(space.method).encoders == TRANSFORMER else None
 
 
 def encoder_notes(space: Space) -> list[str]:

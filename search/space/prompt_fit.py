@@ -11,7 +11,7 @@ from search.space.space import Space
 from trainables.contract.declaration import TRANSFORMER
 from trainables.contract.registry import declared
 from trainables.data.prompts import PromptSizes, sizes_at_hand
-from trainables.encoders.locate import folder_at_hand
+from trainables.encoders.locate import available_folder
 
 
 def check_prompt_fit(space: Space, root: Node, problems: Problems) -> None:
@@ -33,7 +33,7 @@ def prompt_notes(space: Space) -> list[str]:
 def _sizes(space: Space) -> PromptSizes | None:
     if not space.data.prompts or declared(space.method).encoders != TRANSFORMER:
         return None
-    folder = folder_at_hand(space.encoder)
+    folder = available_folder(space.encoder)
     return None if folder is None else _counted(folder, tuple(space.data.prompts.items()))
 
 

@@ -13,10 +13,10 @@ from tiny_families import tiny
 
 from trainables.contract.config import EncoderConfig
 from trainables.encoders.facts import adapted, unfit
+from trainables.encoders.forward import packed_encoder, padded_states
 from trainables.encoders.load import trained_model
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.packing import pack
-from trainables.encoders.packing_check import packed_way, padded_states
-from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.training import inputs
 from trainables.training.loop import Training
 from trainables.training.trial import ProcessCache
@@ -55,7 +55,7 @@ def test_packed_batches_honour_every_adapter_as_padded_ones_do(family: str, targ
     model: Any = trained_model(loaded, config(lora_targets=targets), seed=0).double().eval()
     layer, rng = (model.config.num_hidden_layers,), np.random.default_rng(0)
     batch = pack([rng.integers(5, 20, n).astype(np.int32) for n in (4, 9, 1, 4)], 16, (0,), (2,))
-    way: Any = packed_way(model)
+    way: Any = packed_encoder(model)
     before = way.states(batch, layer)[layer[0]].detach()
     adapters = at_work(model)
     gradients, states = [], []
@@ -75,7 +75,7 @@ def test_keys_alone_and_values_alone_are_adapted() -> None:
         model: Any = trained_model(tiny("bert"), config(lora_targets=name), seed=0).eval()
         batch = pack([np.arange(5, 12, dtype=np.int32), np.arange(6, 9, dtype=np.int32)], 16, (0,), (2,))
         at_work(model)
-        ours, theirs = packed_way(model).states(batch, (2,))[2], padded_states(model, batch, (2,))[2]  # type: ignore[union-attr]
+        ours, theirs = packed_encoder(model).states(batch, (2,))[2], padded_states(model, batch, (2,))[2]  # type: ignore[union-attr]
         assert (ours - theirs).abs().max() <= 1e-5
 
 
@@ -85,7 +85,7 @@ def test_the_last_layer_with_first_tokens_only() -> None:
     at_work(whole.encoder)
     sentences = [np.arange(5, 12, dtype=np.int32), np.arange(6, 9, dtype=np.int32)]
     ours = whole.embed(sentences)
-    whole._way = None
+    whole._packed_encoder = None
     assert (whole.embed(sentences) - ours).abs().max() <= 1e-5
 
 
@@ -94,10 +94,10 @@ def test_dropout_of_the_adapters_is_theirs() -> None:
     for family in ("bert", "qwen3"):
         model: Any = trained_model(tiny(family), config(lora_dropout=0.5), seed=0).train()
         at_work(model)
-        first, second = (packed_way(model).states(batch, (2,))[2] for _ in range(2))  # type: ignore[union-attr]
+        first, second = (packed_encoder(model).states(batch, (2,))[2] for _ in range(2))  # type: ignore[union-attr]
         assert not torch.equal(first, second)
         model.eval()
-        first, second = (packed_way(model).states(batch, (2,))[2] for _ in range(2))  # type: ignore[union-attr]
+        first, second = (packed_encoder(model).states(batch, (2,))[2] for _ in range(2))  # type: ignore[union-attr]
         assert torch.equal(first, second)
 
 
@@ -125,7 +125,7 @@ def test_trials_of_a_process_share_the_frozen_weights() -> None:
     loaded = tiny("bert")
     first, second = (SentenceNetwork(config(), loaded, seed) for seed in (0, 1))
     for network in (first, second):
-        network.settle(torch.device("cpu"), bf16=False)
+        network.move_to_device(torch.device("cpu"), bf16=False)
     theirs = dict(second.named_parameters())
     given = {p.data_ptr() for p in loaded.model.parameters()}
     frozen = {name: p for name, p in first.named_parameters() if not p.requires_grad}
@@ -167,7 +167,7 @@ def test_the_base_in_bf16_gives_the_numbers_of_autocast(warm, tmp_path, monkeypa
     _, seen = life(spec, warm)
     assert types[0] == {torch.bfloat16}
     monkeypatch.setattr(
-        "trainables.encoders.network.place", lambda *_: None
+        "trainables.encoders.network.share_frozen_weights", lambda *_: None
     )  # weights stay float32, cast in every step
     _, there = life(dataclasses.replace(spec, folder=str(tmp_path / "cast")), warm)
     assert types[-1] == {torch.float32}

@@ -14,10 +14,11 @@ from analysis.checkpoints.trained import load_trained
 from search.space import SpaceError, space_from
 from trainables.contract.config import EncoderConfig
 from trainables.contract.errors import EncoderError
-from trainables.encoders import depth, trunk
+from trainables.encoders import adapters as depth
+from trainables.encoders import trunk
 from trainables.encoders.facts import unfit
 from trainables.encoders.load import trained_model
-from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.network import SentenceNetwork
 from trainables.methods.shared import adamw
 from trainables.training.trial import ProcessCache
 

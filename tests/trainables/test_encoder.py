@@ -18,13 +18,13 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Co
 
 from benchmarks.tiny_encoders import save_tiny
 from trainables.contract.errors import DataError, EncoderError
-from trainables.encoders import locate, packing_check
-from trainables.encoders.load import check_unknown, load_encoder, make_model
+from trainables.encoders import forward as packing_check
+from trainables.encoders import locate
+from trainables.encoders.forward import packing_note, padded_states
+from trainables.encoders.load import change, check_unknown, load_encoder, make_model, revision, token_ids
 from trainables.encoders.locate import folder_revision
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.packing import pack
-from trainables.encoders.packing_check import packing_note, padded_states
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import change, revision, token_ids
 from trainables.encoders.tokenizing import make_padding
 from trainables.methods.simcse.config import SimcseConfig
 

@@ -17,15 +17,12 @@ from torch import nn
 from search.space import check_spaces
 from trainables.contract.errors import EncoderError
 from trainables.contract.spec import TrialSpec
-from trainables.encoders import measure
+from trainables.encoders import load as measure
 from trainables.encoders import probe as probing
-from trainables.encoders.dropout import Watch, set_dropout
-from trainables.encoders.facts import facts_at_hand, facts_key, restored, stored, unfit
-from trainables.encoders.left_out import left_out
+from trainables.encoders.facts import available_facts, facts_key, left_out, restored, stored, unfit
 from trainables.encoders.load import load_encoder, make_model
-from trainables.encoders.pooling import pretrained_pooler
-from trainables.encoders.probe import probe
-from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.network import SentenceNetwork, pretrained_pooler
+from trainables.encoders.probe import DropoutCounter, probe, set_dropout
 from trainables.encoders.tokenizing import Template
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.trial import run_trial
@@ -39,7 +36,7 @@ def network(model_type: str, **params: Any) -> SentenceNetwork:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_what_is_known_of_the_builtin_encoder_is_what_is_measured(language: str) -> None:
-    assert facts_at_hand("builtin:tiny") == load_encoder("builtin:tiny", language=language).facts
+    assert available_facts("builtin:tiny") == load_encoder("builtin:tiny", language=language).facts
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "eurobert", "jina_embeddings_v3", "llama", "qwen3"])
@@ -50,7 +47,7 @@ def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
         source = replace(tiny(model_type), packing_note="the library's own attention, which can be watched")
         config = SimcseConfig(dropout=p, pooling=pooling, max_length=16, head="none")
         net = SentenceNetwork(config, source, seed=0).train()
-        with Watch() as watch, torch.no_grad():
+        with DropoutCounter() as watch, torch.no_grad():
             views = net.encode({"anchor": SENTENCES, "positive": SENTENCES})
         differ = not torch.allclose(views["anchor"], views["positive"], atol=1e-4)
         assert differ is (p > 0)
@@ -67,7 +64,7 @@ def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
 def test_a_fused_attention_is_counted_inside() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 30, 8) for _ in range(3))
-    with Watch() as watch:
+    with DropoutCounter() as watch:
         F.scaled_dot_product_attention(query, key, value, None, 0.25)
         F.scaled_dot_product_attention(query, key, value, dropout_p=0.25, is_causal=True)
     assert [place.values for place in watch.places] == [2 * 4 * 30 * 30, 2 * 4 * 30 * 31 // 2]

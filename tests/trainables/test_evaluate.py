@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from benchmarks.launches import HostWaits
 from trainables.data.sets import Pairs, load_pairs
 from trainables.data.tokens import TokenColumn
-from trainables.evaluation import sts as ev
+from trainables.evaluation import scoring as ev
 from trainables.evaluation.metrics import alignment, cosines, uniformity
 
 VECTORS = torch.randn(128, 12, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.launches import HostWaits, accelerator
 from benchmarks.packing import training
-from trainables.encoders.to_device import to_device
+from trainables.encoders.packing import to_device
 
 pytestmark = pytest.mark.costly
 

@@ -10,11 +10,11 @@ import torch
 from tiny_families import tiny
 from torch import Tensor
 
-from trainables.encoders import attention, interface
-from trainables.encoders.interface import interface_of
+from trainables.encoders import attention
+from trainables.encoders import forward as interface
+from trainables.encoders.forward import interface_of, padded_states
 from trainables.encoders.load import make_model
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.packing_check import padded_states
 
 FAMILIES = ("modernbert", "albert", "data2vec-text", "mistral", "qwen3", "gemma3_text")  # windows, positions, few heads
 LAYERS = (0, 1, 2)

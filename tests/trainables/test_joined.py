@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainables.encoders.joined import joined
+from trainables.encoders.trunk import joined
 
 
 def layers(*outs: int) -> list[nn.Linear]:

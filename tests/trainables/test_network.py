@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM
 from trainables.contract.config import POOLINGS
 from trainables.contract.errors import EncoderError
 from trainables.encoders.load import LoadedEncoder, load_encoder
-from trainables.encoders.sentence_network import SentenceNetwork, mask_tokens
+from trainables.encoders.network import SentenceNetwork, mask_tokens
 from trainables.methods.simcse.config import SimcseConfig
 
 
@@ -59,7 +59,7 @@ def test_vectors_are_those_of_each_sentence_alone(
             network_of(source, pooling=pooling)
         return
     network = network_of(source, pooling=pooling)
-    assert (network._way is not None) is packed
+    assert (network._packed_encoder is not None) is packed
     given = sentences()
     expected = torch.stack([alone(source, tokens, pooling) for tokens in given])
     torch.testing.assert_close(network.embed(given), expected, rtol=0, atol=1e-5)
@@ -115,7 +115,7 @@ def test_embed_encodes_once_in_chunks_and_keeps_the_order(
         sizes.append(len(some))
         return original(some)
 
-    monkeypatch.setattr("trainables.encoders.sentence_network.TOKENS_AT_ONCE", {"cpu": 20})
+    monkeypatch.setattr("trainables.encoders.network.TOKENS_AT_ONCE", {"cpu": 20})
     monkeypatch.setattr(network, "_evaluated", counted)
     torch.testing.assert_close(network.embed(given), whole, rtol=0, atol=1e-5)
     assert sum(sizes) == len({s.tobytes() for s in given}) == len(given) - 2

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from trainables.contract.config import POOLINGS
+from trainables.encoders.network import average, wanted_states
 from trainables.encoders.packing import pack
-from trainables.encoders.pooling import average, wanted_states
 
 
 def test_states_of_every_pooling() -> None:

@@ -9,8 +9,8 @@ from toy_encoders import FAMILIES, model_of, sentences
 
 from benchmarks.launches import Launches
 from trainables.encoders import attention
+from trainables.encoders.forward import padded_states
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
 
 

@@ -12,8 +12,8 @@ from test_methods import life, spec_of, weights
 
 from analysis.checkpoints.trained import load_trained
 from trainables.encoders import words_in_use
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import is_part
+from trainables.encoders.load import is_part
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.words_in_use import WordsInUse, used_ids
 from trainables.training.inputs import TrialInputs
 from trainables.training.loop import Training
@@ -169,8 +169,8 @@ def test_words_of_evaluations_alone_are_those_of_the_encoder(small) -> None:
     part.keep_words([np.arange(100, 120)])
     (words,) = (m for m in part.modules() if isinstance(m, WordsInUse))
     sentences = [np.array([100, 600, 101], np.int32), np.array([700, 600], np.int32), np.array([119], np.int32)]
-    assert not words.know(sentences)
-    assert words.know(sentences[2:])
+    assert not words.covers(sentences)
+    assert words.covers(sentences[2:])
     assert torch.equal(part.embed(sentences), all_of_it.embed(sentences))
 
 

@@ -23,8 +23,7 @@ from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError
 from trainables.contract.registry import method_object
 from trainables.data.tokens import Texts, TokenColumn
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Network, Views
 
 T = TypeVar("T")
 

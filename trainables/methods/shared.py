@@ -18,9 +18,8 @@ from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.errors import DataError
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import StoredTexts, Texts
-from trainables.encoders.depth import layers_below_top
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.adapters import layers_below_top
+from trainables.encoders.network import Encoded, Network, Views
 from trainables.methods.method import Batch, Examples, TextTools, Untrained
 from trainables.methods.schedules import decay
 
@@ -93,7 +92,7 @@ def negatives(z: Encoded) -> torch.Tensor:
 
 def sentence_network(config: EncoderConfig, source: LoadedEncoder, seed: int) -> Network:
     """A transformer encoder with pooling and head."""
-    from trainables.encoders.sentence_network import SentenceNetwork
+    from trainables.encoders.network import SentenceNetwork
 
     return SentenceNetwork(config, source, seed)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trainables.encoders.views import Views
+from trainables.encoders.network import Views
 
 Encode = Callable[[Views], dict[str, Tensor]]
 

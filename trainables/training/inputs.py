@@ -37,10 +37,9 @@ from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, load_corpus, load_pairs
 from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
 from trainables.data.tokens import TokenColumn, Tokens
-from trainables.encoders.load import LoadedEncoder, check_unknown
-from trainables.encoders.source import EncoderSource, fingerprints, load_source, token_ids
+from trainables.encoders.load import EncoderSource, LoadedEncoder, check_unknown, fingerprints, load_source, token_ids
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM
-from trainables.evaluation.sts import PreparedSets, prepare_sets
+from trainables.evaluation.scoring import PreparedSets, prepare_sets
 from trainables.methods.method import Examples, Method
 from trainables.methods.shared import PLAIN_ENCODER, plain_encoder
 from trainables.training.gradient_cache import random_state, set_random_state

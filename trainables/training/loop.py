@@ -19,7 +19,7 @@ from trainables.contract.metric_names import DEVICE_MEMORY, MICRO_BATCH
 from trainables.contract.phases import phase
 from trainables.contract.spec import Evaluation, Outcome, Report, Verdict
 from trainables.contract.streams import AUGMENT
-from trainables.encoders.views import Views
+from trainables.encoders.network import Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch
 from trainables.training.broken import Broken
@@ -67,7 +67,7 @@ class Training:
         self.network = setup.network
         self.words = [part for part in self.network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, self.network, world.device)
-        self.network.settle(world.device, self.bf16)
+        self.network.move_to_device(world.device, self.bf16)
         # a last batch smaller than the group would leave a worker without an example
         batches = (batch for batch in method.plan(examples, config, seed) if len(batch) >= world.size)
         self.batches = cut(batches, config.max_examples)
@@ -140,7 +140,7 @@ class Training:
         config, world = self.config, self.world
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
         views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
-        if self.words and not self.words[0].know(tokens for rows in views.values() for tokens in rows):
+        if self.words and not self.words[0].covers(tokens for rows in views.values() for tokens in rows):
             for words in self.words:  # a method's views have tokens that its examples have not
                 words.widen(self.optimiser)
             self.words = []

@@ -13,10 +13,10 @@ from trainables.contract.knobs import build
 from trainables.contract.metric_names import ROWS_LEFT_OUT
 from trainables.contract.phases import phase
 from trainables.contract.spec import Outcome, Report, TrialSpec
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import revision
+from trainables.encoders.load import revision
+from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import selecting_value
-from trainables.evaluation.sts import evaluate
+from trainables.evaluation.scoring import evaluate
 from trainables.methods.method import load_method
 from trainables.methods.shared import adamw
 from trainables.training.checkpoint import TrialFiles

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainables.encoders.views import Views
+from trainables.encoders.network import Views
 from trainables.training.gradient_cache import Encode, random_state, set_random_state
 
 PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's

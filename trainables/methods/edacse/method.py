@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainables.contract.streams import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn, Tokens
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.edacse.config import EDACSE, EdacseConfig
 from trainables.methods.edacse.insertion import insert_mark_ids, insert_marks, isolated_marks, unit_ends
 from trainables.methods.losses import info_nce

@@ -15,8 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from trainables.contract.errors import DataError
 from trainables.contract.streams import AUGMENT
 from trainables.data.tokens import Texts
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Network, Views
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig
 from trainables.methods.gclsr.export import export

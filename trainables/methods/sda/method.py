@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainables.contract.streams import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.losses import info_nce, info_nce_margin
 from trainables.methods.method import Batch, Examples, Method, TextTools
 from trainables.methods.sda.config import SDA, SdaConfig

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainables.contract.streams import SAMPLE, SHUFFLE
 from trainables.data.tokens import Texts
-from trainables.encoders.views import Encoded
+from trainables.encoders.network import Encoded
 from trainables.methods.losses import info_nce_hard
 from trainables.methods.method import Batch, Examples, Method, TextTools
 from trainables.methods.selfccl.config import SELFCCL, SelfcclConfig
