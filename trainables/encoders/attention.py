@@ -122,7 +122,8 @@ def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     try:
         with torch.enable_grad():
             query, key, value = packed.pad(qkv.flatten(1)).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
-            outs = _flash(*qkv.unbind(1), packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
+            q, k, v = qkv.unbind(1)
+            outs = _flash(q, k, v, packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
             grads = [torch.autograd.grad(out, qkv, upstream)[0] for out in outs]
         pairs = (outs[0].detach(), outs[1].detach()), grads
         worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)

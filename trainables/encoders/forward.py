@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -215,4 +215,4 @@ def _value_and_gradients(states: Callable[[], Tensor], parameters: Sequence[Tens
         value = states()
         total = (value * torch.cos(torch.arange(value.numel()).view(value.shape))).sum()
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-    return [value.detach(), *(cast(Tensor, g) for g in gradients if g is not None)]
+    return [value.detach(), *(g for g in gradients if g is not None)]

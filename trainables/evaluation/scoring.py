@@ -110,16 +110,6 @@ class Evaluated:
     similarities: dict[str, NDArray[np.float32]]
 
 
-def test_suite(language: str) -> tuple[str, ...]:
-    """Names of the test sets of a language: the seven English ones (7.1), the five Chinese ones (7.3).
-
-    Raises: ValueError for another language.
-    """
-    if language not in SUITES:
-        raise ValueError(f"language: expected one of {', '.join(SUITES)}, got {language!r}")
-    return SUITES[language]
-
-
 def prepare_sets(
     sets: Sequence[Pairs],
     tokenise: Callable[[Sequence[str]], TokenColumn],
@@ -131,31 +121,27 @@ def prepare_sets(
     Args: prompts: prefixes of every query (both sides of a pair are queries) and document.
     Raises: ValueError if two sets have one name.
     """
-    names = [pairs.name for pairs in sets] + [one.name for one in retrieval]
+    names = [one.name for one in (*sets, *retrieval)]
     if len(set(names)) < len(names):
         raise ValueError(f"expected dev sets with different names, got {', '.join(names)}")
     query, document = ((prompts or {}).get(kind, "") for kind in PROMPTS)
-    sides = [query + text for pairs in sets for side in (pairs.first, pairs.second) for text in side]
+    sides = [query + text for one in sets for side in (one.first, one.second) for text in side]
     for one in retrieval:
         sides += [query + text for text in one.queries] + [document + text for text in one.documents]
     texts = list(dict.fromkeys(sides))
     column = tokenise(texts)
     order = np.argsort(np.diff(column.starts), kind="stable")
-    position = np.empty(len(texts), dtype=np.int64)
-    position[order] = np.arange(len(texts))
-    number = dict(zip(texts, position.tolist(), strict=True))
+    number = {texts[i]: n for n, i in enumerate(order.tolist())}
 
     def numbers(side: list[str], prompt: str = query) -> Numbers:
         return np.fromiter((number[prompt + text] for text in side), dtype=np.int64, count=len(side))
 
-    return PreparedSets(
-        column.take(order),
-        tuple(
-            TokenPairs(p.name, numbers(p.first), numbers(p.second), p.gold, standardised(ranks(p.gold)), p.subset)
-            for p in sets
-        ),
-        tuple(number_texts(one, numbers(one.queries), numbers(one.documents, document)) for one in retrieval),
+    pairs = (
+        TokenPairs(p.name, numbers(p.first), numbers(p.second), p.gold, standardised(ranks(p.gold)), p.subset)
+        for p in sets
     )
+    ranked = (number_texts(one, numbers(one.queries), numbers(one.documents, document)) for one in retrieval)
+    return PreparedSets(column.take(order), tuple(pairs), tuple(ranked))
 
 
 def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evaluated:
