@@ -137,13 +137,6 @@ def test_names_must_differ(sets):
         ev.prepare_sets([sets[1], sets[1]], tokenise)
 
 
-def test_suites():
-    assert ev.test_suite("en") == ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
-    assert ev.test_suite("zh") == ("atec", "bq", "lcqmc", "pawsx", "stsb")
-    with pytest.raises(ValueError, match="expected one of en, zh"):
-        ev.test_suite("de")
-
-
 @pytest.mark.real_data
 @pytest.mark.usefixtures("real_data")
 def test_a_bag_of_letters_scores_real_sets_as_scipy_does():

@@ -1,4 +1,4 @@
-"""SentenceNetwork: roles, poolings, heads, evaluation, the MLM term, both ways of batching."""
+"""SentenceNetwork: roles, poolings, heads, evaluation, the MLM term, packed and padded batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from toy_encoders import FAMILIES, SHAPE, save, sentences, tokenizer_of
 from transformers import BertConfig, BertForMaskedLM
 
 from trainables.contract.config import POOLINGS
 from trainables.contract.errors import EncoderError
+from trainables.encoders.heads import MlmHead, make_head
 from trainables.encoders.load import LoadedEncoder, load_encoder
-from trainables.encoders.network import SentenceNetwork, mask_tokens
+from trainables.encoders.network import SentenceNetwork, average, mask_tokens, wanted_states
+from trainables.encoders.packing import pack
 from trainables.methods.simcse.config import SimcseConfig
 
 
@@ -67,23 +70,6 @@ def test_vectors_are_those_of_each_sentence_alone(
     views = network.encode({"anchor": given[:3], "positive": given[3:]})
     torch.testing.assert_close(torch.cat([views["anchor"], views["positive"]]), expected, rtol=0, atol=1e-5)
     assert [len(v) for v in views.values()] == [3, 5]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_of_packed_and_padded_agree(loaded: dict[str, LoadedEncoder], family: str) -> None:
-    packed, padded = (
-        network_of(source, pooling="avg_first_last")
-        for source in (loaded[family], replace(loaded[family], packing_note="for this test"))
-    )
-    for network in (packed, padded):
-        network.train()
-        (network.encode({"a": sentences()})["a"] ** 3).sum().backward()
-    other = dict(padded.named_parameters())
-    for name, parameter in packed.named_parameters():
-        expected = other[name].grad
-        assert (parameter.grad is None) == (expected is None), name
-        if expected is not None:
-            assert (parameter.grad - expected).abs().max() <= 1e-5 * max(1.0, expected.abs().max().item()), name
 
 
 def test_copies_of_a_sentence_get_their_own_dropout(loaded: dict[str, LoadedEncoder]) -> None:
@@ -245,3 +231,72 @@ def test_mlm_term_is_zero_when_nothing_is_masked(loaded: dict[str, LoadedEncoder
     loss = network.mlm_loss({"a": sentences()}, np.random.default_rng(0))
     loss.backward()
     assert loss.item() == 0.0
+
+
+def test_linear_tanh_is_its_formula() -> None:
+    head = make_head("linear_tanh", 8, seed=1)
+    assert head is not None
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    weight, bias = head.parameters()
+    torch.testing.assert_close(head(x), torch.tanh(x @ weight.T + bias))
+
+
+def test_mlp_bn_is_diffcse_projector() -> None:
+    head = make_head("mlp_bn", 8, seed=1)
+    assert head is not None
+    assert [tuple(p.shape) for p in head.parameters()] == [(16, 8), (16,), (16,), (8, 16)]
+    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+    first, scale, shift, second = head.parameters()
+
+    def normal(v: torch.Tensor) -> torch.Tensor:
+        return (v - v.mean(0)) / (v.var(0, unbiased=False) + 1e-5).sqrt()
+
+    expected = normal(torch.relu(normal(x @ first.T) * scale + shift) @ second.T)
+    torch.testing.assert_close(head(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_none_and_unknown() -> None:
+    assert make_head("none", 8, seed=0) is None
+    with pytest.raises(ValueError, match="expected one of linear_tanh, mlp_bn, none, got 'mlp'"):
+        make_head("mlp", 8, seed=0)
+
+
+def test_mlm_head_takes_what_the_checkpoint_has() -> None:
+    pretrained = {"dense.weight": torch.eye(4), "dense.bias": torch.ones(4), "bias": torch.arange(6.0)}
+    head = MlmHead(4, (6, 4), pretrained, seed=0)
+    decoder = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    expected = F.layer_norm(F.gelu(x + 1), (4,), eps=1e-12) @ decoder.T + torch.arange(6.0)
+    torch.testing.assert_close(head(x, decoder), expected)
+
+
+def test_states_of_every_pooling() -> None:
+    found = {pooling: wanted_states(pooling, 12) for pooling in POOLINGS}
+    assert found == {
+        "cls": (12,),
+        "cls_before_pooler": (12,),
+        "avg": (12,),
+        "avg_first_last": (1, 12),
+        "avg_top2": (11, 12),
+        "pretrained_pooler": (12,),
+        "last": (12,),
+    }
+    with pytest.raises(ValueError, match=r"pooling: expected one of cls, .*, got 'max'"):
+        wanted_states("max", 12)
+
+
+@pytest.mark.parametrize("numbers", [(3,), (1, 3)])
+def test_average_is_over_layers_and_own_tokens(numbers: tuple[int, ...]) -> None:
+    packed = pack([np.zeros(n, np.int32) for n in (4, 0, 2)], 16, [1], [2])
+    generator = torch.Generator().manual_seed(0)
+    states = {n: torch.randn(len(packed.ids), 5, dtype=torch.float64, generator=generator) for n in numbers}
+    got = average(states, packed)
+    for i, (start, length) in enumerate(zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)):
+        rows = [state[t] for state in states.values() for t in range(start, start + length)]
+        torch.testing.assert_close(got[i], sum(rows) / len(rows))
+
+
+def test_half_precision_states_are_summed_in_float32() -> None:
+    packed = pack([np.zeros(300, np.int32)], 302, [1], [2])
+    states = torch.ones(302, 2, dtype=torch.bfloat16)  # a bfloat16 sum of ones stops growing at 256
+    assert torch.equal(average({3: states}, packed), torch.ones(1, 2))

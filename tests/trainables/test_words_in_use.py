@@ -133,18 +133,18 @@ def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, mo
     small(False)
     _, off = life(spec, warm)
     known: list[bool] = []
-    keep, know = SentenceNetwork.keep_words, WordsInUse.know
+    keep, covers = SentenceNetwork.keep_words, WordsInUse.covers
 
     def fewer(self, tokens):
         ids, times = np.unique(np.concatenate([np.asarray(t) for t in tokens[1:]]), return_counts=True)
         keep(self, [np.setdiff1d(np.concatenate(tokens), ids[times.argmax()])])  # a frequent word of the dev sets
 
     def counted(self, sentences):
-        known.append(know(self, sentences))
+        known.append(covers(self, sentences))
         return known[-1]
 
     monkeypatch.setattr(SentenceNetwork, "keep_words", fewer)
-    monkeypatch.setattr(WordsInUse, "know", counted)
+    monkeypatch.setattr(WordsInUse, "covers", counted)
     small(True)
     outcome, on = life(dataclasses.replace(spec, folder=str(tmp_path / "on")), warm)
     assert outcome.stop == "completed", outcome.traceback

@@ -83,22 +83,11 @@ class EncoderFacts:
 
 _ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
 BUILTIN_FACTS = EncoderFacts(  # as measured; its folder may not exist yet when a space is checked
-    family="bert",
-    longest=128,
-    first_sees=True,
-    last_sees=True,
-    drops=("attention", "hidden"),
-    dropout_problem="",
-    pooler=True,
-    mask_token=True,
-    bidirectional=False,
-    packing_note="",
-    end_token="",
-    linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
-    blocks=2,
-    above=False,
+    family="bert", longest=128, first_sees=True, last_sees=True, drops=("attention", "hidden"), dropout_problem="",
+    pooler=True, mask_token=True, bidirectional=False, packing_note="", end_token="", blocks=2, above=False,
     checkpointing=True,
-)
+    linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
+)  # fmt: skip
 
 
 def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
@@ -112,38 +101,39 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
     def values(name: str) -> Sequence[Any]:
         return asked.get(name, ())
 
+    def reject(name: str, message: str) -> None:
+        found.append((name, message))
+
     if (dropped := [v for v in values("dropout") if v]) and (facts.dropout_problem or not facts.drops):
         reason = facts.dropout_problem or "the family has none"
-        found.append(("dropout", f"expected 0 for {source} ({facts.family}), got {dropped[0]:g}: {reason}"))
+        reject("dropout", f"expected 0 for {source} ({facts.family}), got {dropped[0]:g}: {reason}")
     if True in values("bidirectional") and not facts.bidirectional:
-        found.append(("bidirectional", f"expected false for {source}: {facts.family} does not allow it"))
+        reject("bidirectional", f"expected false for {source}: {facts.family} does not allow it")
     for pooling in dict.fromkeys(values("pooling")):
         token = "first" if pooling in FIRST_TOKEN else "last" if pooling in LAST_TOKEN else ""
         sees = {"first": facts.first_sees, "last": facts.last_sees, "": True}[token]
         if not sees:
             message = f"{pooling} reads the {token} token, which does not see the sentence in {source} ({facts.family})"
-            found.append(("pooling", f"{message}; its own pooling is {facts.pooling}"))
+            reject("pooling", f"{message}; its own pooling is {facts.pooling}")
         elif pooling == "pretrained_pooler" and not facts.pooler:
             message = f"pretrained_pooler needs a pooler, the checkpoint {source} ({facts.family}) has none"
-            found.append(("pooling", message))
+            reject("pooling", message)
     if (longest := max(values("max_length"), default=0)) > facts.longest:
-        found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
+        reject("max_length", f"expected at most {facts.longest} for {source}, got {longest}")
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
-        found.append(("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token"))
+        reject("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token")
     frozen = max((v for v in values("freeze") if v is not None), default=0)
     if frozen > facts.blocks:
         shared = "" if facts.blocks else f": the layers of {facts.family} share their weights"
-        found.append(("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}"))
+        reject("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}")
     elif frozen and frozen == facts.blocks and values("pooling") and not (facts.above or _trained_above(values)):
         lacking = f"no weight above the layers of {facts.family} would be trained, nor a head"
-        found.append(("freeze", f"expected at most {frozen - 1} for {source}, got {frozen}: {lacking}"))
+        reject("freeze", f"expected at most {frozen - 1} for {source}, got {frozen}: {lacking}")
     if not facts.blocks and (steps := [v for v in values("layer_decay") if v != 1]):
         message = f"expected 1 for {source}, got {steps[0]:g}: the layers of {facts.family} share their weights"
-        found.append(("layer_decay", message))
+        reject("layer_decay", message)
     if True in values("checkpointing") and not facts.checkpointing:
-        found.append(
-            ("checkpointing", f"expected false for {source}: transformers does not have it for {facts.family}")
-        )
+        reject("checkpointing", f"expected false for {source}: transformers does not have it for {facts.family}")
     if any(values("lora.rank")):
         found += _unfit_lora(facts, source, values("lora.targets"))
     return found

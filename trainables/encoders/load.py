@@ -45,7 +45,7 @@ class LoadedEncoder:
     """A pre-trained encoder in memory.
 
     Attributes:
-        source: as in the space; family: the configuration's model_type ("bert", "roberta", "mpnet", ...).
+        source: as in the space.
         model: the pre-trained weights on the CPU, never trained (`make_model` copies them).
         tokenizer: the Hugging Face tokenizer.
         prefix, suffix: ids that the tokenizer puts around a single sentence, such as [CLS] and [SEP].
@@ -58,7 +58,6 @@ class LoadedEncoder:
     """
 
     source: str
-    family: str
     model: Any
     tokenizer: Any
     prefix: tuple[int, ...]
@@ -88,7 +87,13 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-    folder = _folder(source, language, cache_dir)
+    if source == BUILTIN_ENCODER:
+        folder = encoder_folder(language, ready(cache_dir or default_cache_dir()))
+    elif source.startswith("builtin:"):
+        raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
+    else:
+        name, _, commit = source.partition("@")
+        folder = local_folder(source) or cast(Path, hub_folder(name, commit or None))
     if not (folder / "config.json").is_file():
         raise EncoderError(f"encoder {source!r}: {folder} has no config.json; give a folder in Hugging Face format")
     try:
@@ -122,7 +127,6 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     facts = restored(DiskCache().cached("encoder", [facts_key(folder)], measure))
     return LoadedEncoder(
         source=source,
-        family=model.config.model_type,
         model=model,
         tokenizer=tokenizer,
         prefix=template.prefix,
@@ -134,18 +138,6 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         revision=None if source == BUILTIN_ENCODER else folder_revision(folder),
     )
-
-
-def _folder(source: str, language: str, cache_dir: Path | None) -> Path:
-    if source.startswith("builtin:"):
-        if source != BUILTIN_ENCODER:
-            raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
-        return Path(encoder_folder(language, ready(cache_dir or default_cache_dir())))
-    if (folder := local_folder(source)) is None:
-        name, _, revision = source.partition("@")
-        folder = hub_folder(name, revision or None)
-        assert folder is not None, "downloaded"
-    return folder
 
 
 def _check_weights(source: str, folder: Path, model: Any, missing: Collection[str]) -> None:

@@ -8,8 +8,7 @@ float attributes of their attention modules (`attention_dropout`). So p is set i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainables.contract.errors import EncoderError, first_line
-from trainables.encoders.adapters import blocks, has_weights_above, linear_layers, without_numbers
+from trainables.encoders.adapters import blocks, has_weights_above, linear_layers, sharing_copy, without_numbers
 from trainables.encoders.facts import EncoderFacts
 from trainables.encoders.forward import MOST_TOKENS, packing_note, padded_states, random_sentences
 from trainables.encoders.packing import Packed, pack
@@ -48,9 +47,10 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
             linear = _linear_that_run(model, template)
             bidirectional = False
             if not first_sees:
-                with _bidirectional(model):
-                    bidirectional = sees(model, template) == (True, True)
-                    note = note or (packing_note(model, template.prefix, template.suffix) if bidirectional else "")
+                other = sharing_copy(model).requires_grad_()
+                set_bidirectional(other)
+                bidirectional = sees(other, template) == (True, True)
+                note = note or (packing_note(other, template.prefix, template.suffix) if bidirectional else "")
     except EncoderError:
         raise
     except Exception as error:  # whatever a family's forward pass raises when its other inputs are missing
@@ -152,24 +152,6 @@ def sees(model: Any, template: Template) -> tuple[bool, bool]:
     moved = [(rows[1:, token] - rows[0, token]).abs().amax(-1) for token in (0, -1)]
     first, last = (bool((m > 0).all()) for m in moved)
     return first, last
-
-
-@contextmanager
-def _bidirectional(model: Any) -> Iterator[None]:
-    """Apply `set_bidirectional` for the duration of the context."""
-    causal = [part for part in model.modules() if getattr(part, "is_causal", None) is True]
-    before = dict(vars(model.config))
-    set_bidirectional(model)
-    try:
-        yield
-    finally:
-        for part in causal:
-            part.is_causal, part.inclusive_window = True, False
-        for name in ("use_bidirectional_attention", "is_causal"):
-            if name in before:
-                setattr(model.config, name, before[name])
-            elif name in vars(model.config):
-                delattr(model.config, name)
 
 
 @torch.no_grad()

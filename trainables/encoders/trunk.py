@@ -27,40 +27,19 @@ from trainables.encoders.packing import Packed
 ChangeEmbeddings = Callable[[Tensor], Tensor]  # (T, H) output of the embedding layer in packed order -> (T, H)
 Linear = tuple[Tensor, Tensor]  # (out, in) weights and (out,) biases
 
-_BERT = {  # parts of a `Layer` -> their names in the family's block
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "widen": "intermediate.dense",
-    "activation": "intermediate.intermediate_act_fn",
-    "narrow": "output.dense",
-    "norm": "output.LayerNorm",
-}
-_MPNET = _BERT | {
-    "query": "attention.attn.q",
-    "key": "attention.attn.k",
-    "value": "attention.attn.v",
-    "out": "attention.attn.o",
-    "attention_norm": "attention.LayerNorm",
-}
-_DISTILBERT = {
-    "query": "attention.q_lin",
-    "key": "attention.k_lin",
-    "value": "attention.v_lin",
-    "out": "attention.out_lin",
-    "attention_norm": "sa_layer_norm",
-    "widen": "ffn.lin1",
-    "activation": "ffn.activation",
-    "narrow": "ffn.lin2",
-    "norm": "output_layer_norm",
-}
-_NAMES = {
+_FEED_FORWARD = ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", "output.LayerNorm")
+_BERT = (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", *_FEED_FORWARD,
+)  # fmt: skip
+_NAMES = {  # family -> names of the parts of a `Layer` in its blocks
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
-    "mpnet": _MPNET,
-    "distilbert": _DISTILBERT,
-}
+    "mpnet": (*(f"attention.attn.{name}" for name in "qkvo"), "attention.LayerNorm", *_FEED_FORWARD),
+    "distilbert": (
+        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")), "sa_layer_norm",
+        "ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -274,9 +253,8 @@ class _Joined(torch.autograd.Function):
 def trunk_of(model: Any) -> Trunk | None:
     """The model as a `Trunk`, or None when its family is not one of the above."""
     config, family = model.config, model.config.model_type
-    if getattr(config, "is_decoder", False) or getattr(model, "embeddings_project", None) is not None:
-        return None
-    if family not in _NAMES:
+    projected = getattr(model, "embeddings_project", None) is not None
+    if family not in _NAMES or projected or getattr(config, "is_decoder", False):
         return None
     blocks = model.transformer.layer if family == "distilbert" else model.encoder.layer
     embeddings = model.embeddings
@@ -286,7 +264,7 @@ def trunk_of(model: Any) -> Trunk | None:
         positions=embeddings.position_embeddings,
         token_types=getattr(embeddings, "token_type_embeddings", None),
         norm=embeddings.LayerNorm,
-        layers=[Layer(**{part: attrgetter(name)(block) for part, name in _NAMES[family].items()}) for block in blocks],
+        layers=[Layer(*(attrgetter(name)(block) for name in _NAMES[family])) for block in blocks],
         first_position=0 if padding is None else padding + 1,
         heads=config.num_attention_heads,
         attention_out_dropout=family != "distilbert",

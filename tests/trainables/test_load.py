@@ -1,4 +1,4 @@
-"""Loading encoders from folders, the hub's absence, copies for trials, and the check that decides about packing."""
+"""Loading encoders: folders, tokenizers, the hub's absence, copies for trials, revisions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_families import family
 from torch import nn
-from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_of
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Config, DebertaV2Model
+from toy_encoders import FAMILIES, SHAPE, model_of, save, tokenizer_of
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 from benchmarks.tiny_encoders import save_tiny
 from trainables.contract.errors import DataError, EncoderError
-from trainables.encoders import forward as packing_check
 from trainables.encoders import locate
-from trainables.encoders.forward import packing_note, padded_states
 from trainables.encoders.load import change, check_unknown, load_encoder, make_model, revision, token_ids
 from trainables.encoders.locate import folder_revision
 from trainables.encoders.network import SentenceNetwork
-from trainables.encoders.packing import pack
 from trainables.encoders.tokenizing import make_padding
 from trainables.methods.simcse.config import SimcseConfig
 
@@ -32,7 +29,6 @@ from trainables.methods.simcse.config import SimcseConfig
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_loads_and_packs(name: str, tmp_path: Path) -> None:
     loaded = load_encoder(str(save(name, tmp_path)))
-    assert loaded.family == name
     assert loaded.packing_note == ""
     tokenizer = tokenizer_of(name)
     assert loaded.prefix == (tokenizer.cls_token_id,)
@@ -42,20 +38,6 @@ def test_every_family_loads_and_packs(name: str, tmp_path: Path) -> None:
     other = load_encoder(str(save(name, tmp_path / "other", seed=1)))
     assert other.fingerprint != loaded.fingerprint
     assert other.tokenizer_fingerprint == loaded.tokenizer_fingerprint
-
-
-def test_padding_follows_the_library(tmp_path: Path) -> None:
-    loaded = load_encoder(str(save("bert", tmp_path)))
-    given = sentences()
-    packed = pack(given, 16, loaded.prefix, loaded.suffix)
-    states = padded_states(loaded.model, packed, (0, 1, 3))
-    for i, tokens in enumerate(given):
-        ids = torch.tensor([[*loaded.prefix, *tokens.tolist(), *loaded.suffix]])
-        alone = loaded.model(input_ids=ids, output_hidden_states=True).hidden_states
-        place = packed.order.tolist().index(i)
-        start, length = packed.starts[place], packed.lengths[place]
-        for number, state in states.items():
-            torch.testing.assert_close(state[start : start + length], alone[number][0], rtol=0, atol=1e-5)
 
 
 def test_the_builtin_encoder(tmp_path: Path) -> None:
@@ -75,7 +57,7 @@ def test_the_builtin_encoder(tmp_path: Path) -> None:
         ("builtin:huge", r"the only builtin encoder is builtin:tiny"),
     ],
 )
-def test_missing_encoders_say_what_where_and_what_to_do(source: str, message: str) -> None:
+def test_missing_encoders_are_one_line_errors(source: str, message: str) -> None:
     with pytest.raises(EncoderError, match=message) as caught:
         load_encoder(source)
     assert "\n" not in str(caught.value)
@@ -119,7 +101,7 @@ def test_a_checkpoint_without_a_pooler_has_none(tmp_path: Path) -> None:
         SentenceNetwork(SimcseConfig(pooling="pretrained_pooler"), loaded, 0)
 
 
-def test_loading_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
+def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
     BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE)).save_pretrained(tmp_path)  # has no pooler: one is drawn
     tokenizer_of("bert").save_pretrained(tmp_path)
     torch.manual_seed(5)
@@ -167,27 +149,6 @@ def test_the_pretrained_mlm_head_is_found(old_names: bool, tmp_path: Path) -> No
     torch.testing.assert_close(head["norm.weight"], transform.LayerNorm.weight.detach())
     torch.testing.assert_close(head["norm.bias"], transform.LayerNorm.bias.detach())
     torch.testing.assert_close(head["bias"], model.cls.predictions.bias.detach())
-
-
-def test_an_unknown_family_is_padded_and_says_so() -> None:
-    model = DebertaV2Model(DebertaV2Config(vocab_size=19, **SHAPE)).eval()
-    assert packing_note(model, (2,), (3,)) == "packing does not know the family deberta-v2: batches are padded"
-
-
-def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of("bert")
-    assert packing_note(model, (2,), (3,)) == ""
-    original = packing_check.trunk_of
-
-    def wrong(model: Any) -> Any:
-        trunk = original(model)
-        assert trunk is not None
-        return type(trunk)(**{**vars(trunk), "first_position": 1})
-
-    monkeypatch.setattr(packing_check, "trunk_of", wrong)
-    assert "packed and padded passes differ by" in packing_note(model, (2,), (3,))
-    monkeypatch.setattr(packing_check, "trunk_of", lambda m: type(original(m))(**{**vars(original(m)), "heads": 5}))
-    assert "the packing check failed with RuntimeError: batches are padded" in packing_note(model, (2,), (3,))
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -303,7 +264,7 @@ def test_the_share_of_unknown_tokens(
     assert ("30% of the tokens" in caplog.text) is said
 
 
-def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> None:
+def test_a_revision_covers_the_files_that_are_read(tmp_path: Path) -> None:
     folder = save("bert", tmp_path / "here")
     found = folder_revision(folder)
     assert load_encoder(str(folder)).revision == found
@@ -317,7 +278,7 @@ def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> 
     assert (other["files"], other["weights"] != found["weights"]) == (found["files"], True)
 
 
-def test_files_that_others_add_to_a_snapshot_of_the_hub_are_of_its_commit(tmp_path: Path) -> None:
+def test_files_added_to_a_hub_snapshot_belong_to_its_commit(tmp_path: Path) -> None:
     snapshots = tmp_path / "models--org--name" / "snapshots"
     started = load_encoder(str(save("bert", snapshots / ("a" * 40))))
     recorded = revision(started)
@@ -332,7 +293,7 @@ def test_files_that_others_add_to_a_snapshot_of_the_hub_are_of_its_commit(tmp_pa
     assert change(elsewhere, recorded, weights=True) == ""
 
 
-def test_of_large_weights_pieces_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "MIB", 4)
     file = tmp_path / "model.safetensors"
     found = set()
