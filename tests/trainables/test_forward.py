@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,12 @@ import pytest
 import torch
 from tiny_families import tiny
 from torch import Tensor
-from toy_encoders import SHAPE, model_of, save, sentences
+from toy_encoders import SHAPE, model_of
 from transformers import DebertaV2Config, DebertaV2Model
 
 from trainables.encoders import attention, forward
 from trainables.encoders.forward import Interface, packed_encoder, packing_note, padded_states
-from trainables.encoders.load import load_encoder, make_model
+from trainables.encoders.load import make_model
 from trainables.encoders.packing import Packed, pack
 
 FAMILIES = (
@@ -106,20 +105,6 @@ def test_an_unsupported_attention_is_padded() -> None:
     query = torch.randn(1, 2, 5, 4)
     with pytest.raises(NotImplementedError, match="softcap"):
         forward.packed_attention(None, query, query, query, None, softcap=30.0, packed_sentences=batch())
-
-
-def test_padding_follows_the_library(tmp_path: Path) -> None:
-    loaded = load_encoder(str(save("bert", tmp_path)))
-    given = sentences()
-    packed = pack(given, 16, loaded.prefix, loaded.suffix)
-    states = padded_states(loaded.model, packed, (0, 1, 3))
-    for i, tokens in enumerate(given):
-        ids = torch.tensor([[*loaded.prefix, *tokens.tolist(), *loaded.suffix]])
-        alone = loaded.model(input_ids=ids, output_hidden_states=True).hidden_states
-        place = packed.order.tolist().index(i)
-        start, length = packed.starts[place], packed.lengths[place]
-        for number, state in states.items():
-            torch.testing.assert_close(state[start : start + length], alone[number][0], rtol=0, atol=1e-5)
 
 
 def test_an_unknown_family_is_padded_with_a_note() -> None:

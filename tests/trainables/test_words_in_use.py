@@ -22,12 +22,8 @@ from trainables.training.trial import ProcessCache
 pytestmark = pytest.mark.costly
 TABLE = "encoder.embeddings.word_embeddings"
 OWN: dict[str, Any] = {
-    "batch_size": 8,
-    "max_examples": 40,
-    "eval_examples": 16,
-    "max_grad_norm": 0.5,
-    "weight_decay": 0.0,
-}
+    "batch_size": 8, "max_examples": 40, "eval_examples": 16, "max_grad_norm": 0.5, "weight_decay": 0.0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +170,7 @@ def test_words_of_evaluations_alone_are_those_of_the_encoder(small) -> None:
     assert torch.equal(part.embed(sentences), all_of_it.embed(sentences))
 
 
-def test_a_table_is_left_whole_where_it_is_small_much_used_or_needed(monkeypatch) -> None:
+def test_a_small_or_much_used_table_is_left_whole(monkeypatch) -> None:
     def rows(tokens: Any, **own: Any) -> int:
         one = network(**own)
         one.keep_words([np.asarray(tokens)])

@@ -121,7 +121,7 @@ def prepare_sets(
     Args: prompts: prefixes of every query (both sides of a pair are queries) and document.
     Raises: ValueError if two sets have one name.
     """
-    names = [one.name for one in (*sets, *retrieval)]
+    names = [*(one.name for one in sets), *(one.name for one in retrieval)]
     if len(set(names)) < len(names):
         raise ValueError(f"expected dev sets with different names, got {', '.join(names)}")
     query, document = ((prompts or {}).get(kind, "") for kind in PROMPTS)
