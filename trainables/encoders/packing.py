@@ -167,10 +167,10 @@ def pack(
         prefix, suffix: ids of the tokenizer's single-sentence template, such as [CLS] and [SEP].
     Raises: ValueError if there is no sentence or the special tokens leave no room.
     """
-    room = max_length - len(prefix) - len(suffix)
-    if not sequences or room < 1:
-        raise ValueError(f"expected at least one sentence and room for a token, got {len(sequences)} and {room}")
-    kept = np.minimum(np.fromiter(map(len, sequences), np.int64, len(sequences)), room)
+    most = max_length - len(prefix) - len(suffix)
+    if not sequences or most < 1:
+        raise ValueError(f"expected at least one sentence and room for a token, got {len(sequences)} and {most}")
+    kept = np.minimum(np.fromiter(map(len, sequences), np.int64, len(sequences)), most)
     order = np.argsort(kept, kind="stable")
     lengths = kept[order] + len(prefix) + len(suffix)
     ends = np.cumsum(lengths)
@@ -182,7 +182,7 @@ def pack(
     ):
         ids[columns] = tokens
         special[columns] = True
-    ids[~special] = np.concatenate([sequences[i][:room] for i in order.tolist()])
+    ids[~special] = np.concatenate([sequences[i][:most] for i in order.tolist()])
     return Packed(to_device(ids, torch.device(device)), lengths, order)
 
 

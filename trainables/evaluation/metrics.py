@@ -19,9 +19,9 @@ Floats = NDArray[np.floating]
 
 
 def ranks(values: Floats) -> NDArray[np.float64]:
-    """(n,) ranks 1..n; ties share their mean rank (methods 7.1, D60). `scipy.stats` takes 0.9 s to import.
+    """(n,) ranks 1..n of (n,) values without NaN; ties share their mean rank (methods 7.1, D60).
 
-    Args: values: (n,) without NaN.
+    `scipy.stats.rankdata` returns the same numbers, but its import would add 0.9 s to a worker process.
     """
     _, distinct, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[distinct])
