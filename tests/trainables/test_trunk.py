@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 from toy_encoders import FAMILIES, SHAPE, model_of, sentences
 from transformers import BertConfig, BertModel
 
-from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
-from benchmarks.launches import SHAPE as BASE_SHAPE
-from benchmarks.launches import Launches, accelerator, step_launches
+from benchmarks.launches import Launches, accelerator
 from trainables.encoders import attention
 from trainables.encoders.forward import padded_states
 from trainables.encoders.packing import pack
@@ -171,18 +168,6 @@ def test_a_block_launches_no_more_than_it_did(lower: torch.dtype | None, most: i
     block = launches(3) - launches(2)
     assert block["_foreach_copy_"] == (2 if lower else 1), "weights are joined and cast at once"
     assert block.total() <= most, block
-
-
-@pytest.mark.slow
-@pytest.mark.real_data
-def test_a_packed_step_launches_no_more_than_it_did(real_data: Path, tmp_path: Path) -> None:  # noqa: ARG001  # skips without data
-    """BERT-base's 12 layers, batch 64, bf16. Raise no number here; lower it with the next launch that goes."""
-    sentences = write_lines(tmp_path / "stsb.txt", stsb_sentences())
-    counts = step_launches(make_encoder(tmp_path / "encoder", BASE_SHAPE), sentences, padded=False)
-    assert counts["flash"] == counts["flash_backward"] == 12, "the branch for accelerators was taken"
-    assert counts["_fused_adamw_"] == 1
-    assert counts["_to_copy"] <= 78
-    assert counts.total() <= 595
 
 
 def test_flash_attention_that_fails_or_errs_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
