@@ -46,8 +46,7 @@ def start(corpus: str, encoder: str) -> dict[str, Any]:
     from trainables.contract.registry import declared
     from trainables.data.sets import load_corpus
     from trainables.data.token_cache import TokenCache
-    from trainables.encoders.load import load_encoder
-    from trainables.encoders.source import fingerprints, token_ids
+    from trainables.encoders.load import fingerprints, load_encoder, token_ids
     from trainables.methods.method import load_method
     from trainables.training.method_trial import CachedTextTools
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
 from benchmarks.packing import training
-from trainables.encoders.to_device import to_device
+from trainables.encoders.packing import to_device
 
 SHAPE = "narrow"
 LAUNCHES_NOTHING = (

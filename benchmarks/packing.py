@@ -82,7 +82,7 @@ def training(
     from trainables.contract.config import build
     from trainables.contract.trial import TrialSpec
     from trainables.encoders.load import LoadedEncoder
-    from trainables.evaluation.sts import evaluate
+    from trainables.evaluation.scoring import evaluate
     from trainables.methods.method import load_method
     from trainables.training.checkpoint import TrialFiles
     from trainables.training.distributed import World

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig,
 
 from benchmarks.inputs import FAMILIES, data_folder, make_encoder, minilm, wiki_sentences
 from trainables.encoders.load import load_encoder
-from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.network import SentenceNetwork
 from trainables.methods.simcse.config import SimcseConfig
 
 BATCH, RATE = 128, 1e-3

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainables.data.retrieval import Retrieval
-from trainables.evaluation.retrieval import measure, number_texts
+from trainables.evaluation.scoring import measure, number_texts
 
 DOCUMENTS, QUERIES, DIMENSIONS = 100_000, 1_000, 384
 

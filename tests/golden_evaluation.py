@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainables.data.retrieval import Retrieval
-from trainables.evaluation import retrieval
+from trainables.evaluation import scoring as retrieval
 from trainables.evaluation.metrics import aggregate, alignment, cosines, pearson, percent, spearman, uniformity
 from trainables.evaluation.transfer import Score, dev_then_test, folds_then_test, nested_folds, pair_features
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from trainables.encoders import pooling
+from trainables.encoders import network as pooling
+from trainables.encoders.forward import padded_states
 from trainables.encoders.heads import MlmHead, make_head
 from trainables.encoders.packing import pack
-from trainables.encoders.packing_check import padded_states
 from trainables.encoders.trunk import trunk_of
 from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
 

@@ -33,9 +33,8 @@ from torch import Tensor, nn
 from analysis.checkpoints.trained import Trained
 from analysis.errors import InputError
 from trainables.encoders.adapters import merged
-from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import EncoderSource
+from trainables.encoders.load import EncoderSource, LoadedEncoder
+from trainables.encoders.network import SentenceNetwork
 
 PACKAGE = "sentence_transformers.models"  # the module paths that every version of sentence-transformers understands
 IDENTITY, RELU, TANH = (

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from analysis.errors import AnalysisError, InputError
 from trainables.contract.errors import first_line
-from trainables.encoders.locate import HUB_SECONDS, folder_at_hand
+from trainables.encoders.locate import HUB_SECONDS, available_folder
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def base_licence(encoder: str, *, ask: bool) -> str | None:
 
     if not encoder or encoder.startswith("builtin:"):
         return None
-    folder = folder_at_hand(encoder)
+    folder = available_folder(encoder)
     try:
         if folder is not None and (folder / "README.md").is_file():
             found = ModelCard.load(folder / "README.md").data.license

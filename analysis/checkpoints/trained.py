@@ -18,7 +18,7 @@ from trainables.contract.errors import PluginError
 from trainables.contract.registry import use_plugins
 from trainables.contract.trial import TrialSpec
 from trainables.data.tokens import TokenColumn
-from trainables.encoders.source import EncoderSource, change, is_part, load_source, token_ids
+from trainables.encoders.load import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.method import Method, load_method
 from trainables.training.checkpoint import TrialFiles

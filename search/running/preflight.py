@@ -68,12 +68,12 @@ def check_files(space: Space, journal: Journal) -> None:
 
 def _revisions(space: Space) -> Mapping[str, str]:
     from trainables.data.checks import data_revisions
-    from trainables.encoders.locate import folder_at_hand, folder_revision, hash_of
+    from trainables.encoders.locate import available_folder, folder_revision, hash_of
 
     found = data_revisions(asdict(space.data))
     if not space.encoder:
         return found
-    if (folder := folder_at_hand(space.encoder)) is not None:
+    if (folder := available_folder(space.encoder)) is not None:
         of = folder_revision(folder)
         names = [
             f"{of['files'][:12]}+{of['weights'][:12]}",

@@ -33,8 +33,8 @@ from trainables.data.catalogue import (
 )
 from trainables.data.retrieval import NANO, dev_metrics, find_folder, is_retrieval
 from trainables.data.tokens import PromptSizes, local_prompt_sizes
-from trainables.encoders.facts import EncoderFacts, facts_at_hand, unfit
-from trainables.encoders.locate import folder_at_hand, local_folder
+from trainables.encoders.facts import EncoderFacts, available_facts, unfit
+from trainables.encoders.locate import available_folder, local_folder
 
 SAMPLE = "sample_size"
 COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted; for a note alone
@@ -154,7 +154,7 @@ def encoder_facts(space: Space) -> EncoderFacts | None:
 
     Raises: EncoderError if the encoder is of no use.
     """
-    return facts_at_hand(space.encoder) if declared(space.method).encoders == TRANSFORMER else None
+    return available_facts(space.encoder) if declared(space.method).encoders == TRANSFORMER else None
 
 
 def encoder_notes(space: Space) -> list[str]:
@@ -177,7 +177,7 @@ def _prompt_sizes(space: Space) -> PromptSizes | None:
     """Lengths of the prompts, None where the encoder's tokenizer is not on this machine."""
     if not space.data.prompts or declared(space.method).encoders != TRANSFORMER:
         return None
-    folder = folder_at_hand(space.encoder)
+    folder = available_folder(space.encoder)
     return None if folder is None else _counted(folder, tuple(space.data.prompts.items()))
 
 

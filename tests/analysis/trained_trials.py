@@ -11,7 +11,7 @@ import torch
 from trainables.contract.config import build
 from trainables.contract.registry import declared
 from trainables.contract.trial import TrialSpec
-from trainables.encoders.source import load_source, revision
+from trainables.encoders.load import load_source, revision
 from trainables.methods.method import load_method
 from trainables.training.checkpoint import TrialFiles
 

@@ -67,7 +67,7 @@ def losses(name: str, own: TrialInputs, folder: Path, *, fast: bool, seed: int =
         method = replace(method, optimiser=plain_optimiser(method))
     examples = method.prepare(own.corpus.columns, config, seed, own.tools)
     network = method.network(config, source, seed)
-    assert (network._way is not None) is fast
+    assert (network._packed_encoder is not None) is fast
     seen: list[float] = []
 
     def report(evaluation: Any) -> Any:

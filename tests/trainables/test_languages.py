@@ -16,8 +16,8 @@ from search.space.scale import smoke
 from trainables.contract.registry import declared, method_names
 from trainables.contract.trial import TrialSpec
 from trainables.encoders.load import load_encoder
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.packing import Packed
-from trainables.encoders.sentence_network import SentenceNetwork
 from trainables.training.trial import run_trial
 
 pytestmark = pytest.mark.costly

@@ -1,4 +1,4 @@
-"""SentenceNetwork: roles, poolings, heads, evaluation, the MLM term, both ways of batching."""
+"""SentenceNetwork: roles, poolings, heads, evaluation, the MLM term, packed and padded batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from toy_encoders import FAMILIES, SHAPE, save, sentences, tokenizer_of
 from transformers import BertConfig, BertForMaskedLM
 
 from trainables.contract.config import POOLINGS
 from trainables.contract.errors import EncoderError
+from trainables.encoders.heads import MlmHead, make_head
 from trainables.encoders.load import LoadedEncoder, load_encoder
-from trainables.encoders.sentence_network import SentenceNetwork, mask_tokens
+from trainables.encoders.network import SentenceNetwork, average, mask_tokens, wanted_states
+from trainables.encoders.packing import pack
 from trainables.methods.simcse.config import SimcseConfig
 
 
@@ -59,7 +62,7 @@ def test_vectors_are_those_of_each_sentence_alone(
             network_of(source, pooling=pooling)
         return
     network = network_of(source, pooling=pooling)
-    assert (network._way is not None) is packed
+    assert (network._packed_encoder is not None) is packed
     given = sentences()
     expected = torch.stack([alone(source, tokens, pooling) for tokens in given])
     torch.testing.assert_close(network.embed(given), expected, rtol=0, atol=1e-5)
@@ -67,23 +70,6 @@ def test_vectors_are_those_of_each_sentence_alone(
     views = network.encode({"anchor": given[:3], "positive": given[3:]})
     torch.testing.assert_close(torch.cat([views["anchor"], views["positive"]]), expected, rtol=0, atol=1e-5)
     assert [len(v) for v in views.values()] == [3, 5]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_of_packed_and_padded_agree(loaded: dict[str, LoadedEncoder], family: str) -> None:
-    packed, padded = (
-        network_of(source, pooling="avg_first_last")
-        for source in (loaded[family], replace(loaded[family], packing_note="for this test"))
-    )
-    for network in (packed, padded):
-        network.train()
-        (network.encode({"a": sentences()})["a"] ** 3).sum().backward()
-    other = dict(padded.named_parameters())
-    for name, parameter in packed.named_parameters():
-        expected = other[name].grad
-        assert (parameter.grad is None) == (expected is None), name
-        if expected is not None:
-            assert (parameter.grad - expected).abs().max() <= 1e-5 * max(1.0, expected.abs().max().item()), name
 
 
 def test_copies_of_a_sentence_get_their_own_dropout(loaded: dict[str, LoadedEncoder]) -> None:
@@ -115,7 +101,7 @@ def test_embed_encodes_once_in_chunks_and_keeps_the_order(
         sizes.append(len(some))
         return original(some)
 
-    monkeypatch.setattr("trainables.encoders.sentence_network.TOKENS_AT_ONCE", {"cpu": 20})
+    monkeypatch.setattr("trainables.encoders.network.TOKENS_AT_ONCE", {"cpu": 20})
     monkeypatch.setattr(network, "_evaluated", counted)
     torch.testing.assert_close(network.embed(given), whole, rtol=0, atol=1e-5)
     assert sum(sizes) == len({s.tobytes() for s in given}) == len(given) - 2
@@ -126,22 +112,15 @@ def test_embed_encodes_once_in_chunks_and_keeps_the_order(
 @pytest.mark.parametrize("head_at", ["train_only", "train_and_test"])
 @pytest.mark.parametrize("head", ["linear_tanh", "mlp_bn", "none"])
 def test_heads_in_training_and_at_test(loaded: dict[str, LoadedEncoder], head: str, head_at: str) -> None:
-    network = network_of(loaded["bert"], head=head, head_at=head_at)
-    network.train()
-    given = sentences()
-    raw = network_of(loaded["bert"], head="none").embed(given)
-    pooled = {"a": raw[:4], "b": raw[4:]}
-    projected = network.project(pooled)
+    network = network_of(loaded["bert"], head=head, head_at=head_at).train()
+    raw = network_of(loaded["bert"], head="none").embed(sentences())
+    projected = network.project({"a": raw[:4], "b": raw[4:]})
     joint = raw if network.head is None else copy.deepcopy(network.head).train()(raw)
     torch.testing.assert_close(torch.cat([projected["a"], projected["b"]]), joint)
     network.eval()
     expected = raw if head == "none" or head_at == "train_only" else network.head(raw)  # type: ignore[misc]
-    torch.testing.assert_close(network.embed(given), expected, rtol=0, atol=1e-5)
-
-
-def test_no_head_but_on_cls(loaded: dict[str, LoadedEncoder]) -> None:
-    assert network_of(loaded["bert"], pooling="avg").head is None
-    assert network_of(loaded["bert"], pooling="cls").head is not None
+    torch.testing.assert_close(network.embed(sentences()), expected, rtol=0, atol=1e-5)
+    assert network_of(loaded["bert"], pooling="avg", head=head).head is None
 
 
 def test_bfloat16_autocast_trains(loaded: dict[str, LoadedEncoder]) -> None:
@@ -245,3 +224,64 @@ def test_mlm_term_is_zero_when_nothing_is_masked(loaded: dict[str, LoadedEncoder
     loss = network.mlm_loss({"a": sentences()}, np.random.default_rng(0))
     loss.backward()
     assert loss.item() == 0.0
+
+
+def test_linear_tanh_is_its_formula() -> None:
+    head = make_head("linear_tanh", 8, seed=1)
+    assert head is not None
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    weight, bias = head.parameters()
+    torch.testing.assert_close(head(x), torch.tanh(x @ weight.T + bias))
+
+
+def test_mlp_bn_is_diffcse_projector() -> None:
+    head = make_head("mlp_bn", 8, seed=1)
+    assert head is not None
+    assert [tuple(p.shape) for p in head.parameters()] == [(16, 8), (16,), (16,), (8, 16)]
+    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+    first, scale, shift, second = head.parameters()
+
+    def normal(v: torch.Tensor) -> torch.Tensor:
+        return (v - v.mean(0)) / (v.var(0, unbiased=False) + 1e-5).sqrt()
+
+    expected = normal(torch.relu(normal(x @ first.T) * scale + shift) @ second.T)
+    torch.testing.assert_close(head(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_none_and_unknown() -> None:
+    assert make_head("none", 8, seed=0) is None
+    with pytest.raises(ValueError, match="expected one of linear_tanh, mlp_bn, none, got 'mlp'"):
+        make_head("mlp", 8, seed=0)
+
+
+def test_mlm_head_takes_what_the_checkpoint_has() -> None:
+    pretrained = {"dense.weight": torch.eye(4), "dense.bias": torch.ones(4), "bias": torch.arange(6.0)}
+    head = MlmHead(4, (6, 4), pretrained, seed=0)
+    decoder = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    expected = F.layer_norm(F.gelu(x + 1), (4,), eps=1e-12) @ decoder.T + torch.arange(6.0)
+    torch.testing.assert_close(head(x, decoder), expected)
+
+
+def test_states_of_every_pooling() -> None:
+    several = {"avg_first_last": (1, 12), "avg_top2": (11, 12)}
+    assert {p: wanted_states(p, 12) for p in POOLINGS} == {p: several.get(p, (12,)) for p in POOLINGS}
+    with pytest.raises(ValueError, match=r"pooling: expected one of cls, .*, got 'max'"):
+        wanted_states("max", 12)
+
+
+@pytest.mark.parametrize("numbers", [(3,), (1, 3)])
+def test_average_is_over_layers_and_own_tokens(numbers: tuple[int, ...]) -> None:
+    packed = pack([np.zeros(n, np.int32) for n in (4, 0, 2)], 16, [1], [2])
+    generator = torch.Generator().manual_seed(0)
+    states = {n: torch.randn(len(packed.ids), 5, dtype=torch.float64, generator=generator) for n in numbers}
+    got = average(states, packed)
+    for i, (start, length) in enumerate(zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)):
+        rows = [state[t] for state in states.values() for t in range(start, start + length)]
+        torch.testing.assert_close(got[i], sum(rows) / len(rows))
+
+
+def test_half_precision_states_are_summed_in_float32() -> None:
+    packed = pack([np.zeros(300, np.int32)], 302, [1], [2])
+    states = torch.ones(302, 2, dtype=torch.bfloat16)  # a bfloat16 sum of ones stops growing at 256
+    assert torch.equal(average({3: states}, packed), torch.ones(1, 2))

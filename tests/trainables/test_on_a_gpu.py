@@ -17,9 +17,9 @@ from torch import Tensor, multiprocessing
 from benchmarks.inputs import make_encoder
 from benchmarks.tiny_encoders import FAMILIES
 from trainables.contract.errors import EncoderError
+from trainables.encoders.forward import packed_encoder, padded_states
 from trainables.encoders.load import make_model
 from trainables.encoders.packing import pack
-from trainables.encoders.packing_check import packed_way, padded_states
 from trainables.training.distributed import World
 from trainables.training.trial import run_trial
 
@@ -76,7 +76,7 @@ def test_packed_is_padded(family: str) -> None:
     if loaded.packing_note:
         pytest.skip(loaded.packing_note)
     model: Any = make_model(loaded, 0.0).to(DEVICE).eval()
-    way = packed_way(model)
+    way = packed_encoder(model)
     assert way is not None
     sentences = [rng.integers(5, 20, n).astype(np.int32) for n in (4, 14, 1, 9, 4)]
     packed = pack(sentences, 32, loaded.prefix, loaded.suffix, DEVICE)

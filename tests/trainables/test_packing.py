@@ -132,7 +132,7 @@ def test_noise_has_mean_one_and_the_asked_rate() -> None:
         assert not torch.equal(noise, keep_noise((400, 1001), p, like))
 
 
-def test_a_share_that_rounding_would_lose_is_drawn_all_the_same() -> None:
+def test_a_share_lost_to_rounding_is_drawn_all_the_same() -> None:
     torch.manual_seed(0)
     like = torch.zeros(1)
     few = keep_noise((2_000_000,), 2**-18, like)

@@ -19,7 +19,8 @@ from trainables.contract.trial import TrialSpec
 from trainables.data.checks import check_data
 from trainables.data.retrieval import Retrieval, check_retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Pairs, load_corpus
-from trainables.evaluation import retrieval, sts
+from trainables.evaluation import scoring as retrieval
+from trainables.evaluation import scoring as sts
 from trainables.training.trial import run_trial
 
 DOCUMENTS = [("d1", "", "a cat"), ("d2", "Dogs", "a dog"), ("d3", "", "a cow"), ("q1", "", "a kitten")]

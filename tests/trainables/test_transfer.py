@@ -45,7 +45,7 @@ def bag_of_words(texts):
 
 
 @pytest.mark.costly
-def test_every_kind_of_task_is_solved_where_words_tell_the_class(root):
+def test_every_kind_of_task_is_solved_by_telling_words(root):
     scores = transfer(root, bag_of_words, ["SUBJ", "SST2", "TREC", "MRPC"])
     assert list(scores) == ["SUBJ", "SST2", "TREC", "MRPC"]
     assert min(score.test for score in scores.values()) >= 95

@@ -12,8 +12,8 @@ from test_methods import life, spec_of, weights
 
 from analysis.checkpoints.trained import load_trained
 from trainables.encoders import words_in_use
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import is_part
+from trainables.encoders.load import is_part
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.words_in_use import WordsInUse, used_ids
 from trainables.training.loop import Training
 from trainables.training.method_trial import TrialInputs
@@ -22,12 +22,8 @@ from trainables.training.trial import ProcessCache
 pytestmark = pytest.mark.costly
 TABLE = "encoder.embeddings.word_embeddings"
 OWN: dict[str, Any] = {
-    "batch_size": 8,
-    "max_examples": 40,
-    "eval_examples": 16,
-    "max_grad_norm": 0.5,
-    "weight_decay": 0.0,
-}
+    "batch_size": 8, "max_examples": 40, "eval_examples": 16, "max_grad_norm": 0.5, "weight_decay": 0.0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,18 +129,18 @@ def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, mo
     small(False)
     _, off = life(spec, warm)
     known: list[bool] = []
-    keep, know = SentenceNetwork.keep_words, WordsInUse.know
+    keep, covers = SentenceNetwork.keep_words, WordsInUse.covers
 
     def fewer(self, tokens):
         ids, times = np.unique(np.concatenate([np.asarray(t) for t in tokens[1:]]), return_counts=True)
         keep(self, [np.setdiff1d(np.concatenate(tokens), ids[times.argmax()])])  # a frequent word of the dev sets
 
     def counted(self, sentences):
-        known.append(know(self, sentences))
+        known.append(covers(self, sentences))
         return known[-1]
 
     monkeypatch.setattr(SentenceNetwork, "keep_words", fewer)
-    monkeypatch.setattr(WordsInUse, "know", counted)
+    monkeypatch.setattr(WordsInUse, "covers", counted)
     small(True)
     outcome, on = life(dataclasses.replace(spec, folder=str(tmp_path / "on")), warm)
     assert outcome.stop == "completed", outcome.traceback
@@ -169,12 +165,12 @@ def test_words_of_evaluations_alone_are_those_of_the_encoder(small) -> None:
     part.keep_words([np.arange(100, 120)])
     (words,) = (m for m in part.modules() if isinstance(m, WordsInUse))
     sentences = [np.array([100, 600, 101], np.int32), np.array([700, 600], np.int32), np.array([119], np.int32)]
-    assert not words.know(sentences)
-    assert words.know(sentences[2:])
+    assert not words.covers(sentences)
+    assert words.covers(sentences[2:])
     assert torch.equal(part.embed(sentences), all_of_it.embed(sentences))
 
 
-def test_a_table_is_left_whole_where_it_is_small_much_used_or_needed(monkeypatch) -> None:
+def test_a_small_or_much_used_table_is_left_whole(monkeypatch) -> None:
     def rows(tokens: Any, **own: Any) -> int:
         one = network(**own)
         one.keep_words([np.asarray(tokens)])

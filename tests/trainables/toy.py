@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from trainables.contract.declaration import Declaration
 from trainables.data.tokens import TokenColumn, Tokens
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Network, Views
 from trainables.methods.method import Examples, Method
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.methods.simcse.method import loss, views

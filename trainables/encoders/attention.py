@@ -1,8 +1,8 @@
-"""Attention of packed sentences, each over its own tokens, and dropout's noise.
+"""Attention of packed sentences, each over its own tokens, and dropout noise.
 
-Groups of sentences of equal length on the CPU, where a group is one batched product. On accelerators, where kernel
-launches cost more than padding, one kernel: flash attention over sentences of any lengths where the card, the type and
-the family allow it, else `scaled_dot_product_attention` over a padded grid.
+The CPU computes one batched product per group of sentences of equal length. On accelerators kernel launches cost more
+than padding, so one kernel runs: flash attention over sentences of any length where the card, the type and the family
+allow it, else `scaled_dot_product_attention` over a padded grid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainables.encoders.packing import Packed
 log = logging.getLogger(__name__)
 FLASH_FROM = (8, 0)  # compute capability: Ampere
 FLASH_WIDTH = 256  # of a head, at most
-FLASH_AGREEMENT = 0.03  # of the largest value: four roundings to bf16
+FLASH_TOLERANCE = 0.03  # of the largest value: four roundings to bf16
 
 
 def attend(
@@ -36,7 +36,7 @@ def attend(
         key_value: (T, 2H), keys then values.
         dropout: p of the attention probabilities, 0 outside training; drawn from torch's global generator.
         bias: (heads or 1, longest, longest) added to the scores before the softmax (MPNet's relative positions, or -inf
-            where a token does not see another), or None.
+            where a token must not attend to another), or None.
     Returns: the context of each query, shaped like `query`.
     """
     return (attend_fused if few_launches(query.device) else attend_grouped)(
@@ -45,17 +45,17 @@ def attend(
 
 
 def few_launches(device: torch.device) -> bool:
-    """Whether a device computes while the host goes on, so that what counts is how many kernels it is handed."""
+    """Whether a device runs asynchronously, so that the number of kernel launches decides the speed."""
     return device.type != "cpu"
 
 
 def attend_grouped(
     query: Tensor, key_value: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """`attend` without a padded slot: one batched product per sentence length (CPU).
+    """`attend` without padding: one batched product per sentence length (CPU).
 
-    All tokens' queries, keys and values may be followed by filler rows; theirs is a context of zeros. Lower precisions
-    are computed in float32: on small products of ever new shapes they would be slower.
+    Filler rows may follow the queries, keys and values of all tokens; their context is zero. Lower precisions are
+    computed in float32, which is faster on small products whose shapes change all the time.
     """
     if query.dtype in (torch.bfloat16, torch.float16):
         filler = max(0, len(query) - len(packed.ids))
@@ -68,7 +68,7 @@ def attend_grouped(
         squares = packed.lengths if len(query) == len(packed) else packed.lengths**2
         noise = keep_noise((heads * int(squares.sum()),), dropout, query)
     bias = bias if bias is None else bias.to(query.dtype)
-    with torch.autocast("cpu", enabled=False):  # a library's layers call from inside of one, with float32 rotations
+    with torch.autocast("cpu", enabled=False):  # transformers' layers call under autocast, with float32 rotations
         context = _GroupedAttention.apply(query, key_value, bias, noise, packed, heads)  # type: ignore[no-untyped-call]
     return cast(Tensor, context)
 
@@ -84,8 +84,8 @@ def attend_fused(
     n = len(packed)
     all_tokens = len(query) != n
     key, value = packed.pad(key_value).view(n, -1, 2, heads, width).permute(2, 0, 3, 1, 4)
-    asked = (packed.pad(query) if all_tokens else query[:, None]).view(n, -1, heads, width).transpose(1, 2)
-    return _padded(asked, key, value, packed, dropout, bias, all_tokens)
+    query = (packed.pad(query) if all_tokens else query[:, None]).view(n, -1, heads, width).transpose(1, 2)
+    return _padded(query, key, value, packed, dropout, bias, all_tokens)
 
 
 def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
@@ -100,7 +100,7 @@ def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, 
 
 @cache
 def flash_fits(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether PyTorch's flash attention computes heads of this width on this device; looked at once per process."""
+    """Whether PyTorch's flash attention computes heads of this width on this device; checked once per process."""
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
@@ -113,33 +113,32 @@ def flash_fits(device: torch.device, dtype: torch.dtype, width: int) -> bool:
 
 
 def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether flash attention runs and gives what the padded grid gives, gradients too; a warning when it does not."""
+    """Whether flash attention runs and agrees with the padded grid, gradients included; logs a warning if not."""
     lengths, heads = np.array([1, 2, 5, 5, 19]), 2
     packed = Packed(torch.zeros(int(lengths.sum()), dtype=torch.long, device=device), lengths, np.arange(len(lengths)))
-    own = torch.Generator().manual_seed(0)  # the trial's own noise stays as it is
-    qkv = torch.randn(len(packed.ids), 3, heads, width, generator=own).to(device, dtype).requires_grad_()
-    seed = torch.randn(len(packed.ids), heads * width, generator=own).to(device, dtype)
+    generator = torch.Generator().manual_seed(0)  # leaves the trial's random state alone
+    qkv = torch.randn(len(packed.ids), 3, heads, width, generator=generator).to(device, dtype).requires_grad_()
+    upstream = torch.randn(len(packed.ids), heads * width, generator=generator).to(device, dtype)
     try:
         with torch.enable_grad():
             query, key, value = packed.pad(qkv.flatten(1)).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
-            asked, given, read = qkv.unbind(1)
-            outs = _flash(asked, given, read, packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
-            (ours, theirs), (grad, other) = outs, [torch.autograd.grad(out, qkv, seed)[0] for out in outs]
-        worst = max(
-            float((a - b).abs().max() / b.abs().max()) for a, b in ((ours.detach(), theirs.detach()), (grad, other))
-        )
-        problem = "" if worst <= FLASH_AGREEMENT else f"differs by {worst:.1e} from attention over a padded grid"
+            q, k, v = qkv.unbind(1)
+            outs = _flash(q, k, v, packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
+            grads = [torch.autograd.grad(out, qkv, upstream)[0] for out in outs]
+        pairs = (outs[0].detach(), outs[1].detach()), grads
+        worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+        problem = "" if worst <= FLASH_TOLERANCE else f"differs by {worst:.1e} from attention over a padded grid"
     except (RuntimeError, NotImplementedError) as error:
         problem = f"failed ({str(error).splitlines()[0]})"
     if problem:
-        log.warning("flash attention of %s heads of %d on %s %s: padded attention it is", dtype, width, device, problem)
+        log.warning("flash attention of %s heads of %d on %s %s: using padded attention", dtype, width, device, problem)
     return not problem
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float) -> Tensor:
-    """(T or N, heads, d) queries, (T, heads, d) keys and values; no padding and no mask.
+    """Flash attention of (T or N, heads, d) queries over (T, heads, d) keys and values; no padding, no mask.
 
-    The operator itself, since `torch.nn.attention.varlen` has no dropout.
+    Calls the operator itself because `torch.nn.attention.varlen` has no dropout.
     """
     all_tokens = len(query) != len(packed)
     context, *_ = torch.ops.aten._flash_attention_forward(
@@ -160,7 +159,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: f
 def _padded(
     query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float, bias: Tensor | None, all_tokens: bool
 ) -> Tensor:
-    """(N, heads, longest or 1, d) queries, (N, heads, longest, d) keys and values on a padded grid."""
+    """Attention of (N, heads, longest or 1, d) queries over (N, heads, longest, d) keys and values."""
     mask = packed.mask[:, None, None]
     if bias is not None:
         scores = bias if all_tokens else bias[:, :1]
@@ -173,8 +172,8 @@ def _padded(
 class _GroupedAttention(torch.autograd.Function):
     """softmax(q k' / sqrt(d) + bias) v, one batched product per length.
 
-    Written out because autograd over some twenty slices copies more than the products cost (benchmarks/packing.py).
-    Softmax gradient as in FlashAttention: dS = P * (dP - rowsum(dO * O)), which also holds under dropout.
+    Its backward pass is explicit because autograd over some twenty slices copies more than the products cost
+    (benchmarks/packing.py). Softmax gradient as in FlashAttention: dS = P * (dP - rowsum(dO * O)), also under dropout.
     """
 
     @staticmethod
@@ -197,13 +196,13 @@ class _GroupedAttention(torch.autograd.Function):
         probs = q.new_empty(sum(b.scores.stop - b.scores.start for b in blocks))
         out = torch.empty_like(q)
         for b in blocks:
-            scores = torch.bmm(b.asked(q), b.given(key).transpose(1, 2))
+            scores = torch.bmm(b.queries_in(q), b.keys_in(key).transpose(1, 2))
             if bias is not None:
                 b.per_sentence(scores).add_(bias[:, : b.queries, : b.length])
             torch.softmax(scores, -1, out=b.square(probs))
         dropped = probs if noise is None else probs * noise
         for b in blocks:
-            torch.bmm(b.square(dropped), b.given(value), out=b.asked(out))
+            torch.bmm(b.square(dropped), b.keys_in(value), out=b.queries_in(out))
         ctx.save_for_backward(q, key, value, probs, noise, out)
         learned = bias is not None and ctx.needs_input_grad[2]
         ctx.plan = packed, heads, all_tokens, blocks, bias.shape if learned and bias is not None else None
@@ -224,17 +223,17 @@ class _GroupedAttention(torch.autograd.Function):
         grad_q, scores = torch.empty_like(q), torch.empty_like(probs)
         dropped = probs if noise is None else probs * noise
         for b in blocks:
-            torch.bmm(b.square(dropped).transpose(1, 2), b.asked(grad), out=b.given(grad_value))
-            torch.bmm(b.asked(grad), b.given(value).transpose(1, 2), out=b.square(scores))
+            torch.bmm(b.square(dropped).transpose(1, 2), b.queries_in(grad), out=b.keys_in(grad_value))
+            torch.bmm(b.queries_in(grad), b.keys_in(value).transpose(1, 2), out=b.square(scores))
         if noise is not None:
             scores.mul_(noise)
         grad_bias = None if bias_shape is None else q.new_zeros(bias_shape)
         for b in blocks:
-            square = b.square(scores).sub_(b.asked(correction)).mul_(b.square(probs))
+            square = b.square(scores).sub_(b.queries_in(correction)).mul_(b.square(probs))
             if grad_bias is not None:
                 grad_bias[:, : b.queries, : b.length] += b.per_sentence(square).sum(0)
-            torch.bmm(square, b.given(key), out=b.asked(grad_q))
-            torch.bmm(square.transpose(1, 2), b.asked(q), out=b.given(grad_key))
+            torch.bmm(square, b.keys_in(key), out=b.queries_in(grad_q))
+            torch.bmm(square.transpose(1, 2), b.queries_in(q), out=b.keys_in(grad_key))
         grad_q *= d**-0.5
         if all_tokens:
             grad_q = grad_q.index_select(0, back)
@@ -247,7 +246,7 @@ class _GroupedAttention(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Block:
-    """One group's slices of the grouped tables: (rows, d) queries, (rows, d) keys, flat scores."""
+    """One group's slices of the grouped tables: (rows, d) queries, (rows, d) keys or values, flat scores."""
 
     count: int
     heads: int
@@ -257,10 +256,10 @@ class _Block:
     key_rows: slice
     scores: slice
 
-    def asked(self, table: Tensor) -> Tensor:
+    def queries_in(self, table: Tensor) -> Tensor:
         return table[self.query_rows].view(self.count * self.heads, self.queries, table.shape[1])
 
-    def given(self, table: Tensor) -> Tensor:
+    def keys_in(self, table: Tensor) -> Tensor:
         return table[self.key_rows].view(self.count * self.heads, self.length, table.shape[1])
 
     def square(self, flat: Tensor) -> Tensor:
@@ -273,22 +272,20 @@ class _Block:
 def _blocks(packed: Packed, heads: int, all_tokens: bool) -> list[_Block]:
     blocks, end = [], 0
     for group in packed.groups:
-        token, count, length = group.token, group.count, group.length
-        first, queries = (token, length) if all_tokens else (group.sentence, 1)
-        asked = slice(first * heads, (first + count * queries) * heads)
-        given = slice(token * heads, (token + count * length) * heads)
-        size = count * heads * queries * length
-        blocks.append(_Block(count, heads, queries, length, asked, given, slice(end, end + size)))
-        end += size
+        first, queries = (group.token, group.length) if all_tokens else (group.sentence, 1)
+        query_rows = slice(first * heads, (first + group.count * queries) * heads)
+        key_rows = slice(group.token * heads, (group.token + group.count * group.length) * heads)
+        scores = slice(end, end + group.count * heads * queries * group.length)
+        blocks.append(_Block(group.count, heads, queries, group.length, query_rows, key_rows, scores))
+        end = scores.stop
     return blocks
 
 
 def keep_noise(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
-    """Dropout's factors: 0 with probability p, else 1 / (1 - p), from torch's global generator.
+    """Dropout factors: 0 with probability p, else 1 / (1 - p), from torch's global generator.
 
-    p is rounded to 1/65536 and the factor is that of the rounded p, so that the mean is exactly 1. Four times as fast
-    as `F.dropout` on a CPU, where drawing a float per element costs more than the layer that follows. A p that would be
-    rounded to 0 or to 1 is drawn as there.
+    p is rounded to 1/65536 and the factor is that of the rounded p, so that the mean is exactly 1. This is four times
+    as fast as `F.dropout` on a CPU. A p that would be rounded to 0 or 1 is left to `F.dropout`.
     """
     dropped = round(p * 2**16)
     if not 0 < dropped < 2**16:

@@ -1,4 +1,7 @@
-"""What was measured of an encoder, and which hyperparameters it cannot honour. No torch: spaces are checked with it."""
+"""What was measured of an encoder, and which hyperparameters it cannot honour.
+
+Does not import torch, because spaces are checked with it.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +17,33 @@ from typing import Any
 
 from trainables.contract.errors import EncoderError, last_line
 from trainables.data.token_cache import DiskCache, content_hash
-from trainables.encoders.locate import BUILTIN_ENCODER, folder_at_hand
+from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
-VERSION = 5  # of what is measured and how; raise it when the probe changes
+VERSION = 5  # of the measurements; raise it when the probe changes
 PROBE_SECONDS = 600.0
+POOLINGS = {"mean": "avg", "lasttoken": "last"}  # of sentence-transformers, where our names differ
+PROMPTS_NAMED = 3
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFacts:
-    """What `probe` found out by running an encoder.
+    """What `probe.probe` measures by running an encoder.
 
     Attributes:
         family: the configuration's model_type.
         longest: tokens of a sentence at most, special tokens included.
         first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
-        drops: what dropout reaches: "attention" (probabilities), "hidden" (states), both, none.
+        drops: where dropout acts: "attention" (probabilities), "hidden" (states), both, none.
         dropout_problem: why the family does not honour dropout, "" when it does.
         pooler, mask_token: whether the checkpoint has a pooler, the tokenizer a mask token.
-        bidirectional: whether `bidirectional: true` lets every token see the whole sentence.
+        bidirectional: whether `bidirectional: true` lets every token attend to the whole sentence.
         packing_note: why batches are padded, "" when they are packed.
-        end_token: what is appended to sentences because the tokenizer appends nothing, "" = nothing.
-        blocks: its layers, 0 where they share their weights; above: whether weights lie above them, a pooler's aside.
-        checkpointing: whether layers can be computed again in backward.
-        linear: the linear layers that ran, a pooler's aside, named without numbers ("encoder.layer.output.dense").
-        left_out: what its folder says beside the encoder and nothing here uses (`left_out`), "" = nothing.
+        end_token: the token appended to sentences because the tokenizer appends none, "" = nothing.
+        blocks: its layers, 0 where they share their weights; above: whether weights lie above them, without a pooler's.
+        checkpointing: whether layers can be recomputed in the backward pass.
+        linear: the linear layers that ran, without a pooler's, named without numbers ("encoder.layer.output.dense").
+        left_out: what its folder holds beside the encoder and is not used here (`left_out`), "" = nothing.
     """
 
     family: str
@@ -64,7 +69,7 @@ class EncoderFacts:
         return "cls" if self.first_sees else "last"
 
     def notes(self) -> list[str]:
-        """What a user should know before training, one line each."""
+        """Notes for the user before training, one line each."""
         lines = [note for note in (self.left_out, self.packing_note) if note]
         if self.drops and len(self.drops) < 2:
             what = "attention probabilities" if self.drops == ("attention",) else "hidden states"
@@ -77,68 +82,58 @@ class EncoderFacts:
 
 
 _ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-BUILTIN_FACTS = EncoderFacts(  # as measured: its folder may not be written yet when a space is checked
-    family="bert",
-    longest=128,
-    first_sees=True,
-    last_sees=True,
-    drops=("attention", "hidden"),
-    dropout_problem="",
-    pooler=True,
-    mask_token=True,
-    bidirectional=False,
-    packing_note="",
-    end_token="",
-    linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
-    blocks=2,
-    above=False,
+BUILTIN_FACTS = EncoderFacts(  # as measured; its folder may not exist yet when a space is checked
+    family="bert", longest=128, first_sees=True, last_sees=True, drops=("attention", "hidden"), dropout_problem="",
+    pooler=True, mask_token=True, bidirectional=False, packing_note="", end_token="", blocks=2, above=False,
     checkpointing=True,
-)
+    linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
+)  # fmt: skip
 
 
 def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
     """Hyperparameters that an encoder cannot honour, as (name, what is wrong), one line each.
 
     Args:
-        asked: values of each hyperparameter by YAML name: all that a space may propose, or the one of a trial.
+        asked: values of each hyperparameter by YAML name: all that a space can propose, or the one of a trial.
     """
     found: list[tuple[str, str]] = []
 
     def values(name: str) -> Sequence[Any]:
         return asked.get(name, ())
 
+    def reject(name: str, message: str) -> None:
+        found.append((name, message))
+
     if (dropped := [v for v in values("dropout") if v]) and (facts.dropout_problem or not facts.drops):
         reason = facts.dropout_problem or "the family has none"
-        found.append(("dropout", f"expected 0 for {source} ({facts.family}), got {dropped[0]:g}: {reason}"))
+        reject("dropout", f"expected 0 for {source} ({facts.family}), got {dropped[0]:g}: {reason}")
     if True in values("bidirectional") and not facts.bidirectional:
-        found.append(("bidirectional", f"expected false for {source}: {facts.family} does not allow it"))
+        reject("bidirectional", f"expected false for {source}: {facts.family} does not allow it")
     for pooling in dict.fromkeys(values("pooling")):
         token = "first" if pooling in FIRST_TOKEN else "last" if pooling in LAST_TOKEN else ""
         sees = {"first": facts.first_sees, "last": facts.last_sees, "": True}[token]
         if not sees:
             message = f"{pooling} reads the {token} token, which does not see the sentence in {source} ({facts.family})"
-            found.append(("pooling", f"{message}; its own pooling is {facts.pooling}"))
+            reject("pooling", f"{message}; its own pooling is {facts.pooling}")
         elif pooling == "pretrained_pooler" and not facts.pooler:
             message = f"pretrained_pooler needs a pooler, the checkpoint {source} ({facts.family}) has none"
-            found.append(("pooling", message))
+            reject("pooling", message)
     if (longest := max(values("max_length"), default=0)) > facts.longest:
-        found.append(("max_length", f"expected at most {facts.longest} for {source}, got {longest}"))
+        reject("max_length", f"expected at most {facts.longest} for {source}, got {longest}")
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
-        found.append(("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token"))
+        reject("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token")
     frozen = max((v for v in values("freeze") if v is not None), default=0)
     if frozen > facts.blocks:
         shared = "" if facts.blocks else f": the layers of {facts.family} share their weights"
-        found.append(("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}"))
+        reject("freeze", f"expected at most {facts.blocks} for {source}, got {frozen}{shared}")
     elif frozen and frozen == facts.blocks and values("pooling") and not (facts.above or _trained_above(values)):
         lacking = f"no weight above the layers of {facts.family} would be trained, nor a head"
-        found.append(("freeze", f"expected at most {frozen - 1} for {source}, got {frozen}: {lacking}"))
+        reject("freeze", f"expected at most {frozen - 1} for {source}, got {frozen}: {lacking}")
     if not facts.blocks and (steps := [v for v in values("layer_decay") if v != 1]):
         message = f"expected 1 for {source}, got {steps[0]:g}: the layers of {facts.family} share their weights"
-        found.append(("layer_decay", message))
+        reject("layer_decay", message)
     if True in values("checkpointing") and not facts.checkpointing:
-        found.append(
-            ("checkpointing", f"expected false for {source}: transformers does not have it for {facts.family}")
-        )
+        reject("checkpointing", f"expected false for {source}: transformers does not have it for {facts.family}")
     if any(values("lora.rank")):
         found += _unfit_lora(facts, source, values("lora.targets"))
     return found
@@ -164,7 +159,7 @@ def _unfit_lora(facts: EncoderFacts, source: str, asked: Sequence[str]) -> list[
 
 
 def adapted(linear: Sequence[str], targets: str) -> dict[str, list[str]]:
-    """What each of the comma-separated names in `lora.targets` means among the linear layers: name -> layers.
+    """The linear layers that each of the comma-separated names in `lora.targets` selects: name -> layers.
 
     "all-linear" is all, "attention" those inside a module with attn or attention in its name, another name a layer's
     last part or parts.
@@ -180,8 +175,52 @@ def adapted(linear: Sequence[str], targets: str) -> dict[str, list[str]]:
     return found
 
 
+def left_out(folder: Path, longest: int) -> str:
+    """What a sentence-transformers folder holds beside its encoder and is not used here, in one line; "" = nothing.
+
+    Its further modules, a `max_seq_length` below `longest` (the encoder's positions), and its prompts.
+    """
+    listed = _read(folder / "modules.json", list)
+    modules = [module for module in listed if isinstance(module, dict)]
+    found = [_module(folder, str(m.get("type", "")).rpartition(".")[2], str(m.get("path", ""))) for m in modules[1:]]
+    length = _read(folder / "sentence_bert_config.json", dict).get("max_seq_length")
+    if length is None:  # newer versions keep it here
+        length = _read(folder / "tokenizer_config.json", dict).get("model_max_length")
+    if listed and isinstance(length, int) and length < longest:
+        found.append(f"max_seq_length {length}")
+    prompts = _read(folder / "config_sentence_transformers.json", dict).get("prompts")
+    if names := [name for name, text in prompts.items() if text] if isinstance(prompts, dict) else []:
+        more = ", ..." if len(names) > PROMPTS_NAMED else ""
+        found.append(f"prompts {', '.join(names[:PROMPTS_NAMED])}{more} (give them as data.prompts)")
+    if not found:
+        return ""
+    return f"a sentence-transformers folder, of which only the encoder is used; left out: {', '.join(found)}"
+
+
+def _module(folder: Path, kind: str, path: str) -> str:
+    if kind != "Pooling":
+        return kind
+    config = _read(folder / path / "config.json", dict)
+    own = config.get("pooling_mode")
+    if own is None:  # as older versions write it
+        prefix = "pooling_mode_"
+        on = [name for name, value in config.items() if name.startswith(prefix) and value is True]
+        own = [name.removeprefix(prefix).removesuffix("_tokens").removesuffix("_token") for name in on]
+    names = own if isinstance(own, list) else [own]
+    return f"Pooling ({' and '.join(POOLINGS.get(str(name), str(name)) for name in names)})"
+
+
+def _read(path: Path, kind: type) -> Any:
+    """A JSON file's content; empty if the file is missing or holds something of another kind."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return kind()
+    return content if isinstance(content, kind) else kind()
+
+
 def facts_key(folder: Path) -> str:
-    """Fingerprint of an encoder's folder and of what runs it, without reading the weights: their sizes and times."""
+    """Fingerprint of an encoder's folder and of the libraries; of weights only sizes and times are read."""
     parts: list[object] = [VERSION, importlib.metadata.version("transformers"), importlib.metadata.version("torch")]
     for file in sorted([*folder.iterdir(), *folder.glob("*/config.json")]):
         if file.suffix == ".json" and file.stat().st_size < 2**20:
@@ -192,14 +231,14 @@ def facts_key(folder: Path) -> str:
 
 
 def stored(facts: EncoderFacts | str) -> dict[str, Any]:
-    """As it lies in the cache; a text is why the encoder is of no use."""
+    """The facts for the cache; a text is the reason why the encoder cannot be used."""
     return {"unusable": facts} if isinstance(facts, str) else asdict(facts)
 
 
 def restored(found: Mapping[str, Any]) -> EncoderFacts:
-    """What `stored` gave.
+    """The facts from the cache.
 
-    Raises: EncoderError for an encoder of no use.
+    Raises: EncoderError for an encoder that cannot be used.
     """
     if "unusable" in found:
         raise EncoderError(found["unusable"])
@@ -207,21 +246,21 @@ def restored(found: Mapping[str, Any]) -> EncoderFacts:
     return EncoderFacts(**{**values, "drops": tuple(values["drops"]), "linear": tuple(values["linear"])})
 
 
-def facts_at_hand(source: str) -> EncoderFacts | None:
+def available_facts(source: str) -> EncoderFacts | None:
     """The facts of the builtin encoder and of one whose files are on this machine, None for others.
 
-    They are measured once, in a process of their own (this one may be without torch), and kept under the fingerprint.
+    They are measured once, in a process of their own (this one may be without torch), and cached by fingerprint.
 
-    Raises: EncoderError if the encoder is of no use here.
+    Raises: EncoderError if the encoder cannot be used.
     """
     if source == BUILTIN_ENCODER:
         return BUILTIN_FACTS
-    folder = folder_at_hand(source)
+    folder = available_folder(source)
     if folder is None:
         return None
 
     def measure() -> dict[str, Any]:
-        command = [sys.executable, "-m", "trainables.encoders.measure", str(folder)]
+        command = [sys.executable, "-m", "trainables.encoders.load", str(folder)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
         except subprocess.TimeoutExpired:

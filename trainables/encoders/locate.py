@@ -1,4 +1,4 @@
-"""Where an encoder is: a local folder, the hub's cache on this machine, the hub. No torch: a search checks first."""
+"""Finding an encoder: a local folder, the hub's cache on this machine, the hub. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from trainables.encoders.word_vectors import check_vectors
 BUILTIN_ENCODER, BUILTIN_VECTORS = TRANSFORMER.builtin, WORD_VECTORS.builtin
 HUB_SECONDS = 10.0  # how long the hub may take to answer before it counts as unreachable
 FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a snapshot; *.bin only where there is no safetensors
-
-NOT_WEIGHTS = ("config.json", "*token*", "vocab*", "merges*", "*.model")  # what makes sentences ids, and ids vectors
-MIB, PIECES = 2**20, 16  # a file of weights up to so many MiB is read whole, so many pieces of a larger one
+NOT_WEIGHTS = ("config.json", "*token*", "vocab*", "merges*", "*.model")  # of configuration and tokenizer
+MIB, PIECES = 2**20, 16  # weights of at most 16 MiB are read whole, of a larger file 16 pieces of 1 MiB
 
 
 def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
-    """Pre-flight: the encoder (or the file of word vectors) is there or the hub has it; downloads nothing.
+    """Pre-flight check that the encoder (or the file of word vectors) exists here or on the hub; downloads nothing.
 
     Raises: EncoderError, or DataError for word vectors, in one line.
     """
     if family == OWN_ENCODER:
         if source:
-            local_folder(source)  # what it is, and whether it comes from the hub, is its reader's affair
+            local_folder(source)  # its method checks the rest
         return
     if family == WORD_VECTORS:
         if source != BUILTIN_VECTORS:
@@ -58,48 +57,49 @@ def local_folder(source: str) -> Path | None:
     return None
 
 
-def folder_at_hand(source: str) -> Path | None:
-    """The folder of an encoder on this machine: local, or in the hub's cache; asks nobody. None for the builtin one."""
+def available_folder(source: str) -> Path | None:
+    """The folder of an encoder on this machine: local, or in the hub's cache; no network. None for the builtin one."""
     if source.startswith("builtin:"):
         return None
     try:
-        if (folder := local_folder(source)) is None:
-            from huggingface_hub import snapshot_download
-
-            name, _, revision = source.partition("@")
-            folder = Path(
-                snapshot_download(name, revision=revision or None, allow_patterns=FILES, local_files_only=True)
-            )
-    except Exception:  # not there, or no name of a model: whoever needs it says so
+        folder = local_folder(source)
+        name, _, revision = source.partition("@")
+        return _cached_snapshot(name, revision or None) if folder is None else _complete(folder)
+    except Exception:  # missing, or not the name of a model: whoever needs it raises
         return None
-    whole = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-    return folder if whole and (folder / "config.json").is_file() else None
+
+
+def _cached_snapshot(name: str, revision: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return _complete(Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=True)))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _complete(folder: Path) -> Path | None:
+    """The folder if it has a configuration and weights."""
+    weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return folder if weights and (folder / "config.json").is_file() else None
 
 
 def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Path | None:
-    """The snapshot of a hub model on this machine, downloaded if need be.
+    """The snapshot of a hub model on this machine, downloaded if necessary.
 
     Args:
-        download: False = only make sure that it could be; None when it is not on this machine yet.
+        download: False = only check that it could be; None when it is not on this machine yet.
     Raises: EncoderError if the hub has no such model or cannot be reached.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     at = f"{name}@{revision}" if revision else name
     try:
-        try:
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=True))
-            if (folder / "config.json").exists() and (any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))):
-                return folder
-        except LocalEntryNotFoundError:
-            pass
-        # One question with a time limit first: the download functions retry an unreachable hub for half a minute.
+        if (folder := _cached_snapshot(name, revision)) is not None:
+            return folder
+        # One request with a time limit first: the download functions retry an unreachable hub for half a minute.
         info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
         if not download:
             return None
@@ -118,23 +118,23 @@ def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Pat
 
 
 def folder_revision(folder: Path) -> dict[str, str]:
-    """What an encoder's folder holds: `files`, a hash of its configuration and tokenizer files, and `weights`, another.
+    """Hashes of an encoder's folder: `files`, of its configuration and tokenizer, and `weights`.
 
-    They are of the files' names and contents, so that they are the same on every machine and under every version of a
-    library. Of a large file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them. A
-    snapshot in the hub's cache has its `commit` besides: other programs add files of that commit to it.
+    They are of the files' names and contents, so that they agree between machines and library versions. Of a large
+    file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them. A snapshot in the hub's
+    cache also has its `commit`, because other programs add files of that commit to it.
     """
-    there = [file for file in sorted(folder.iterdir()) if file.is_file()]
-    weights = [file for file in there if file.suffix == ".safetensors"]
-    weights = weights or [file for file in there if file.suffix == ".bin"]
-    others = [file for file in there if file not in weights and any(file.match(name) for name in NOT_WEIGHTS)]
+    files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    weights = [file for file in files if file.suffix == ".safetensors"]
+    weights = weights or [file for file in files if file.suffix == ".bin"]
+    others = [file for file in files if file not in weights and any(file.match(name) for name in NOT_WEIGHTS)]
     found = {"files": hash_of(others, whole=True), "weights": hash_of(weights, whole=False)}
     commit = folder.name if folder.parent.name == "snapshots" and re.fullmatch("[0-9a-f]{40}", folder.name) else ""
     return found | ({"commit": commit} if commit else {})
 
 
 def hash_of(files: Iterable[Path], whole: bool) -> str:
-    """Of the files' names, sizes and contents; whole: False reads 16 MiB of a larger one."""
+    """Hash of the files' names, sizes and contents; whole: False reads 16 MiB of a larger file."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size} ".encode())

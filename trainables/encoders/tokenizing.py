@@ -1,4 +1,4 @@
-"""A tokenizer as sentences meet it: what it puts around one, and the end token that decoders' tokenizers leave out."""
+"""Checking a tokenizer and its template of special tokens; appending the end token that decoders' tokenizers omit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainables.data.token_cache import Encode, tokenizer_encoder
 
 @dataclass(frozen=True)
 class Template:
-    """Ids around a single sentence, such as [CLS] and [SEP]; end_token: the text of one that was appended here."""
+    """Ids around a single sentence, such as [CLS] and [SEP]; end_token: text of an end token appended here, or ""."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
@@ -23,12 +23,11 @@ class Template:
 def template_of(source: str, tokenizer: Any, is_causal: Callable[[Template], bool]) -> Template:
     """Ids before and after a single sentence.
 
-    A tokenizer that puts nothing behind a sentence of a causal encoder gets its end token there, also when it is saved:
-    the last token is to be one that every sentence ends in.
+    A tokenizer that adds nothing after a sentence of a causal encoder gets its end token appended, also when it is
+    saved, so that every sentence ends in the same token.
 
-    Args:
-        is_causal: whether the encoder's first token sees less than the sentence; asked where nothing stands behind it.
-    Raises: EncoderError if a sentence does not keep its tokens, or no token is put around one.
+    Args: is_causal: whether the encoder's first token does not see the whole sentence; called only if needed.
+    Raises: EncoderError if the tokenizer changes a sentence among special tokens, or puts no token around one.
     """
     prefix, suffix = _around(source, tokenizer)
     if suffix or not is_causal(Template(prefix, suffix)):
@@ -47,18 +46,17 @@ def template_of(source: str, tokenizer: Any, is_causal: Callable[[Template], boo
 
 
 def make_padding(source: str, tokenizer: Any, pad: int | None) -> None:
-    """Pad and cut at the right end, as trials do, and have a token to pad with; an export says the same.
+    """Make a tokenizer, and its export, pad and truncate at the right end, and give it a padding token.
 
-    Padding at the left would give other vectors where positions are counted from the first token of the row.
+    Padding at the left would change vectors where positions are counted from the first token of the row.
 
-    Args:
-        pad: the id that the encoder's configuration names. It must be a special token: a word would no longer be one.
-    Raises: EncoderError if a tokenizer without padding token has no other special token; which one is all the same,
+    Args: pad: the id in the encoder's configuration, used if it is a special token; else any special token serves,
         since it is masked.
+    Raises: EncoderError if a tokenizer without padding token has no other special token.
     """
     for side in ("padding_side", "truncation_side"):
         setattr(tokenizer, side, "right")
-        tokenizer.init_kwargs[side] = "right"  # a side that is its class's own is not saved otherwise
+        tokenizer.init_kwargs[side] = "right"  # else a class's own default is not saved
     if tokenizer.pad_token_id is not None:
         return
     special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -70,9 +68,9 @@ def make_padding(source: str, tokenizer: Any, pad: int | None) -> None:
 
 
 def check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) -> None:
-    """That the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
+    """Check that the tokenizer is the encoder's own: the library makes an empty one where a folder has none.
 
-    Special tokens beyond the embeddings, as of images, are legal where no sentence gets one (see `encoder_of`).
+    Special tokens without an embedding, as for images, are allowed where no sentence gets one (see `encoder_of`).
 
     Raises: EncoderError.
     """
@@ -96,7 +94,7 @@ def check_tokenizer(source: str, folder: Path, tokenizer: Any, embeddings: int) 
 def encoder_of(source: str, tokenizer: Any, embeddings: int) -> Encode:
     """Texts -> token ids without special tokens.
 
-    Calling it raises DataError for a text in which a token stands that has no embedding.
+    Calling it raises DataError for a text with a token that has no embedding.
     """
     encode, beyond = tokenizer_encoder(tokenizer), _beyond(tokenizer, embeddings)
     if not beyond:

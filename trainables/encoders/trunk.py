@@ -1,15 +1,17 @@
-"""The forward pass of BERT-like encoders on packed batches: one function for four families.
+"""The forward pass of BERT-like encoders on packed batches: one function for BERT, RoBERTa, MPNet and DistilBERT.
 
-BERT, RoBERTa, MPNet and DistilBERT compute the same thing (post-norm blocks) under different names; `trunk_of` maps the
-names, `Trunk.states` runs it with the modules and weights of the Hugging Face model. What this saves against the
-library's own forward: padding; in the last layer everything but the first tokens when pooling reads only them; dropout
-noise at a quarter of the price; a third of the operator calls. `encoder.load_encoder` compares both, once per encoder.
+These families compute the same thing (post-norm blocks) under different names. `trunk_of` maps the names and
+`Trunk.states` runs the modules of the Hugging Face model. Against the library's own forward this saves the padding, in
+the last layer everything but the first tokens when pooling reads only them, three quarters of the time for dropout
+noise, and two thirds of the operator calls. `forward.packing_note` compares both, once per encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -18,12 +20,26 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainables.encoders import attention
-from trainables.encoders.adapters import added
+from trainables.encoders.adapters import adapter_output
 from trainables.encoders.attention import keep_noise
-from trainables.encoders.joined import joined
 from trainables.encoders.packing import Packed
 
 ChangeEmbeddings = Callable[[Tensor], Tensor]  # (T, H) output of the embedding layer in packed order -> (T, H)
+Linear = tuple[Tensor, Tensor]  # (out, in) weights and (out,) biases
+
+_FEED_FORWARD = ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", "output.LayerNorm")
+_BERT = (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", *_FEED_FORWARD,
+)  # fmt: skip
+_NAMES = {  # family -> names of the parts of a `Layer` in its blocks
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
+    "mpnet": (*(f"attention.attn.{name}" for name in "qkvo"), "attention.LayerNorm", *_FEED_FORWARD),
+    "distilbert": (
+        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")), "sa_layer_norm",
+        "ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,6 @@ class Layer:
     key: nn.Linear
     value: nn.Linear
     out: nn.Linear
-    out_dropout: bool
     attention_norm: nn.LayerNorm
     widen: nn.Linear
     activation: Callable[[Tensor], Tensor]
@@ -44,14 +59,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Trunk:
-    """A BERT-like encoder taken apart; its modules stay those of the model it came from.
+    """A BERT-like encoder; its modules are those of the Hugging Face model.
 
     Attributes:
         words, positions: embeddings; token_types: (types, H) weights of which row 0 is used, or None.
         first_position: position id of a sentence's first token (RoBERTa counts from 2).
         heads: attention heads.
+        attention_out_dropout: dropout also on attention's output (not in DistilBERT).
         relative: None, or the function that gives MPNet's (heads, L, L) score bias for L tokens.
-        checkpointing: compute blocks again in backward.
+        checkpointing: recompute blocks in the backward pass.
     """
 
     words: nn.Embedding
@@ -61,6 +77,7 @@ class Trunk:
     layers: Sequence[Layer]
     first_position: int
     heads: int
+    attention_out_dropout: bool
     relative: Callable[[int], Tensor] | None = None
     checkpointing: bool = False
 
@@ -75,21 +92,18 @@ class Trunk:
         """Hidden states of a packed batch.
 
         Args:
-            wanted: numbers of the states to give (0 = embedding layer).
+            wanted: numbers of the states to return (0 = embedding layer).
             dropout: p of the hidden and the attention-probability dropout; 0 outside training.
-            first_tokens_only: give the last state of the first tokens only, (N, H); it must be the only one wanted.
-            change: what is done to the embedding layer's output before the first block (cutoff, a vector put in).
-        Returns: number -> (T, H), or (N, H) as said; in the weights' type, also under autocast.
+            first_tokens_only: return the last state of the first tokens only; it must be the only one wanted.
+            change: applied to the embedding layer's output before the first block (cutoff, an inserted vector).
+        Returns: number -> (T, H), or (N, H) of the first tokens; in the weights' type, also under autocast.
         """
         last = len(self.layers)
         assert not first_tokens_only or tuple(wanted) == (last,), wanted
         kind = packed.ids.device.type
         lower = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        filler = (
-            0
-            if lower is None or attention.few_launches(packed.ids.device)
-            else -len(packed.ids) % _quantum(len(packed.ids))
-        )
+        fill = lower is not None and not attention.few_launches(packed.ids.device)
+        filler = -len(packed.ids) % _quantum(len(packed.ids)) if fill else 0
         bias = None if self.relative is None else self.relative(packed.longest)
         with torch.autocast(kind, enabled=False):
             ids, positions = packed.ids, packed.positions + self.first_position
@@ -103,9 +117,9 @@ class Trunk:
                 x = F.pad(change(x[: len(packed.ids)]), (0, 0, 0, filler)) if filler else change(x)
             found = {0: x}
             for number, layer in enumerate(self.layers, 1):
-                given = (layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)
-                again = self.checkpointing and torch.is_grad_enabled()
-                x = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
+                args = (layer, x, packed, dropout, bias, first_tokens_only and number == last, lower)
+                recompute = self.checkpointing and torch.is_grad_enabled()
+                x = checkpoint(self._block, *args, use_reentrant=False) if recompute else self._block(*args)
                 if number in wanted:
                     found[number] = x
         return {n: found[n][: len(packed.ids)] if filler else found[n] for n in wanted}
@@ -134,14 +148,14 @@ class Trunk:
             if first_only:
                 x, low = x.index_select(0, packed.first), low.index_select(0, packed.first)
             context = attention.attend(inner[0](low), key_value, packed, self.heads, dropout, bias)
-        x = layer.attention_norm(_drop_add(out(context), x, dropout if layer.out_dropout else 0.0))
+        x = layer.attention_norm(_drop_add(out(context), x, dropout if self.attention_out_dropout else 0.0))
         wide = layer.activation(widen(x.to(low.dtype)))
         return cast(Tensor, layer.norm(_drop_add(narrow(wide), x, dropout)))
 
 
 @dataclass(frozen=True)
 class _Product:
-    """Layers that read the same input as one matrix product, and what their adapters add."""
+    """Layers that read the same input as one matrix product, plus the output of their adapters."""
 
     layers: Sequence[nn.Linear]
     weight: Tensor
@@ -149,17 +163,17 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         out = F.linear(x, self.weight, self.bias)
-        more = [added(layer, x) for layer in self.layers]
-        if all(part is None for part in more):
+        added = [adapter_output(layer, x) for layer in self.layers]
+        if all(part is None for part in added):
             return out
-        none = [x.new_zeros(1).expand(len(x), len(layer.weight)) for layer in self.layers]
-        return out + torch.cat([none[n] if part is None else part for n, part in enumerate(more)], 1)
+        zeros = [x.new_zeros(1).expand(len(x), len(layer.weight)) for layer in self.layers]
+        return out + torch.cat([zeros[n] if part is None else part for n, part in enumerate(added)], 1)
 
 
 def _quantum(tokens: int) -> int:
     """Rows are filled up to a multiple of this, at most a sixteenth of them (bf16 on a CPU).
 
-    oneDNN compiles a kernel for every new shape, which takes longer than the product itself; so shapes must repeat.
+    oneDNN compiles a kernel for every new shape, which takes longer than the product itself, so shapes must repeat.
     """
     return 1 << max(3, tokens.bit_length() - 5)
 
@@ -171,96 +185,94 @@ def _drop(x: Tensor, p: float) -> Tensor:
 
 
 def _drop_add(x: Tensor, residual: Tensor, p: float) -> Tensor:
-    """Residual sum in the residual's type. A noise kept in bf16 would be off by 0.2 % in its factor 1 / (1 - p)."""
+    """Residual sum in the residual's type. Noise in bf16 would be off by 0.2 % in its factor 1 / (1 - p)."""
     if attention.few_launches(x.device):
         return residual + F.dropout(x, p)  # one kernel each; the factor is float32 inside
     x = x.to(residual.dtype)
     return torch.addcmul(residual, x, keep_noise(x.shape, p, x)) if p else x + residual
 
 
+def joined(groups: Sequence[Sequence[nn.Linear]], dtype: torch.dtype) -> list[Linear]:
+    """Weights and biases of each group's layers, one below the other, in `dtype`, by one operator in each direction.
+
+    Layer by layer they would be sixteen casts each way per block, a third of the kernels that a training step launches
+    on a GPU (benchmarks/launches.py).
+
+    Args:
+        groups: layers that read the same input; a single layer whose weights have the type already is not copied.
+    Returns: per group (sum of out, in) weights and (sum of out,) biases. Gradients have the parameters' type.
+    """
+    wanted = [
+        [cast(Tensor, getattr(layer, kind)) for layer in group] for group in groups for kind in ("weight", "bias")
+    ]
+    copied = [n for n, parts in enumerate(wanted) if len(parts) > 1 or parts[0].dtype != dtype]
+    found = [parts[0] for parts in wanted]
+    if copied:
+        sizes = tuple(len(wanted[n]) for n in copied)
+        made = _Joined.apply(dtype, sizes, *(part for n in copied for part in wanted[n]))  # type: ignore[no-untyped-call]
+        for n, whole in zip(copied, made, strict=True):
+            found[n] = whole
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+class _Joined(torch.autograd.Function):
+    """`torch.cat` of several groups of tensors at once, to another type."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, sizes: tuple[int, ...], *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.sizes, ctx.parts = sizes, [(len(part), part.dtype) for part in parts]
+        wholes: list[Tensor] = []
+        slots: list[Tensor] = []
+        first = 0
+        for size in sizes:
+            rows = [len(part) for part in parts[first : first + size]]
+            wholes.append(parts[first].new_empty((sum(rows), *parts[first].shape[1:]), dtype=dtype))
+            slots += torch.split(wholes[-1], rows)
+            first += size
+        torch._foreach_copy_(slots, list(parts))
+        return tuple(wholes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        found: list[Tensor | None] = []
+        for size, grad in zip(ctx.sizes, grads, strict=True):
+            rows = [length for length, _ in ctx.parts[len(found) : len(found) + size]]
+            found += [None] * size if grad is None else torch.split(grad, rows)
+        found = [grad if needed else None for grad, needed in zip(found, ctx.needs_input_grad[2:], strict=True)]
+        casts = [n for n, grad in enumerate(found) if grad is not None and grad.dtype != ctx.parts[n][1]]
+        if casts:
+            given = [cast(Tensor, found[n]) for n in casts]
+            made = [torch.empty_like(g, dtype=ctx.parts[n][1]) for n, g in zip(casts, given, strict=True)]
+            torch._foreach_copy_(made, given)
+            for n, grad in zip(casts, made, strict=True):
+                found[n] = grad
+        return None, None, *found
+
+
 def trunk_of(model: Any) -> Trunk | None:
-    """The model taken apart, or None when it is not of a family known here (then padding is used)."""
-    config = model.config
-    if getattr(config, "is_decoder", False) or getattr(model, "embeddings_project", None) is not None:
+    """The model as a `Trunk`, or None when its family is not one of the above."""
+    config, family = model.config, model.config.model_type
+    projected = getattr(model, "embeddings_project", None) is not None
+    if family not in _NAMES or projected or getattr(config, "is_decoder", False):
         return None
-    if config.model_type in ("bert", "roberta", "xlm-roberta", "camembert", "electra"):
-        layers = [_bert_layer(layer) for layer in model.encoder.layer]
-    elif config.model_type == "mpnet":
-        layers = [_mpnet_layer(layer) for layer in model.encoder.layer]
-    elif config.model_type == "distilbert":
-        layers = [_distilbert_layer(layer) for layer in model.transformer.layer]
-    else:
-        return None
-    parts = model.embeddings
-    padding = parts.position_embeddings.padding_idx
+    blocks = model.transformer.layer if family == "distilbert" else model.encoder.layer
+    embeddings = model.embeddings
+    padding = embeddings.position_embeddings.padding_idx
     return Trunk(
-        words=parts.word_embeddings,
-        positions=parts.position_embeddings,
-        token_types=getattr(parts, "token_type_embeddings", None),
-        norm=parts.LayerNorm,
-        layers=layers,
+        words=embeddings.word_embeddings,
+        positions=embeddings.position_embeddings,
+        token_types=getattr(embeddings, "token_type_embeddings", None),
+        norm=embeddings.LayerNorm,
+        layers=[Layer(*(attrgetter(name)(block) for name in _NAMES[family])) for block in blocks],
         first_position=0 if padding is None else padding + 1,
         heads=config.num_attention_heads,
-        relative=_MpnetBias(model.encoder) if config.model_type == "mpnet" else None,
+        attention_out_dropout=family != "distilbert",
+        relative=partial(_mpnet_bias, model.encoder) if family == "mpnet" else None,
         checkpointing=any(getattr(part, "gradient_checkpointing", False) for part in model.modules()),
     )
 
 
-@dataclass(frozen=True)
-class _MpnetBias:
-    encoder: Any
-
-    def __call__(self, length: int) -> Tensor:
-        grid = torch.empty(1, length, 0, device=self.encoder.relative_attention_bias.weight.device)
-        return cast(Tensor, self.encoder.compute_position_bias(grid)[0])
-
-
-def _bert_layer(layer: Any) -> Layer:
-    inner, out = layer.attention.self, layer.attention.output
-    return Layer(
-        query=inner.query,
-        key=inner.key,
-        value=inner.value,
-        out=out.dense,
-        out_dropout=True,
-        attention_norm=out.LayerNorm,
-        **_bert_feed_forward(layer),
-    )
-
-
-def _mpnet_layer(layer: Any) -> Layer:
-    inner = layer.attention.attn
-    return Layer(
-        query=inner.q,
-        key=inner.k,
-        value=inner.v,
-        out=inner.o,
-        out_dropout=True,
-        attention_norm=layer.attention.LayerNorm,
-        **_bert_feed_forward(layer),
-    )
-
-
-def _bert_feed_forward(layer: Any) -> dict[str, Any]:
-    return {
-        "widen": layer.intermediate.dense,
-        "activation": layer.intermediate.intermediate_act_fn,
-        "narrow": layer.output.dense,
-        "norm": layer.output.LayerNorm,
-    }
-
-
-def _distilbert_layer(layer: Any) -> Layer:
-    inner = layer.attention
-    return Layer(
-        query=inner.q_lin,
-        key=inner.k_lin,
-        value=inner.v_lin,
-        out=inner.out_lin,
-        out_dropout=False,  # DistilBERT drops attention probabilities and the feed-forward output only
-        attention_norm=layer.sa_layer_norm,
-        widen=layer.ffn.lin1,
-        activation=layer.ffn.activation,
-        narrow=layer.ffn.lin2,
-        norm=layer.output_layer_norm,
-    )
+def _mpnet_bias(encoder: Any, length: int) -> Tensor:
+    grid = torch.empty(1, length, 0, device=encoder.relative_attention_bias.weight.device)
+    return cast(Tensor, encoder.compute_position_bias(grid)[0])

@@ -1,7 +1,7 @@
-"""Word vectors from files, and how sentences become words (GCLSR 6.1, D40).
+"""Word vectors from files, and splitting sentences into words (GCLSR 6.1, D40).
 
-A known word's id is its row in the vectors, an unknown word's id is negative and a hash of the word: its random vector
-follows from that id and the seed of the run, whatever else is in the vocabulary.
+A known word's id is its row in the vectors. An unknown word's id is negative and a hash of the word; its random vector
+depends only on that id and the seed of the run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -42,7 +43,7 @@ class WordVectors:
         return int(self.matrix.shape[1])
 
     def tokenizer(self, language: str) -> WordTokenizer:
-        """The tokenizer whose ids are rows of this matrix."""
+        """A tokenizer whose ids are rows of this matrix."""
         return WordTokenizer(self.words, language)
 
 
@@ -50,10 +51,10 @@ class WordTokenizer:
     """Sentences to word ids: 0..V-1 known words, below 0 unknown ones.
 
     Args:
-        vocabulary: known words; a word's id is its place.
+        vocabulary: known words; a word's id is its index.
         language: "en": cleaned as in 6.1 and split at blanks. "zh" (not in the paper): runs of Chinese characters are
-            cut by forward maximum matching against the vocabulary, a character without a match stands alone; runs of
-            a-z are words; all else is dropped.
+            split by forward maximum matching against the vocabulary, a character without a match is a word; runs of
+            a-z are words; everything else is dropped.
     """
 
     def __init__(self, vocabulary: Sequence[str], language: str = "en") -> None:
@@ -97,14 +98,12 @@ def unknown_id(word: str) -> int:
 def unknown_vectors(ids: NDArray[np.integer], seed: int, dim: int) -> NDArray[np.float32]:
     """Random vectors of unknown words, U(-b, b) per component, b = sqrt(3 / D) (6.1, D40).
 
-    Component j of word w is a hash (splitmix64) of (w, j, seed): a word keeps its vector through the whole run, without
-    a table of words seen so far.
+    Component j of word w is a hash (splitmix64) of (w, j, seed), so a word has the same vector during the whole run.
 
-    Args:
-        ids: (n,) from `unknown_id`.
+    Args: ids: (n,) from `unknown_id`.
     Returns: (n, dim).
     """
-    with np.errstate(over="ignore"):  # wrapping is what the hash is made of
+    with np.errstate(over="ignore"):  # the hash wraps
         x = ids.astype(np.int64).astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
         x = _mixed(x + np.uint64(seed & 0xFFFFFFFF)) + np.arange(dim, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         x = _mixed(x)
@@ -125,9 +124,9 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def corpus_words(texts: Iterable[str], language: str) -> set[str]:
-    """Every word that a tokenizer could look up for these texts: what `load_vectors` needs to keep.
+    """Every word that a tokenizer can look up for these texts: the words that `load_vectors` must read.
 
-    Chinese: all runs of up to 6 characters, for which of them are words depends on the vocabulary.
+    Chinese: all runs of up to 6 characters, because the vocabulary decides which of them are words.
     """
     _require_language(language)
     found = {PLACEHOLDER}
@@ -155,23 +154,21 @@ def load_vectors(source: str, language: str, wanted: Collection[str] | None = No
 
 
 def read_vectors(path: Path, wanted: Collection[str] | None = None) -> WordVectors:
-    """Vectors of word2vec (binary or text) or GloVe (text) files, gzipped or not; the content decides, not the name.
+    """Vectors of a word2vec (binary or text) or GloVe (text) file, gzipped or not, recognised by content.
 
     Args:
-        wanted: keep the vectors of these words only (a set: every word of the file is looked up); None = all.
+        wanted: read the vectors of these words only (a set: every word of the file is looked up); None = all.
             The first of several vectors of a word counts.
     Raises:
         DataError for a missing file, one of another kind, rows of another dimension than the first one or the header,
-            a count in the header that is not the file's, numbers that are not finite, or no wanted word in the file.
+            another number of words than in the header, numbers that are not finite, or no wanted word in the file.
     """
     words: dict[str, None] = {}
     rows: list[NDArray[np.float32]] = []
     seen = 0
     try:
-        with _opened(path) as file:
-            layout = _layout(file.read(_BLOCK), path)
-        with _opened(path) as file:
-            for word, numbers in (_binary_rows if layout.binary else _text_rows)(file, layout, path):
+        with _entries(path) as (layout, entries):
+            for word, numbers in entries:
                 seen += 1
                 if word not in words and (wanted is None or word in wanted):
                     words[word] = None
@@ -189,19 +186,15 @@ def read_vectors(path: Path, wanted: Collection[str] | None = None) -> WordVecto
     return WordVectors(tuple(words), matrix)
 
 
-def check_vectors(path: Path, rows: int = 1000) -> int:
-    """The dimension of a vector file whose first `rows` rows are sound: a quick look before a search starts.
+def check_vectors(path: Path, rows: int = 1000) -> None:
+    """Check the first `rows` rows of a vector file before a search starts.
 
     Raises: DataError as `read_vectors`.
     """
-    with _opened(path) as file:
-        layout = _layout(file.read(_BLOCK), path)
-    with _opened(path) as file:
-        found = (_binary_rows if layout.binary else _text_rows)(file, layout, path)
-        for word, numbers in itertools.islice(found, rows):
+    with _entries(path) as (layout, entries):
+        for word, numbers in itertools.islice(entries, rows):
             if not np.isfinite(_parsed(numbers, layout, path, word)).all():
                 raise DataError(f"{path}: expected finite numbers behind {word!r}: a damaged file or a wrong dimension")
-    return layout.dim
 
 
 @dataclass(frozen=True)
@@ -215,7 +208,7 @@ class _Layout:
 
 
 def _layout(head: bytes, path: Path) -> _Layout:
-    """What kind of file begins with `head`: word2vec binary or text by its header, else GloVe by its first line."""
+    """The layout of a file that begins with `head`: word2vec binary or text by its header, else GloVe."""
     header = _HEADER.match(head)
     count, dim, size = (int(header[1]), int(header[2]), header.end()) if header else (None, 0, 0)
     first = head[size:].split(b"\n", 1)[0].rstrip()
@@ -235,18 +228,22 @@ def _numbers(fields: Sequence[bytes], count: int) -> bool:
         return False
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """The file for reading, through gzip if its first bytes say so."""
+@contextmanager
+def _entries(path: Path) -> Iterator[tuple[_Layout, Iterator[tuple[str, bytes]]]]:
+    """The layout of a file, read through gzip if its first bytes say so, and its words with their numbers."""
     if not path.is_file():
         raise DataError(f"{path}: expected a file of word vectors or {BUILTIN}, found no such file")
-    raw = path.open("rb")
-    zipped = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), _BLOCK)) if zipped else raw
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), _BLOCK)) if zipped else raw
+        layout = _layout(file.read(_BLOCK), path)
+        file.seek(0)
+        yield layout, (_binary_rows if layout.binary else _text_rows)(file, layout, path)
 
 
 def _binary_rows(file: IO[bytes], layout: _Layout, path: Path) -> Iterator[tuple[str, bytes]]:
-    """Word, one blank, D little-endian float32, perhaps a line feed; read in blocks, for there are millions."""
+    """Word, one blank, D little-endian float32, perhaps a line feed; read in blocks, since there are millions."""
     size = 4 * layout.dim
     block, at = file.read(_BLOCK), layout.header
     for n in range(layout.count or 0):
@@ -263,7 +260,7 @@ def _binary_rows(file: IO[bytes], layout: _Layout, path: Path) -> Iterator[tuple
 
 
 def _text_rows(file: IO[bytes], layout: _Layout, path: Path) -> Iterator[tuple[str, bytes]]:
-    """Lines of a word and D numbers; the word may hold blanks (GloVe 840B), but not end in a number."""
+    """Lines of a word and D numbers; the word may contain blanks (GloVe 840B), but not end in a number."""
     file.read(layout.header)
     for n, line in enumerate(file, 2 if layout.header else 1):
         fields = line.rstrip().rsplit(b" ", layout.dim)

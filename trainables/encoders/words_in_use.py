@@ -1,8 +1,8 @@
 """Training only the rows of a large table of word embeddings that a study's sentences use.
 
-A row without gradient never moves under AdamW but for the weight decay, which is a factor per step, so that what is
-trained is exactly what would have been: the gradient, the optimiser's state, the clipping and the checkpoints of the
-other rows (nine tenths of a multilingual encoder's quarter million, in one language) are spared.
+Under AdamW a row without gradient changes only by weight decay, a factor per step, so the result is exactly that of
+the whole table. The other rows (nine tenths of a multilingual encoder's quarter million, in one language) need no
+gradient, optimiser state, clipping or checkpoint.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MOST_USED = 0.5  # share of the rows in use up to which training only those pays
 
 
 class WordsInUse(nn.Module):
-    """Stands in for an encoder's word embeddings (V, E); takes the same ids.
+    """Replaces an encoder's word embeddings (V, E); takes the same ids.
 
     Attributes:
-        table: a module like the one it stands for, of the n rows in use; rows: (n,) their ids, rising.
-        decayed: () float64, by what weight decay has multiplied the others.
-        whole: (V, E) the untouched rows, not part of the state, never written.
+        table: a module like the replaced one, of the n rows in use; rows: (n,) their ids, ascending.
+        decayed: () float64, the factor of weight decay on the other rows so far.
+        whole: (V, E) the pre-trained rows, not part of the state, never written.
     """
 
     rows: Tensor
     decayed: Tensor
-    place: Tensor
+    row_of: Tensor
 
     def __init__(self, words: nn.Embedding, whole: Tensor, used: NDArray[np.bool_]) -> None:
         super().__init__()
@@ -43,36 +43,36 @@ class WordsInUse(nn.Module):
         self.table.weight = nn.Parameter(words.weight.detach()[rows], requires_grad=words.weight.requires_grad)
         self.register_buffer("rows", rows)
         self.register_buffer("decayed", torch.ones((), dtype=torch.float64, device=rows.device))
-        self.register_buffer("place", torch.empty(0, dtype=torch.long), persistent=False)
-        self._find_places()
+        self.register_buffer("row_of", torch.empty(0, dtype=torch.long), persistent=False)
+        self._index_rows()
         self.register_load_state_dict_pre_hook(_take_rows)  # type: ignore[no-untyped-call]  # torch's own
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Embeddings of ids; those not in use are there for evaluations only, which have sentences of their own."""
-        places = self.place[ids]
-        if not self.training and bool((places < 0).any()):
-            others = torch.unique(ids[places < 0])
+        """Embeddings of ids; those not in use occur in evaluations only, which have sentences of their own."""
+        at = self.row_of[ids]
+        if not self.training and bool((at < 0).any()):
+            others = torch.unique(ids[at < 0])
             more = self.whole[others.to(self.whole.device)].to(self.table.weight) * self.decayed
             grown = torch.cat([self.table.weight, more.to(self.table.weight.dtype)])
-            places = places.masked_scatter(places < 0, len(self.rows) + torch.searchsorted(others, ids[places < 0]))
-            found: Tensor = torch.func.functional_call(self.table, {"weight": grown}, (places,))
-            return found
-        out: Tensor = self.table(places)
-        return out
+            at = at.masked_scatter(at < 0, len(self.rows) + torch.searchsorted(others, ids[at < 0]))
+            found: Tensor = torch.func.functional_call(self.table, {"weight": grown}, (at,))
+        else:
+            found = self.table(at)
+        return found
 
     @property
     def weight(self) -> Tensor:
         """(n, E) the rows in use."""
         return self.table.weight
 
-    def know(self, sentences: Iterable[NDArray[Any]]) -> bool:
+    def covers(self, sentences: Iterable[NDArray[Any]]) -> bool:
         """Whether all tokens of these sentences are in use."""
         parts = list(sentences)
-        return bool(self.known[np.concatenate(parts)].all()) if parts else True
+        return bool(self.in_use[np.concatenate(parts)].all()) if parts else True
 
     @torch.no_grad()
     def widen(self, optimiser: Optimizer | None) -> None:
-        """Train all rows from here on, as if it had been so from the start."""
+        """Train all rows from now on, as if they had been trained from the start."""
         param, rows = self.table.weight, self.rows
         every = (self.whole.to(param.device, torch.float64) * self.decayed).to(param.dtype)
         state = optimiser.state.get(param, {}) if optimiser is not None else {}
@@ -81,19 +81,19 @@ class WordsInUse(nn.Module):
                 state[name] = torch.zeros_like(every).index_copy_(0, rows, value)
         param.data = every.index_copy_(0, rows, param)
         self.rows = torch.arange(len(every), device=rows.device)
-        self._find_places()
+        self._index_rows()
 
-    def _find_places(self) -> None:
-        self.place = torch.full((len(self.whole),), -1, device=self.rows.device)
-        self.place[self.rows] = torch.arange(len(self.rows), device=self.rows.device)
-        padding = -1 if self.padding is None else int(self.place[self.padding])
+    def _index_rows(self) -> None:
+        self.row_of = torch.full((len(self.whole),), -1, device=self.rows.device)
+        self.row_of[self.rows] = torch.arange(len(self.rows), device=self.rows.device)
+        padding = -1 if self.padding is None else int(self.row_of[self.padding])
         self.table.padding_idx = None if padding < 0 else padding
         self.table.num_embeddings = len(self.rows)
-        self.known = (self.place >= 0).cpu().numpy()
+        self.in_use = (self.row_of >= 0).cpu().numpy()
 
 
 def used_ids(size: int, columns: Iterable[NDArray[Any]], ids: Sequence[int]) -> NDArray[np.bool_]:
-    """(size,) which token ids occur. columns: ids laid end to end, as a `TokenColumn` has them; ids: further ones."""
+    """(size,) which token ids occur. columns: ids laid end to end, as in a `TokenColumn`; ids: further ones."""
     used = np.zeros(size, bool)
     for column in columns:
         used[column[(column >= 0) & (column < size)]] = True
@@ -102,9 +102,9 @@ def used_ids(size: int, columns: Iterable[NDArray[Any]], ids: Sequence[int]) -> 
 
 
 def keep_words(model: Any, whole: Tensor, used: NDArray[np.bool_]) -> bool:
-    """Let a model train the rows in use only, if its table is large and most of it is not; whether it does now.
+    """Let a model train the rows in use only, if its table is large and mostly unused. Returns whether it does.
 
-    Args: whole: the untouched table of the encoder that the model is a copy of.
+    Args: whole: the table of the pre-trained encoder.
     """
     words = model.get_input_embeddings()
     total = sum(p.numel() for p in model.parameters())
@@ -119,7 +119,7 @@ def keep_words(model: Any, whole: Tensor, used: NDArray[np.bool_]) -> bool:
 
 
 def follow_decay(network: nn.Module, optimiser: Optimizer) -> None:
-    """Have every step of AdamW's weight decay counted for the rows that it does not see."""
+    """Accumulate AdamW's weight decay for the rows that are not in use, at every step."""
     tables = {id(w.table.weight): w for w in network.modules() if isinstance(w, WordsInUse)}
 
     def count(*_: object) -> None:
@@ -134,7 +134,7 @@ def follow_decay(network: nn.Module, optimiser: Optimizer) -> None:
 
 
 def take_whole_state(model: Any, state: MutableMapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before a model with a whole table loads a state of rows in use: the others are what they were, decayed."""
+    """Before a model with a whole table loads a state of rows in use: fill in the others, decayed."""
     words = model.get_input_embeddings()
     for name, part in model.named_modules():
         key = f"{prefix}{name}."
@@ -146,16 +146,16 @@ def take_whole_state(model: Any, state: MutableMapping[str, Tensor], prefix: str
 
 
 def _take_rows(words: WordsInUse, state: MutableMapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before a state is loaded: be of its rows. One of a whole table is one with all rows in use."""
+    """Before a state is loaded: take over its rows. In one of a whole table all rows are in use."""
     if f"{prefix}weight" in state:
         state[f"{prefix}table.weight"] = state.pop(f"{prefix}weight")
         state[f"{prefix}rows"] = torch.arange(len(words.whole))
         state[f"{prefix}decayed"] = torch.ones((), dtype=torch.float64)
     rows = state.get(f"{prefix}rows")
     if rows is None:
-        return  # strict loading says so
+        return  # strict loading raises
     weight = words.table.weight
     if len(rows) != len(weight):
         weight.data = weight.new_empty(len(rows), weight.shape[1])
     words.rows = rows.to(words.rows.device, copy=True)
-    words._find_places()
+    words._index_rows()

@@ -1,1 +1,1 @@
-"""What an encoder is worth: metrics, sentence pairs, transfer tasks."""
+"""Evaluating an encoder: metrics, sentence pairs and retrieval sets, transfer tasks."""

@@ -1,4 +1,4 @@
-"""Correlations, cosine, alignment and uniformity: arrays in, numbers out (methods 7.1, 7.5). NumPy only."""
+"""Correlations, cosine, alignment and uniformity of arrays (methods 7.1, 7.5). Imports NumPy only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,12 @@ Floats = NDArray[np.floating]
 
 
 def ranks(values: Floats) -> NDArray[np.float64]:
-    """Average ranks, 1..n, ties share their mean rank (methods 7.1, D60).
+    """(n,) ranks 1..n of (n,) values without NaN; ties share their mean rank (methods 7.1, D60).
 
-    Args:
-        values: (n,) without NaN.
+    `scipy.stats.rankdata` returns the same numbers, but its import would add 0.9 s to a worker process.
     """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    counts = np.diff(np.append(starts, len(values)))
-    result = np.empty(len(values))
-    result[order] = np.repeat(starts + (counts + 1) / 2, counts)
-    return result
+    _, distinct, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[distinct])
 
 
 def standardised(values: Floats) -> NDArray[np.float64]:
@@ -76,8 +70,8 @@ def aggregate(similarity: Floats, gold: Floats, subset: Sequence[str] | None = N
 
     Args:
         similarity, gold: (n,). subset: (n,) part of each pair, None = one part.
-    Returns: "all": one correlation over all pairs (the papers' setting); with parts also "mean" and "wmean", the plain
-        mean of the parts' correlations and the mean weighted by their sizes.
+    Returns: "all": one correlation over all pairs (the papers' setting); with parts also "mean" and "wmean", the mean
+        of the parts' correlations and the mean weighted by their sizes.
     """
     scores = {"all": spearman(similarity, gold)}
     if subset is not None:
@@ -110,7 +104,7 @@ def alignment(first: Floats, second: Floats, power: float = 2.0) -> float:
 
 
 def uniformity_sample(rows: NDArray[Any], limit: int = UNIFORMITY_SENTENCES) -> NDArray[Any]:
-    """The rows that uniformity is taken on: from more than `limit` so many are drawn, always the same ones."""
+    """The rows for uniformity: all, or always the same sample of `limit` rows."""
     if len(rows) < 2:
         raise ValueError(f"expected at least two vectors, got {len(rows)}")
     return rows if len(rows) <= limit else rows[np.random.default_rng(0).choice(len(rows), limit, replace=False)]
@@ -127,7 +121,7 @@ def uniformity(vectors: Floats, t: float = 2.0, limit: int = UNIFORMITY_SENTENCE
     squares = np.einsum("nd,nd->n", x, x)  # 1, or 0 of a zero vector
     distances = np.maximum(squares[:, None] + squares - 2 * (x @ x.T), 0)
     kernel = np.exp(-t * distances)
-    np.fill_diagonal(kernel, 0)  # a vector is no pair with itself; every other pair is in there twice
+    np.fill_diagonal(kernel, 0)  # every other pair is in there twice
     return float(np.log(np.sum(kernel, dtype=np.float64) / (len(x) * (len(x) - 1))))
 
 

@@ -6,6 +6,7 @@ layout, a folder per task under one root (`MR/rt-polarity.pos`, `SST/binary/sent
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 Vectors = NDArray[np.floating]  # (n, D)
 Labels = NDArray[np.int64]  # (n,)
 EmbedTexts = Callable[[Sequence[str]], Vectors]  # texts -> (n, D) in the same order
+Row = tuple[tuple[str, ...], int]  # one text, or the two of a pair, and the label
 
 _ONE_PER_LINE = {  # task -> files of class 1 and class 0
     "MR": ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
@@ -37,6 +39,16 @@ _ONE_PER_LINE = {  # task -> files of class 1 and class 0
     "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
 }
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+_PARTS = {  # task -> encoding and files; lines of a label, `first` and, in pairs, `second`; what an error expects
+    "SST2": ("utf-8", {part: f"SST/binary/sentiment-{part}" for part in ("train", "dev", "test")},
+             r"(?:(?P<first>.*)\t)?(?P<label>[01])", "sentence, tab, 0 or 1"),
+    "TREC": ("latin-1", {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"},
+             rf"(?P<label>{'|'.join(_TREC_CLASSES)})(?::[^ ]*)?(?: (?P<first>.*))?",
+             f"a class of {', '.join(_TREC_CLASSES)}"),
+    "MRPC": ("utf-8", {part: f"MRPC/msr_paraphrase_{part}.txt" for part in ("train", "test")},
+             r"(?P<label>[01])\t[^\t]*\t[^\t]*\t(?P<first>[^\t]*)\t(?P<second>[^\t]*)",
+             "label, two ids and two sentences divided by tabs"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,14 +74,13 @@ def nested_folds(
 ) -> Score:
     """MR, CR, SUBJ, MPQA: the outer folds test, the inner folds of each outer one choose C.
 
-    Args:
-        x: (n, D); y: (n,) classes. grid: values of C, the inverse strength of the L2 penalty.
+    Args: x: (n, D); y: (n,) classes. grid: values of C, the inverse strength of the L2 penalty.
     """
     chosen, tested = [], []
     for train, test in _folds(folds).split(x, y):
         c, accuracy = _best_c(x[train], y[train], folds, grid, seed)
         chosen.append(accuracy)
-        tested.append(_percent(_fit(x[train], y[train], c, seed).score(x[test], y[test])))
+        tested.append(_accuracy(x[train], y[train], x[test], y[test], c, seed))
     return Score(round(float(np.mean(chosen)), 2), round(float(np.mean(tested)), 2))
 
 
@@ -96,9 +107,9 @@ def dev_then_test(
     seed: int = SEED,
 ) -> Score:
     """SST-2: the dev part chooses C, score on the test part."""
-    scores = [_percent(_fit(*train, c, seed).score(*dev)) for c in grid]
+    scores = [_accuracy(*train, *dev, c, seed) for c in grid]
     best = int(np.argmax(scores))
-    return Score(scores[best], _percent(_fit(*train, grid[best], seed).score(*test)))
+    return Score(scores[best], _accuracy(*train, *test, grid[best], seed))
 
 
 def pair_features(u: Vectors, v: Vectors) -> Vectors:
@@ -132,19 +143,20 @@ def load_task(root: Path, task: str) -> dict[str, Texts]:
     """
     if task in _ONE_PER_LINE:
         positive, negative = (_text(root / file, "latin-1").splitlines() for file in _ONE_PER_LINE[task])
-        return {"all": _ordered([(t, 1) for t in positive] + [(t, 0) for t in negative])}
-    if task == "SST2":
-        files = {part: root / "SST" / "binary" / f"sentiment-{part}" for part in ("train", "dev", "test")}
-        return {
-            part: _ordered([_sst_row(path, line) for line in _lines(path, "utf-8")]) for part, path in files.items()
-        }
-    if task == "TREC":
-        files = {"train": root / "TREC" / "train_5500.label", "test": root / "TREC" / "TREC_10.label"}
-        return {
-            part: _ordered([_trec_row(path, line) for line in _lines(path, "latin-1")]) for part, path in files.items()
-        }
-    files = {part: root / "MRPC" / f"msr_paraphrase_{part}.txt" for part in ("train", "test")}
-    return {part: _mrpc(path) for part, path in files.items()}
+        return {"all": _ordered([((t,), 1) for t in positive] + [((t,), 0) for t in negative])}
+    encoding, files, pattern, expected = _PARTS[task]
+    found = {}
+    for part, file in files.items():
+        lines = [line for line in _text(root / file, encoding).split("\n") if line.strip()]
+        rows = []
+        for line in lines[1:] if task == "MRPC" else lines:  # MRPC has a header
+            if (match := re.fullmatch(pattern, line.rstrip())) is None:
+                raise DataError(f"{root / file}: expected {expected}, got {line[:60]!r}")
+            fields = match.groupdict("")
+            label = fields.pop("label")
+            rows.append((tuple(fields.values()), int(label) if label in "01" else _TREC_CLASSES.index(label)))
+        found[part] = _ordered(rows)
+    return found
 
 
 def _score(task: str, parts: Mapping[str, Texts], embed: EmbedTexts) -> Score:
@@ -157,9 +169,8 @@ def _score(task: str, parts: Mapping[str, Texts], embed: EmbedTexts) -> Score:
 
 
 def _features(texts: Texts, embed: EmbedTexts) -> Vectors:
-    if texts.second is None:
-        return embed(texts.first)
-    return pair_features(embed(texts.first), embed(texts.second))
+    first = embed(texts.first)
+    return first if texts.second is None else pair_features(first, embed(texts.second))
 
 
 def _folds(folds: int) -> StratifiedKFold:
@@ -183,14 +194,19 @@ def _fit(x: Vectors, y: Labels, c: float, seed: int) -> LogisticRegression:
         return LogisticRegression(C=c, random_state=seed).fit(x, y)
 
 
+def _accuracy(x: Vectors, y: Labels, x_test: Vectors, y_test: Labels, c: float, seed: int) -> float:
+    return _percent(_fit(x, y, c, seed).score(x_test, y_test))
+
+
 def _percent(share: float) -> float:
     return round(100 * float(share), 2)
 
 
-def _ordered(rows: Sequence[tuple[str, int]]) -> Texts:
+def _ordered(rows: Sequence[Row]) -> Texts:
     """By number of tokens, then label, as SentEval sorts them: the order decides which folds examples fall into."""
-    rows = sorted(rows, key=lambda row: (len(row[0].split()), row[1]))
-    return Texts([_tokens(text) for text, _ in rows], np.array([label for _, label in rows], dtype=np.int64))
+    rows = sorted(rows, key=lambda row: (*(len(text.split()) for text in row[0]), row[1]))
+    first, *second = ([_tokens(text) for text in side] for side in zip(*(texts for texts, _ in rows), strict=True))
+    return Texts(first, np.array([label for _, label in rows], dtype=np.int64), *second)
 
 
 def _tokens(text: str) -> str:
@@ -205,34 +221,3 @@ def _text(path: Path, encoding: str) -> str:
         raise DataError(
             f"transfer task file {path}: {reason}; expected a task folder of SentEval (data/downstream)"
         ) from error
-
-
-def _lines(path: Path, encoding: str) -> list[str]:
-    return [line for line in _text(path, encoding).split("\n") if line.strip()]
-
-
-def _sst_row(path: Path, line: str) -> tuple[str, int]:
-    text, _, label = line.rstrip().rpartition("\t")
-    if label not in ("0", "1"):
-        raise DataError(f"{path}: expected sentence, tab, 0 or 1, got {line[:60]!r}")
-    return text, int(label)
-
-
-def _trec_row(path: Path, line: str) -> tuple[str, int]:
-    label, _, text = line.partition(" ")
-    coarse = label.split(":")[0]
-    if coarse not in _TREC_CLASSES:
-        raise DataError(f"{path}: expected a class of {', '.join(_TREC_CLASSES)}, got {line[:60]!r}")
-    return text, _TREC_CLASSES.index(coarse)
-
-
-def _mrpc(path: Path) -> Texts:
-    rows = []
-    for line in _lines(path, "utf-8")[1:]:  # header
-        fields = line.rstrip().split("\t")
-        if len(fields) != 5 or fields[0] not in ("0", "1"):
-            raise DataError(f"{path}: expected label, two ids and two sentences divided by tabs, got {line[:60]!r}")
-        rows.append((fields[3], fields[4], int(fields[0])))
-    rows.sort(key=lambda row: (len(row[0].split()), len(row[1].split()), row[2]))
-    labels = np.array([label for *_, label in rows], dtype=np.int64)
-    return Texts([_tokens(a) for a, *_ in rows], labels, [_tokens(b) for _, b, _ in rows])

@@ -27,10 +27,8 @@ from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.tokens import StoredTexts, Texts, TokenColumn
-from trainables.encoders.depth import layers_below_top
-from trainables.encoders.network import Network
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.adapters import layers_below_top
+from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 
 if TYPE_CHECKING:
     from trainables.encoders.load import LoadedEncoder

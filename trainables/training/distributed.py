@@ -22,8 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainables.data.tokens import Tokens
-from trainables.encoders.network import Network
-from trainables.encoders.views import Views
+from trainables.encoders.network import Network, Views
 
 BUCKET_BYTES = 32 * 2**20  # one all-reduce per bucket: few calls, bounded extra memory
 PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's

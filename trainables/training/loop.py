@@ -17,8 +17,7 @@ from torch import Tensor
 from trainables.contract.config import AUTO, RunConfig
 from trainables.contract.trial import AUGMENT, DEVICE_MEMORY, MICRO_BATCH, Evaluation, Outcome, Report, Verdict, phase
 from trainables.data.tokens import Tokens
-from trainables.encoders.network import Network
-from trainables.encoders.views import Views
+from trainables.encoders.network import Network, Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch, Examples, Method
 from trainables.training.checkpoint import Snapshot, TrialFiles
@@ -72,7 +71,7 @@ class Training:
         method, config, network, self.device = self.method, self.config, self.network, self.world.device
         self.words = [part for part in network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, network, self.device)
-        network.settle(self.device, self.bf16)
+        network.move_to_device(self.device, self.bf16)
         # a last batch smaller than the group would leave a worker without an example
         batches = (batch for batch in method.plan(self.examples, config, self.seed) if len(batch) >= self.world.size)
         self.batches = first_batches(batches, config.max_examples)
@@ -150,7 +149,7 @@ class Training:
         config, world, network, trains = self.config, self.world, self.network, self.method.loss is not None
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
         views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
-        if self.words and not self.words[0].know(tokens for rows in views.values() for tokens in rows):
+        if self.words and not self.words[0].covers(tokens for rows in views.values() for tokens in rows):
             for words in self.words:  # a method's views have tokens that its examples have not
                 words.widen(self.optimiser)
             self.words = []

@@ -33,11 +33,18 @@ from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
 from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
 from trainables.data.tokens import PromptSizes, TokenColumn, Tokens, measured
-from trainables.encoders.load import LoadedEncoder, check_unknown
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import EncoderSource, fingerprints, load_source, revision, token_ids
+from trainables.encoders.load import (
+    EncoderSource,
+    LoadedEncoder,
+    check_unknown,
+    fingerprints,
+    load_source,
+    revision,
+    token_ids,
+)
+from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
-from trainables.evaluation.sts import PreparedSets, evaluate, prepare_sets
+from trainables.evaluation.scoring import PreparedSets, evaluate, prepare_sets
 from trainables.methods.method import PLAIN_ENCODER, Examples, Method, adamw, load_method, plain_encoder
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state

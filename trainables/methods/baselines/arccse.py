@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from trainables.data.tokens import Texts, Tokens
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.methods.baselines.config import ARCCSE, ArccseConfig
 from trainables.methods.losses import cosines, own_column
 from trainables.methods.method import Batch, Examples, Method, TextTools, mask_text, tokenised_sentences

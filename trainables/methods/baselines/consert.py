@@ -13,10 +13,8 @@ from torch import Tensor
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.packing import Packed
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.to_device import to_device
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, SentenceNetwork, Views
+from trainables.encoders.packing import Packed, to_device
 from trainables.methods.baselines.config import CONSERT, ConsertConfig
 from trainables.methods.losses import nt_xent
 from trainables.methods.method import Batch, Examples, Method

@@ -17,14 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainables.contract.errors import EncoderError
+from trainables.encoders.forward import padded_states
 from trainables.encoders.heads import MlmHead
 from trainables.encoders.load import LoadedEncoder, make_model, trained_model
-from trainables.encoders.packing import Packed
-from trainables.encoders.packing_check import padded_states
-from trainables.encoders.sentence_network import SentenceNetwork, special_free
-from trainables.encoders.to_device import to_device
+from trainables.encoders.network import Encoded, SentenceNetwork, Views, special_free
+from trainables.encoders.packing import Packed, to_device
 from trainables.encoders.trunk import ChangeEmbeddings, trunk_of
-from trainables.encoders.views import Encoded, Views
 from trainables.methods.baselines.config import DIFFCSE, DiffcseConfig
 from trainables.methods.losses import info_nce
 from trainables.methods.method import Method, sentence_twice

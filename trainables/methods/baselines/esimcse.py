@@ -13,8 +13,7 @@ from torch import Tensor
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.methods.baselines.config import ESIMCSE, EsimcseConfig
 from trainables.methods.losses import cosines, own_column
 from trainables.methods.method import Batch, Examples, Method

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.baselines.config import MIRROR_BERT, MirrorBertConfig
 from trainables.methods.losses import nt_xent
 from trainables.methods.method import Batch, Examples, Method, TextTools, mask_text, sampled, tokenised_sentences

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainables.data.tokens import Texts
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.baselines.config import SNCSE, SncseConfig
 from trainables.methods.losses import info_nce
 from trainables.methods.method import Batch, Examples, Method, TextTools, all_columns, share_changed

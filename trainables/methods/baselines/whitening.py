@@ -17,9 +17,7 @@ from trainables.contract.config import EncoderConfig
 from trainables.contract.errors import EncoderError
 from trainables.data.tokens import Tokens
 from trainables.encoders.load import LoadedEncoder
-from trainables.encoders.network import Network
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.methods.baselines.config import WHITENING, WhiteningConfig
 from trainables.methods.method import Batch, Examples, Method, Untrained
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn, Tokens
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.edacse.config import ALPHABETS, EDACSE, EdacseConfig
 from trainables.methods.losses import info_nce
 from trainables.methods.method import Batch, Examples, Method, TextTools, sampled, sentence_twice

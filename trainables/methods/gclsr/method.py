@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from trainables.contract.errors import DataError
 from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts
-from trainables.encoders.views import Encoded
+from trainables.encoders.network import Encoded
 from trainables.encoders.word_vectors import WordVectors
 from trainables.methods.gclsr import gclsr_loader
 from trainables.methods.gclsr.config import GCLSR, TEXTCNN_WIDTH, GclsrConfig, back_translations

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.data.tokens import Tokens
-from trainables.encoders.network import Network
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Network, Views
 from trainables.encoders.word_vectors import WordVectors, unknown_vectors
 from trainables.methods.gclsr.augmentation import augment, padding_importance, softmax_attention, word_importance
 from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig

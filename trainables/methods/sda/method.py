@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainables.contract.trial import AUGMENT
 from trainables.data.tokens import Texts, TokenColumn
-from trainables.encoders.views import Encoded
+from trainables.encoders.network import Encoded
 from trainables.methods.losses import info_nce, info_nce_margin
 from trainables.methods.method import Examples, Method, TextTools, all_columns, mask_text, share_changed
 from trainables.methods.sda.config import SDA, SdaConfig

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.tokens import Texts
-from trainables.encoders.views import Encoded
+from trainables.encoders.network import Encoded
 from trainables.methods.losses import info_nce_hard
 from trainables.methods.method import (
     PLAIN_ENCODER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from trainables.encoders.views import Encoded, Views
+from trainables.encoders.network import Encoded, Views
 from trainables.methods.losses import info_nce, info_nce_both_rows, info_nce_hard, nt_xent
 from trainables.methods.method import (
     Batch,

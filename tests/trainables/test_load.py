@@ -1,4 +1,4 @@
-"""Loading encoders from folders, the hub's absence, copies for trials, and the check that decides about packing."""
+"""Loading encoders: folders, tokenizers, the hub's absence, copies for trials, revisions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_families import family
 from torch import nn
-from toy_encoders import FAMILIES, SHAPE, model_of, save, sentences, tokenizer_of
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer, DebertaV2Config, DebertaV2Model
+from toy_encoders import FAMILIES, SHAPE, model_of, save, tokenizer_of
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 from benchmarks.tiny_encoders import save_tiny
 from trainables.contract.errors import DataError, EncoderError
-from trainables.encoders import locate, packing_check
-from trainables.encoders.load import check_unknown, load_encoder, make_model
+from trainables.encoders import locate
+from trainables.encoders.load import change, check_unknown, load_encoder, make_model, revision, token_ids
 from trainables.encoders.locate import folder_revision
-from trainables.encoders.packing import pack
-from trainables.encoders.packing_check import packing_note, padded_states
-from trainables.encoders.sentence_network import SentenceNetwork
-from trainables.encoders.source import change, revision, token_ids
+from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.tokenizing import make_padding
 from trainables.methods.simcse.config import SimcseConfig
 
@@ -32,7 +29,6 @@ from trainables.methods.simcse.config import SimcseConfig
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_loads_and_packs(name: str, tmp_path: Path) -> None:
     loaded = load_encoder(str(save(name, tmp_path)))
-    assert loaded.family == name
     assert loaded.packing_note == ""
     tokenizer = tokenizer_of(name)
     assert loaded.prefix == (tokenizer.cls_token_id,)
@@ -42,20 +38,6 @@ def test_every_family_loads_and_packs(name: str, tmp_path: Path) -> None:
     other = load_encoder(str(save(name, tmp_path / "other", seed=1)))
     assert other.fingerprint != loaded.fingerprint
     assert other.tokenizer_fingerprint == loaded.tokenizer_fingerprint
-
-
-def test_padding_follows_the_library(tmp_path: Path) -> None:
-    loaded = load_encoder(str(save("bert", tmp_path)))
-    given = sentences()
-    packed = pack(given, 16, loaded.prefix, loaded.suffix)
-    states = padded_states(loaded.model, packed, (0, 1, 3))
-    for i, tokens in enumerate(given):
-        ids = torch.tensor([[*loaded.prefix, *tokens.tolist(), *loaded.suffix]])
-        alone = loaded.model(input_ids=ids, output_hidden_states=True).hidden_states
-        place = packed.order.tolist().index(i)
-        start, length = packed.starts[place], packed.lengths[place]
-        for number, state in states.items():
-            torch.testing.assert_close(state[start : start + length], alone[number][0], rtol=0, atol=1e-5)
 
 
 def test_the_builtin_encoder(tmp_path: Path) -> None:
@@ -75,20 +57,21 @@ def test_the_builtin_encoder(tmp_path: Path) -> None:
         ("builtin:huge", r"the only builtin encoder is builtin:tiny"),
     ],
 )
-def test_missing_encoders_say_what_where_and_what_to_do(source: str, message: str) -> None:
+def test_missing_encoders_are_one_line_errors(source: str, message: str) -> None:
+    one_line_error(source, message)
+
+
+def one_line_error(folder: Path | str, message: str) -> None:
     with pytest.raises(EncoderError, match=message) as caught:
-        load_encoder(source)
+        load_encoder(str(folder))
     assert "\n" not in str(caught.value)
 
 
 def test_unusable_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match=r"has no config\.json"):
-        load_encoder(str(tmp_path))
+    one_line_error(tmp_path, r"has no config\.json")
     save("bert", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(EncoderError, match="cannot be read") as caught:
-        load_encoder(str(tmp_path))
-    assert "\n" not in str(caught.value)
+    one_line_error(tmp_path, "cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -103,31 +86,23 @@ def test_unusable_folders_are_named(tmp_path: Path) -> None:
 def test_weights_that_were_not_loaded_are_refused(change: Any, message: str, tmp_path: Path) -> None:
     file = save("bert", tmp_path) / "model.safetensors"
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    with pytest.raises(EncoderError, match=message) as caught:
-        load_encoder(str(tmp_path))
-    assert "\n" not in str(caught.value)
+    one_line_error(tmp_path, message)
 
 
 def test_a_checkpoint_without_a_pooler_has_none(tmp_path: Path) -> None:
-    """Masked-language-model checkpoints: the library draws a random one."""
+    """The library draws one for masked-language-model checkpoints; the caller's random state stays as it is."""
     BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE)).save_pretrained(tmp_path)
-    tokenizer_of("bert").save_pretrained(tmp_path)
-    loaded = load_encoder(str(tmp_path))
-    assert not loaded.facts.pooler
-    assert not [name for name in loaded.model.state_dict() if "pooler" in name]  # nor in an export
-    with pytest.raises(EncoderError, match=r"pretrained_pooler needs a pooler, the checkpoint .* has none"):
-        SentenceNetwork(SimcseConfig(pooling="pretrained_pooler"), loaded, 0)
-
-
-def test_loading_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
-    BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE)).save_pretrained(tmp_path)  # has no pooler: one is drawn
     tokenizer_of("bert").save_pretrained(tmp_path)
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = load_encoder(str(tmp_path))
+    loaded = load_encoder(str(tmp_path))
     assert torch.equal(torch.rand(3), expected)
-    assert load_encoder(str(tmp_path)).fingerprint == first.fingerprint
+    assert load_encoder(str(tmp_path)).fingerprint == loaded.fingerprint
+    assert not loaded.facts.pooler
+    assert not [name for name in loaded.model.state_dict() if "pooler" in name]  # nor in an export
+    with pytest.raises(EncoderError, match=r"pretrained_pooler needs a pooler, the checkpoint .* has none"):
+        SentenceNetwork(SimcseConfig(pooling="pretrained_pooler"), loaded, 0)
 
 
 def test_make_model_sets_every_dropout_and_copies(tmp_path: Path) -> None:
@@ -141,16 +116,12 @@ def test_make_model_sets_every_dropout_and_copies(tmp_path: Path) -> None:
             for parameter in model.parameters():
                 parameter.zero_()
         assert torch.equal(loaded.model.get_input_embeddings().weight, before)
-
-
-def test_pooler_only_where_asked_and_there(tmp_path: Path) -> None:
-    assert make_model(load_encoder(str(save("bert", tmp_path / "a"))), 0.1, pooler=True).pooler is not None
-    assert not load_encoder(str(save("distilbert", tmp_path / "b"))).facts.pooler
+        assert loaded.facts.pooler is (name != "distilbert")
+        assert (getattr(make_model(loaded, 0.1, pooler=True), "pooler", None) is None) is (name == "distilbert")
 
 
 @pytest.mark.parametrize("old_names", [False, True])
 def test_the_pretrained_mlm_head_is_found(old_names: bool, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(vocab_size=19, **SHAPE))
     with torch.no_grad():
         for parameter in model.cls.parameters():
@@ -161,40 +132,18 @@ def test_the_pretrained_mlm_head_is_found(old_names: bool, tmp_path: Path) -> No
     if old_names:
         renamed = {k.replace("LayerNorm.weight", "LayerNorm.gamma"): v for k, v in load_file(file).items()}
         save_file(renamed, file, metadata={"format": "pt"})
-    head = load_encoder(str(tmp_path)).mlm_head
-    transform = model.cls.predictions.transform
-    torch.testing.assert_close(head["dense.weight"], transform.dense.weight.detach())
-    torch.testing.assert_close(head["norm.weight"], transform.LayerNorm.weight.detach())
-    torch.testing.assert_close(head["norm.bias"], transform.LayerNorm.bias.detach())
-    torch.testing.assert_close(head["bias"], model.cls.predictions.bias.detach())
-
-
-def test_an_unknown_family_is_padded_and_says_so() -> None:
-    model = DebertaV2Model(DebertaV2Config(vocab_size=19, **SHAPE)).eval()
-    assert packing_note(model, (2,), (3,)) == "packing does not know the family deberta-v2: batches are padded"
-
-
-def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of("bert")
-    assert packing_note(model, (2,), (3,)) == ""
-    original = packing_check.trunk_of
-
-    def wrong(model: Any) -> Any:
-        trunk = original(model)
-        assert trunk is not None
-        return type(trunk)(**{**vars(trunk), "first_position": 1})
-
-    monkeypatch.setattr(packing_check, "trunk_of", wrong)
-    assert "packed and padded passes differ by" in packing_note(model, (2,), (3,))
-    monkeypatch.setattr(packing_check, "trunk_of", lambda m: type(original(m))(**{**vars(original(m)), "heads": 5}))
-    assert "the packing check failed with RuntimeError: batches are padded" in packing_note(model, (2,), (3,))
+    head, transform = load_encoder(str(tmp_path)).mlm_head, model.cls.predictions.transform
+    for name, expected in (
+        ("dense.weight", transform.dense.weight), ("norm.weight", transform.LayerNorm.weight),
+        ("norm.bias", transform.LayerNorm.bias), ("bias", model.cls.predictions.bias),
+    ):  # fmt: skip
+        torch.testing.assert_close(head[name], expected.detach())
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     """The library makes one of five special tokens, and every word is unknown to it."""
     model_of("bert").save_pretrained(tmp_path)
-    with pytest.raises(EncoderError, match=r"has no tokenizer; expected one of .*tokenizer\.json"):
-        load_encoder(str(tmp_path))
+    one_line_error(tmp_path, r"has no tokenizer; expected one of .*tokenizer\.json")
 
 
 def change_json(file: Path, **change: Any) -> None:
@@ -245,12 +194,11 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     save("bert", tmp_path)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(40))]
     BertTokenizer(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
-    with pytest.raises(EncoderError, match="do not belong together: 45 tokens for 19 embeddings"):
-        load_encoder(str(tmp_path))
+    one_line_error(tmp_path, "do not belong together: 45 tokens for 19 embeddings")
 
 
 def test_special_tokens_without_an_embedding(tmp_path: Path) -> None:
-    """Gemma 3's tokenizer has one of images, which no sentence gets: what it would index is not there."""
+    """Gemma 3's tokenizer has one for images, which no sentence gets."""
     folder, tokenizer = save("bert", tmp_path), tokenizer_of("bert")
     tokenizer.add_tokens(["<image>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
@@ -260,28 +208,22 @@ def test_special_tokens_without_an_embedding(tmp_path: Path) -> None:
         list(encode(["red cat", "a <image>"]))
     tokenizer.add_tokens(["word"])
     tokenizer.save_pretrained(folder)
-    with pytest.raises(EncoderError, match="do not belong together: 21 tokens for 19 embeddings"):
-        load_encoder(str(folder))
+    one_line_error(folder, "do not belong together: 21 tokens for 19 embeddings")
     needed = tokenizer_of("bert")
     needed.add_special_tokens({"mask_token": "<blank>"})
     needed.save_pretrained(folder)
-    with pytest.raises(EncoderError, match="its tokenizer uses <blank>, for which its weights have no embedding"):
-        load_encoder(str(folder))
+    one_line_error(folder, "its tokenizer uses <blank>, for which its weights have no embedding")
 
 
-def test_no_code_of_a_model_folder_runs_and_none_asks(tmp_path: Path) -> None:
+def test_no_code_of_a_model_folder_runs(tmp_path: Path) -> None:
     folder = save("bert", tmp_path)
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(EncoderError, match="cannot be read") as caught:
-        load_encoder(str(folder))
-    assert "\n" not in str(caught.value)
+    change_json(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.M"})
+    one_line_error(folder, "cannot be read")
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_stray_broken_bin_beside_good_weights_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_bin_beside_good_weights_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (save("bert", tmp_path) / "pytorch_model.bin").write_bytes(b"no pickle")
     assert load_encoder(str(tmp_path)).mlm_head == {}
     (line,) = [r.getMessage() for r in caplog.records if "pytorch_model.bin" in r.getMessage()]
@@ -303,7 +245,7 @@ def test_the_share_of_unknown_tokens(
     assert ("30% of the tokens" in caplog.text) is said
 
 
-def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> None:
+def test_a_revision_covers_the_files_that_are_read(tmp_path: Path) -> None:
     folder = save("bert", tmp_path / "here")
     found = folder_revision(folder)
     assert load_encoder(str(folder)).revision == found
@@ -317,7 +259,7 @@ def test_the_revision_of_a_folder_is_of_what_is_read_from_it(tmp_path: Path) -> 
     assert (other["files"], other["weights"] != found["weights"]) == (found["files"], True)
 
 
-def test_files_that_others_add_to_a_snapshot_of_the_hub_are_of_its_commit(tmp_path: Path) -> None:
+def test_files_added_to_a_hub_snapshot_belong_to_its_commit(tmp_path: Path) -> None:
     snapshots = tmp_path / "models--org--name" / "snapshots"
     started = load_encoder(str(save("bert", snapshots / ("a" * 40))))
     recorded = revision(started)
@@ -332,7 +274,7 @@ def test_files_that_others_add_to_a_snapshot_of_the_hub_are_of_its_commit(tmp_pa
     assert change(elsewhere, recorded, weights=True) == ""
 
 
-def test_of_large_weights_pieces_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "MIB", 4)
     file = tmp_path / "model.safetensors"
     found = set()

@@ -17,15 +17,12 @@ from torch import nn
 from search.space import check_spaces
 from trainables.contract.errors import EncoderError
 from trainables.contract.trial import TrialSpec
-from trainables.encoders import measure
 from trainables.encoders import probe as probing
-from trainables.encoders.dropout import Watch, set_dropout
-from trainables.encoders.facts import facts_at_hand, facts_key, restored, stored, unfit
-from trainables.encoders.left_out import left_out
+from trainables.encoders.facts import available_facts, facts_key, left_out, restored, stored, unfit
 from trainables.encoders.load import load_encoder, make_model
-from trainables.encoders.pooling import pretrained_pooler
-from trainables.encoders.probe import probe
-from trainables.encoders.sentence_network import SentenceNetwork
+from trainables.encoders.load import main as print_facts
+from trainables.encoders.network import SentenceNetwork, pretrained_pooler
+from trainables.encoders.probe import DropoutCounter, probe, set_dropout
 from trainables.encoders.tokenizing import Template
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.trial import run_trial
@@ -38,8 +35,8 @@ def network(model_type: str, **params: Any) -> SentenceNetwork:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_what_is_known_of_the_builtin_encoder_is_what_is_measured(language: str) -> None:
-    assert facts_at_hand("builtin:tiny") == load_encoder("builtin:tiny", language=language).facts
+def test_the_builtin_facts_are_what_is_measured(language: str) -> None:
+    assert available_facts("builtin:tiny") == load_encoder("builtin:tiny", language=language).facts
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "eurobert", "jina_embeddings_v3", "llama", "qwen3"])
@@ -50,15 +47,13 @@ def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
         source = replace(tiny(model_type), packing_note="the library's own attention, which can be watched")
         config = SimcseConfig(dropout=p, pooling=pooling, max_length=16, head="none")
         net = SentenceNetwork(config, source, seed=0).train()
-        with Watch() as watch, torch.no_grad():
+        with DropoutCounter() as counter, torch.no_grad():
             views = net.encode({"anchor": SENTENCES, "positive": SENTENCES})
         differ = not torch.allclose(views["anchor"], views["positive"], atol=1e-4)
         assert differ is (p > 0)
-        attention = [place for place in watch.places if place.attention]
-        assert len(attention) == 2  # one per layer
-        for place in watch.places:
-            share = place.dropped / place.values
-            assert abs(share - p) <= 6 * (0.25 / place.values) ** 0.5
+        assert [count.kind for count in counter.counts].count("attention") == 2  # one per layer
+        for count in counter.counts:
+            assert abs(count.share - p) <= 6 * (0.25 / count.values) ** 0.5
     kinds = {"attention"} if model_type in ("eurobert", "llama", "qwen3") else {"attention", "hidden"}
     assert set(tiny(model_type).facts.drops) == kinds
     assert tiny(model_type).facts.dropout_problem == ""
@@ -67,11 +62,11 @@ def test_dropout_reaches_where_the_family_keeps_it(model_type: str) -> None:
 def test_a_fused_attention_is_counted_inside() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 30, 8) for _ in range(3))
-    with Watch() as watch:
+    with DropoutCounter() as counter:
         F.scaled_dot_product_attention(query, key, value, None, 0.25)
         F.scaled_dot_product_attention(query, key, value, dropout_p=0.25, is_causal=True)
-    assert [place.values for place in watch.places] == [2 * 4 * 30 * 30, 2 * 4 * 30 * 31 // 2]
-    assert all(place.attention and place.fits(0.25) and not place.fits(0.4) for place in watch.places)
+    assert [count.values for count in counter.counts] == [2 * 4 * 30 * 30, 2 * 4 * 30 * 31 // 2]
+    assert all(c.kind == "attention" and c.fits(0.25) and not c.fits(0.4) for c in counter.counts)
 
 
 class _OwnDropout(nn.Module):
@@ -174,8 +169,8 @@ def test_facts_are_measured_once_per_fingerprint(monkeypatch: pytest.MonkeyPatch
     assert facts_key(tmp_path) != before
 
 
-def test_another_process_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure.main(str(folder_of("llama"))) == 0
+def test_another_process_prints_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    print_facts(str(folder_of("llama")))
     assert restored(json.loads(capsys.readouterr().out)) == tiny("llama").facts
 
 

@@ -1,4 +1,4 @@
-"""Packed batches behind transformers' attention interface, against the library's padded pass."""
+"""Packed batches behind transformers' attention interface, against the library's padded pass; the packing check."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import pytest
 import torch
 from tiny_families import tiny
 from torch import Tensor
+from toy_encoders import SHAPE, model_of
+from transformers import DebertaV2Config, DebertaV2Model
 
-from trainables.encoders import attention, interface
-from trainables.encoders.interface import interface_of
+from trainables.encoders import attention, forward
+from trainables.encoders.forward import Interface, packed_encoder, packing_note, padded_states
 from trainables.encoders.load import make_model
 from trainables.encoders.packing import Packed, pack
-from trainables.encoders.packing_check import padded_states
 
-FAMILIES = ("modernbert", "albert", "data2vec-text", "mistral", "qwen3", "gemma3_text")  # windows, positions, few heads
+FAMILIES = (
+    "modernbert",
+    "albert",
+    "data2vec-text",
+    "mistral",
+    "qwen3",
+    "gemma3_text",
+)  # windows, positions, few heads  # windows, positions, few heads
 LAYERS = (0, 1, 2)
 
 
@@ -38,10 +46,10 @@ def test_vectors_and_all_gradients_equal_the_padded_pass(family: str, both_ways:
     if both_ways and not loaded.facts.bidirectional:
         pytest.skip("an encoder sees both ways anyway")
     model: Any = make_model(loaded, 0.1, bidirectional=both_ways).eval()
-    way = interface_of(model)
-    assert way is not None
+    encoder = packed_encoder(model)
+    assert isinstance(encoder, Interface)
     parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
-    ours, theirs = way.states(batch(), LAYERS), padded_states(model, batch(), LAYERS)
+    ours, theirs = encoder.states(batch(), LAYERS), padded_states(model, batch(), LAYERS)
     for number in LAYERS:
         assert (ours[number] - theirs[number]).abs().max() <= 1e-5 * max(
             1.0, float(theirs[number].detach().abs().max())
@@ -54,15 +62,15 @@ def test_vectors_and_all_gradients_equal_the_padded_pass(family: str, both_ways:
 
 
 @pytest.mark.parametrize("family", ["modernbert", "qwen3"])
-def test_a_pass_in_bf16_is_that_of_float32_up_to_rounding(family: str) -> None:
+def test_bf16_agrees_with_float32_up_to_rounding(family: str) -> None:
     """Rotated queries are float32 there, whatever the precision of the layers."""
     model: Any = make_model(tiny(family), 0.0).train()
-    way = interface_of(model)
-    assert way is not None
+    encoder = packed_encoder(model)
+    assert isinstance(encoder, Interface)
     parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
-    exact = way.states(batch(), (2,))
+    exact = encoder.states(batch(), (2,))
     with torch.autocast("cpu", torch.bfloat16):
-        low = way.states(batch(), (2,))
+        low = encoder.states(batch(), (2,))
     gradients = [torch.autograd.grad(weighted(states), parameters, allow_unused=True) for states in (low, exact)]
     pairs = [(low[2], exact[2]), *((a, b) for a, b in zip(*gradients, strict=True) if a is not None and b is not None)]
     assert len(pairs) > 10
@@ -81,19 +89,40 @@ def test_attention_dropout_is_p(family: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(attention, "keep_noise", watched)
     model: Any = make_model(tiny(family), 0.4).train()
-    way = interface_of(model)
-    assert way is not None
+    encoder = packed_encoder(model)
+    assert isinstance(encoder, Interface)
     with torch.no_grad():
-        first, second = (way.states(batch(), (2,))[2] for _ in range(2))
+        first, second = (encoder.states(batch(), (2,))[2] for _ in range(2))
     assert not torch.allclose(first, second, atol=1e-3)
     assert len(drawn) == 2 * 2  # a layer, a pass
     share = torch.cat(drawn).eq(0).float()
     assert abs(float(share.mean()) - 0.4) <= 6 * (0.24 / len(share)) ** 0.5
 
 
-def test_an_attention_that_computes_more_is_padded() -> None:
+def test_an_unsupported_attention_is_padded() -> None:
     assert tiny("gemma2").packing_note == "the packing check failed with NotImplementedError: batches are padded"
     assert "packed and padded passes differ by" in tiny("lfm2").packing_note  # its convolutions run across sentences
     query = torch.randn(1, 2, 5, 4)
     with pytest.raises(NotImplementedError, match="softcap"):
-        interface.packed_attention(None, query, query, query, None, softcap=30.0, packed_sentences=batch())
+        forward.packed_attention(None, query, query, query, None, softcap=30.0, packed_sentences=batch())
+
+
+def test_an_unknown_family_is_padded_with_a_note() -> None:
+    model = DebertaV2Model(DebertaV2Config(vocab_size=19, **SHAPE)).eval()
+    assert packing_note(model, (2,), (3,)) == "packing does not know the family deberta-v2: batches are padded"
+
+
+def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("bert")
+    assert packing_note(model, (2,), (3,)) == ""
+    original = forward.trunk_of
+
+    def wrong(model: Any) -> Any:
+        trunk = original(model)
+        assert trunk is not None
+        return type(trunk)(**{**vars(trunk), "first_position": 1})
+
+    monkeypatch.setattr(forward, "trunk_of", wrong)
+    assert "packed and padded passes differ by" in packing_note(model, (2,), (3,))
+    monkeypatch.setattr(forward, "trunk_of", lambda m: type(original(m))(**{**vars(original(m)), "heads": 5}))
+    assert "the packing check failed with RuntimeError: batches are padded" in packing_note(model, (2,), (3,))
