@@ -256,4 +256,3 @@ def test_importance_fits_a_terminal(small: SmallStore, width: int, monkeypatch: 
     shown = call(small, "importance", "--study", "small-1", "--draws", "2").output.splitlines()
     assert max(map(len, shown)) <= width
     assert "variance (fANOVA)" in shown[0]
-    assert ("PED-ANOVA" in shown[0]) == (width >= 80)

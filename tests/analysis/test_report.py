@@ -53,7 +53,6 @@ def test_report_has_every_part(study: Study, pages: dict[str, Path]) -> None:
     assert "the loss is nan after 500 training examples" in text
     assert "search run small.yaml --name small-1" in text
     assert re.search(r"\d+ more: <code>analysis table small-1</code>", text)
-    assert "search confirm small-1 --top 1 --seeds 3" in text
     assert "learning_rate:" in text
     assert text.count("data:image/svg+xml;base64,") == 9
     assert "Made 2026-03-01 12:00 UTC" in text

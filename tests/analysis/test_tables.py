@@ -23,7 +23,6 @@ from analysis.tables.trials import (
     rank_points,
     rank_trials,
     trials_table,
-    values_at_best,
 )
 from search import schema
 
@@ -100,15 +99,6 @@ def test_ranking_confirmed_then_completed_then_pruned(trials: pd.DataFrame) -> N
     smaller = rank_points(points_table(trials), Metric("a_dev", ("a_dev",), "min"))
     assert list(smaller["point"][:3]) == ["p1", "p0", "p2"]
     assert smaller["gain"].tolist()[2] == pytest.approx(-0.10)
-
-
-def test_values_at_best_are_of_one_evaluation(trials: pd.DataFrame) -> None:
-    history = [
-        ("r-t0", "a_dev", 100, 0.9), ("r-t0", "b_dev", 100, 0.9),
-        ("r-t0", "a_dev", 200, 0.1), ("r-t0", "a_dev", 200, 0.6), ("r-t0", "b_dev", 200, 0.4),
-        ("r-t1", "a_dev", 200, 0.7),
-    ]  # fmt: skip
-    assert values_at_best(trials, history, ["a_dev", "b_dev"]) == {"r-t0": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_logs_shows_what_failed_and_what_was_printed(world: World) -> None:
 
 
 def test_a_word_left_for_the_driver_pauses_the_study(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search.study.driver.STOP_LOOK_S", 0.0)
+    monkeypatch.setattr("search.study.driver.STOP_CHECK_S", 0.0)
     world.folder.ask_to_stop()
     driver = world.session()
     assert (driver.status, driver.reason) == ("interrupted", "SIGINT")

@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A study that is running: its driver's lock is held, trials are open."""
     world = World(make_space({"trials": 12}), tmp_path, fault=nan_for_two)
     with pytest.raises(Death):
-        world.session(die_at=150)
+        world.session(die_at=70)
     world.folder.lock.touch()
     with exclusive(world.folder):
         yield world

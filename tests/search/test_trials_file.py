@@ -71,7 +71,7 @@ def tracked(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 def test_every_state_of_a_study_reads_as_without_the_file(tracked: Tracked) -> None:
     with pytest.raises(Death):
-        tracked.world.session(die_at=110)
+        tracked.world.session(die_at=50)
     tracked.write(final=False)
     assert {run.status for run in tracked.check()} >= {"RUNNING", "FINISHED"}
     replay(tracked.write())
@@ -151,7 +151,7 @@ def test_a_store_that_was_emptied_gets_a_new_file(tracked: Tracked) -> None:
 def test_metrics_of_the_best_evaluation_are_in_run_and_file(tracked: Tracked) -> None:
     """Whether batches, or the sessions of two trackers, come between an evaluation and the end."""
     with pytest.raises(Death):
-        tracked.world.session(die_at=60)
+        tracked.world.session(die_at=30)
     tracked.write(final=False)
     tracked.world.session()
     tracked.write()

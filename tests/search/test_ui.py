@@ -67,7 +67,7 @@ def test_saved_views_come_back_over_rest_as_written(server: ui.Server) -> None:
     experiments = ui.experiments_of(server.url)
     links = ui.view_links(server.url)
     assert list(links) == [
-        f"{STUDY}: charts", f"{STUDY}: configurations, mean over seeds", f"{STUDY}: trials, best first", "fake: studies"
+        f"{STUDY}: configurations, mean over seeds", f"{STUDY}: trials, best first", "fake: studies"
     ]  # fmt: skip
     number = next(e["experiment_id"] for e in experiments if e["name"] == "fake")
     assert links[f"{STUDY}: trials, best first"] == (

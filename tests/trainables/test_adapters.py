@@ -116,7 +116,7 @@ def test_a_trial_trains_and_stores_adapters_and_head_only(warm, tmp_path) -> Non
     assert {name.partition(".")[0] for name in stored} == {"encoder", "head"}
     assert all(".lora_" in name for name in stored if name.startswith("encoder."))
     assert any(value.abs().max() > 0 for name, value in stored.items() if ".lora_B." in name)
-    (source,) = {id(i.source): i.source for i in warm._kept["inputs"].values()}.values()
+    (source,) = {id(i.source): i.source for i in warm._objects["inputs"].values()}.values()
     untouched = inputs.load_source(TRANSFORMER, source.source, "en").model.state_dict()
     assert all(torch.equal(value, untouched[name]) for name, value in source.model.state_dict().items())
     assert seen[-1].metrics["loss"] > 0
