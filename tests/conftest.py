@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_data)
         if not any(item.get_closest_marker(name) for name in ("slow", "ray", "costly")):
             item.add_marker(pytest.mark.fast)
 
