@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,9 +21,6 @@ from typing import Any
 
 import click
 import numpy as np
-
-from analysis.statistics.correlation import Floats
-from analysis.statistics.duels import expected_duel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "analysis"))
 from simulate import Outcome, World, simulate  # type: ignore[import-not-found]  # of the tests, found by path
@@ -89,8 +86,7 @@ def measure(world: World, studies: int, seed: int) -> dict[str, Any]:
     row["error_se"] = float(errors.std() / np.sqrt(studies))
     row["isolated_above"] = float(np.mean([outcome.verdict.expected > outcome.verdict.value for outcome in found]))
     row["visible"] = float(np.median([o.verdict.power.visible * 100 for o in found if o.verdict.power] or [np.nan]))
-    row["of_all"] = deciles(found, "p_best", "is_best")
-    row["of_candidates"] = deciles(found, "p_named", "is_named")
+    row["of_candidates"] = deciles(found, "p_best", "is_best")
     return row
 
 
@@ -130,26 +126,6 @@ def calibration(rows: Sequence[dict[str, Any]], which: str) -> str:
     return "\n".join(lines)
 
 
-def duels(count: int, seed: int) -> str:
-    """Share of duels of a method with itself, 100 against 10 trials, that the league calls significant."""
-    kinds: dict[str, Callable[[np.random.Generator, int], Floats]] = {
-        "normal": lambda rng, n: rng.standard_normal(n),
-        "uniform": lambda rng, n: rng.random(n),
-        "bounded above": lambda rng, n: -rng.exponential(size=n),
-        "a plateau with a long lower tail": lambda rng, n: np.where(
-            rng.random(n) < 0.5, 0.3 * rng.standard_normal(n), -rng.exponential(3.0, n)
-        ),
-        "exponential upper tail": lambda rng, n: rng.exponential(size=n),
-        "Student's t, 5 df": lambda rng, n: rng.standard_t(5, n),
-    }
-    lines = []
-    for kind, draw in kinds.items():
-        rng = np.random.default_rng(seed)
-        found = [expected_duel("a", draw(rng, 100), "b", draw(rng, 10), 10).p_value < 0.05 for _ in range(count)]
-        lines.append(f"{kind}: {100 * np.mean(found):.1f} % of {count:,}")
-    return "\n".join(lines)
-
-
 def confirmed_duels(count: int, seed: int) -> str:
     """Duels of what two searches of one method found, confirmed: how often significant, how often of the worse one."""
     plain, lines = World(points=10, seeds=3), []
@@ -175,12 +151,12 @@ def confirmed_duels(count: int, seed: int) -> str:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--cells", default="", help="regular expression; only cells whose name it finds")
 @click.option("--part", default="1/1", help="i/n: every n-th cell from the i-th")
-@click.option("--self-duels", default=0, help="instead: so many duels of a method with itself per kind of values")
+@click.option("--self-duels", default=0, help="instead: so many duels of two confirmed searches of one method")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None)
 def main(studies: int, seed: int, cells: str, part: str, self_duels: int, out: Path | None) -> None:
     """Measure the cells that are not in the file yet, and print all."""
     if self_duels:
-        click.echo(f"{duels(self_duels, seed)}\n\n{confirmed_duels(self_duels // 2, seed)}")
+        click.echo(confirmed_duels(self_duels, seed))
         return
     out = out or Path(__file__).parent / "results" / "calibration.jsonl"
     out.parent.mkdir(exist_ok=True)
@@ -194,8 +170,7 @@ def main(studies: int, seed: int, cells: str, part: str, self_duels: int, out: P
                 file.write(json.dumps(row) + "\n")
             click.echo(table([row]).splitlines()[-1])
     rows = read(out)
-    click.echo(f"\n{table(rows)}\n\nBest of all:\n\n{calibration(rows, 'of_all')}")
-    click.echo(f"\nBest of the candidates:\n\n{calibration(rows, 'of_candidates')}")
+    click.echo(f"\n{table(rows)}\n\nBest of the candidates:\n\n{calibration(rows, 'of_candidates')}")
 
 
 def read(path: Path) -> list[dict[str, Any]]:

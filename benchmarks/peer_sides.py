@@ -11,26 +11,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inputs import data_folder
+from benchmarks.inputs import dev_pairs
 from benchmarks.peer_settings import BATCH, EVALUATIONS, MAX_LENGTH, TEMPERATURE, Setting
 
 CHILD = "import sys; from benchmarks.peer_sides import peer_search; peer_search(sys.argv[1])"
 Result = dict[str, Any]
 
 
-def dev_pairs() -> list[list[str]]:
-    """STS-B dev: two sentences and their gold score."""
-    rows = (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return [row.split("\t") for row in rows]
-
-
 def peer_search(case: str) -> None:
-    """The peer's documented recipe, in this process; writes its best dev score and how long what it encoded was."""
+    """The peer's documented recipe, in this process; writes its best dev score and its steps in all trials."""
     import optuna
     import torch
     from datasets import Dataset
@@ -50,9 +43,9 @@ def peer_search(case: str) -> None:
     setting, seed = Setting(**given["setting"]), given["seed"]
     columns = zip(*setting.read(Path(given["texts"])), strict=True)
     train = Dataset.from_dict(dict(zip(("anchor", "positive", "negative"), columns, strict=False)))
-    first, second, gold = zip(*(pair[:3] for pair in dev_pairs()), strict=True)
+    first, second, gold = dev_pairs()
     best: list[float] = []
-    encoded: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
+    encoded = {True: 0, False: 0}  # batches of one column, in training and in evaluation
 
     class Uncut(EmbeddingSimilarityEvaluator):  # type: ignore[misc]  # no types
         """Whole sentences, as ours evaluates them."""
@@ -63,10 +56,13 @@ def peer_search(case: str) -> None:
             model.max_seq_length = MAX_LENGTH
             return scores
 
+    def count(module: Any, _: Any) -> None:
+        encoded[module.training] += 1
+
     def model(trial: Any) -> SentenceTransformer:
         del trial
         transformer = models.Transformer(given["encoder"], max_seq_length=MAX_LENGTH)
-        transformer.register_forward_pre_hook(lambda module, inputs: count(encoded[module.training], inputs[0]))
+        transformer.register_forward_pre_hook(count)
         pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="mean")
         return SentenceTransformer(modules=[transformer, pooling], device="cpu")
 
@@ -96,7 +92,7 @@ def peer_search(case: str) -> None:
             args=arguments,
             train_dataset=train,
             loss=lambda m: losses.MultipleNegativesRankingLoss(m, scale=1 / TEMPERATURE),
-            evaluator=Uncut(first, second, [float(g) for g in gold], name="stsb_dev", show_progress_bar=False),
+            evaluator=Uncut(first, second, gold, name="stsb_dev", show_progress_bar=False),
         )
         rates = {"learning_rate": list(setting.rates)}
         trainer.hyperparameter_search(
@@ -108,19 +104,11 @@ def peer_search(case: str) -> None:
             sampler=optuna.samplers.GridSampler(rates, seed=seed),
             pruner=None if setting.prunes else optuna.pruners.NopPruner(),  # None: Optuna's default, the median
         )
-    Path(given["out"]).write_text(
-        json.dumps({"best": max(best), "trained": encoded[True], "evaluated": encoded[False]})
-    )
-
-
-def count(lengths: Counter[int], features: Any) -> None:
-    """Add the sentences of a batch, each as long as the batch is padded to."""
-    sentences, longest = features["input_ids"].shape
-    lengths[longest] += sentences
+    Path(given["out"]).write_text(json.dumps({"best": max(best), "steps": encoded[True] / setting.columns}))
 
 
 def timed_peer(setting: Setting, encoder: Path, texts: Path, seed: int, scratch: Path) -> Result:
-    """One run of the peer: wall seconds, best dev score, {tokens with padding: sentences} trained and evaluated."""
+    """One run of the peer: wall seconds, best dev score, steps in all trials."""
     out = scratch / "peer.json"
     case = {"setting": asdict(setting), "encoder": str(encoder), "texts": str(texts), "seed": seed, "out": str(out)}
     started = time.perf_counter()

@@ -26,7 +26,7 @@ from typing import Any
 import click
 
 from benchmarks.curves.surrogate import Surrogate, table_of
-from benchmarks.curves.tables import HERE, SEEDS, TABLES, Inputs, make_inputs, points, space_of, trial_spec
+from benchmarks.curves.tables import HERE, RECORDED, SEEDS, Inputs, make_inputs, points, space_of, trial_spec
 from search.space import Space
 from search.study.samplers import Point
 
@@ -116,14 +116,14 @@ def promised(trials: list[dict[str, Any]], space: Space, seeds: int, count: int)
 
 
 @click.command()
-@click.argument("tables", nargs=-1, type=click.Choice(TABLES))
+@click.argument("tables", nargs=-1, type=click.Choice(RECORDED))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=WORK, help="where recordings grow")
 @click.option("--seeds", default=SEEDS, show_default=True)
 @click.option("--promised", "more", default=0, help="record so many of the points promised most, instead")
 @click.option("--pack", "packing", is_flag=True, help="write what has been recorded as TABLE.json.gz, and end")
 def main(tables: tuple[str, ...], work: Path, seeds: int, more: int, packing: bool) -> None:
     """Record learning curves; every table without arguments."""
-    tables = tables or TABLES
+    tables = tables or RECORDED
     if packing:
         for table in tables:
             print(pack(table, work))

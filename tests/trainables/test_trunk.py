@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from launches import Launches
 from torch import Tensor
 from toy_encoders import FAMILIES, model_of, sentences
 
-from benchmarks.launches import Launches
 from trainables.encoders import attention
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.packing_check import padded_states

@@ -9,11 +9,9 @@ encoder's width: 12 layers and 12 heads as in BERT-base, narrow. Copies from the
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,8 +21,6 @@ from torch import library
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
-from benchmarks.packing import training
 from trainables.encoders.to_device import to_device
 
 SHAPE = "narrow"
@@ -215,28 +211,3 @@ def accelerator() -> Iterator[None]:
         patch.object(F, "scaled_dot_product_attention", _attention),
     ):
         yield
-
-
-def step_launches(encoder: Path, sentences: Path, padded: bool) -> Counter[str]:
-    """Launches of a step by operator, after two steps that warm up."""
-    one = training("simcse", "bf16", encoder, sentences, padded, torch.device("cpu"), max_length=32)
-    with accelerator():
-        for number in range(2):
-            one._step(one.batches[number])
-        with Launches() as counted:
-            one._step(one.batches[2])
-    counts: Counter[str] = counted.counts
-    return counts
-
-
-def run(runs: int) -> dict[str, Any]:  # noqa: ARG001  # nothing is timed: every run counts the same
-    """Launches a step, packed and padded by the library's own forward, and what most of them are."""
-    rows, details = [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        encoder = make_encoder(Path(folder) / "encoder", SHAPE)
-        sentences = write_lines(Path(folder) / "stsb.txt", stsb_sentences())
-        for way in ("packed", "padded"):
-            counts = step_launches(encoder, sentences, way == "padded")
-            rows.append({"way": way, "launches": counts.total()} | dict(counts.most_common(6)))
-            details[way] = dict(counts.most_common())
-    return {"rows": rows, "by operator": details}
