@@ -1,4 +1,4 @@
-"""Searches in simulated time: workers train trials whose curves a surrogate knows. Our side is the real driver."""
+"""Searches in simulated time: workers train trials whose curves a surrogate gives. Our side is the real driver."""
 
 from __future__ import annotations
 

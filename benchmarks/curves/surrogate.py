@@ -26,7 +26,7 @@ APART = 0.15  # of the unit cube that features span
 
 @dataclass(frozen=True)
 class Table:
-    """Recorded trials. curves: (n, evaluations), one row a trial; seconds: of a whole trial."""
+    """Recorded trials. curves: (n, evaluations), one row a trial; seconds: of a full-length trial."""
 
     space: Space
     points: list[Point]
@@ -146,7 +146,7 @@ class Surrogate:
         return np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
 
     def true_value(self, point: Point) -> float:
-        """What a trial of this point is worth on average over seeds; a trial is worth its best evaluation."""
+        """Mean over seeds of the best evaluation of a trial of this point."""
         return float(self._true_values([point])[0])
 
     def _true_values(self, points: list[Point]) -> Floats:
@@ -171,18 +171,18 @@ class Surrogate:
         return [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
 
     @cached_property
-    def _promises(self) -> Floats:
+    def _predicted(self) -> Floats:
         return self._true_values(self._candidates)
 
     @property
     def optimum(self) -> float:
         """The best true value there is, as far as random points and the recorded ones show."""
-        return float(self._promises.max())
+        return float(self._predicted.max())
 
-    def promised(self, count: int) -> list[Point]:
+    def predicted_best(self, count: int) -> list[Point]:
         """The points of the best true values, `APART` from each other and from recorded ones (distance of features)."""
         taken, found = list(self._inputs), []
-        for i in np.argsort(-self._promises):
+        for i in np.argsort(-self._predicted):
             point = self._candidates[i]
             inputs = self.features(point)
             if min(float(np.linalg.norm(inputs - other)) for other in taken) >= APART:
