@@ -1,8 +1,7 @@
 """One entry point: `python -m benchmarks NAME [--runs N] [--out FILE]` prints a table and writes JSON.
 
 Every benchmark is a module with `run(runs: int) -> dict[str, Any]`: a "rows" table and what else belongs to the record.
-Ratios are of medians of alternated runs on the same machine in the same call. `python -m benchmarks.calibration` and
-`python -m benchmarks.curves.record` have command lines of their own.
+Ratios are of medians of alternated runs on the same machine in the same call.
 """
 
 from __future__ import annotations
@@ -71,7 +70,11 @@ def measure(name: str, runs: int, out: Path | None) -> None:
 
 @click.group()
 def main() -> None:
-    """The benchmarks behind docs/performance.md."""
+    """The benchmarks behind docs/performance.md.
+
+    With options of their own: python -m benchmarks.calibration (docs/statistics.md) and python -m
+    benchmarks.curves.record (the learning curves that `quality` plays).
+    """
 
 
 for _name, _what in NAMES.items():

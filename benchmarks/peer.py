@@ -7,7 +7,7 @@ batches of 64, four evaluations a trial on the whole sentences of STS-B dev, all
 machine multiplies it and the peer float32, and the peer keeps Optuna's default pruner, which may end some of its last
 three trials: `peer steps` is what it trained. "pruned" is our side of it with pruning and `SEEDS` seeds a point, as the
 papers have them, timed to the moment the tracking store holds the peer's best score (never, where the search ends
-without it). The other settings (`peer_settings`) are a quarter of it in steps, so that our start weighs more, prune on
+without it). The other settings (`peer_sides`) are a quarter of it in steps, so that our start weighs more, prune on
 neither side, and take one precision on both: `fp32`, `bf16`; `short` and `long` sentences; `supervised`, NLI triplets
 with a hard negative. `PEER="settings=fp32+bf16"` narrows; `examples=512;rates=2` in it makes a trial run, whose figures
 mean nothing.
@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inputs import first_layers
-from benchmarks.peer_settings import Setting, wanted
-from benchmarks.peer_sides import Result, timed_ours, timed_peer
+from benchmarks.peer_sides import Result, Setting, timed_ours, timed_peer, wanted
 
 PRUNER, SEEDS = "successive_halving", 5
 Race = dict[str, Result]  # side -> what a run of it gave
