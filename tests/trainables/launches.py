@@ -1,9 +1,8 @@
-"""Kernel launches of one training step on a GPU, counted where there is none: unsupervised SimCSE, batch 64, bf16.
+"""What a step would launch on a GPU and wait for there, counted on the CPU.
 
 A dispatch hook sees every operator that computes something; views and allocations launch nothing and are left out, an
 operator over a list of tensors counts once. The branches for accelerators are taken on the CPU, where dropout and
-attention, which fall apart into several there, are stood in for by single operators. Counts do not depend on an
-encoder's width: 12 layers and 12 heads as in BERT-base, narrow. Copies from the host are not seen.
+attention, which are several operators there, are replaced by single ones. Copies from the host are not seen.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainables.encoders.to_device import to_device
 
-SHAPE = "narrow"
 LAUNCHES_NOTHING = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense",
     "_record_function_enter_new", "_record_function_exit",
@@ -87,7 +85,7 @@ class HostWaits(TorchFunctionMode):
 
 
 class _Attention(torch.autograd.Function):
-    """One operator forward and one backward, as the fused kernels; the backward knows no dropout, nothing is learnt."""
+    """One operator forward and one backward, as the fused kernels; the backward has no dropout: nothing is trained."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, p: float) -> Any:
