@@ -64,18 +64,18 @@ class Case:
 def cases(kind: str) -> list[Case]:
     """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours.
 
-    Raises: SystemExit where `GPU` does not say batches or trials: a card is not paid for rows that nobody asked for.
+    Raises: SystemExit where `GPU` names anything but batches and trials: no card is paid for rows not asked for.
     """
-    said = os.environ.get("GPU", "")
+    given = os.environ.get("GPU", "")
     try:
         wanted = {
-            name: [int(n) for n in of.split("+") if n] for name, of in (p.split("=") for p in said.split(";") if p)
+            name: [int(n) for n in of.split("+") if n] for name, of in (p.split("=") for p in given.split(";") if p)
         }
     except ValueError:
-        wanted = {said: []}
+        wanted = {given: []}
     batches, trials = (wanted.pop(name, default[kind]) for name, default in (("batches", BATCHES), ("trials", TRIALS)))
     if wanted or not batches:
-        raise SystemExit(f'gpu: GPU: expected "batches=64+512;trials=4+8" or a part of it, got {said!r}')
+        raise SystemExit(f'gpu: GPU: expected "batches=64+512;trials=4+8" or a part of it, got {given!r}')
     found = []
     for batch in batches:
         for tokenised in (True, False):
@@ -148,7 +148,7 @@ def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIM
 
 
 class _Child:
-    """A process that says a line, waits for one, and says another. What else it prints is kept for its failure."""
+    """A process that prints a line, waits for one, and prints another. What else it prints is shown if it fails."""
 
     def __init__(self, command: Sequence[str], name: str, limit: float) -> None:
         self._name = name
@@ -176,13 +176,15 @@ class _Child:
                 return line.strip()
         code = self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        print("\n".join(said[-SHOWN:-1]), file=sys.stderr)
-        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(said[-1:]) or 'no word'}")
+        errors = self._errors.read().decode(errors="replace").strip().splitlines()
+        print("\n".join(errors[-SHOWN:-1]), file=sys.stderr)
+        raise SystemExit(
+            f"gpu: {self._name}: a child ended with exit code {code}: {''.join(errors[-1:]) or 'no message'}"
+        )
 
     def go(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; `line` says so
+        with contextlib.suppress(BrokenPipeError):  # it has died; `line` reports it
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 

@@ -49,7 +49,7 @@ def synchronise(device: str) -> None:
 
 
 class Stopwatch:
-    """The time between two waits for the device; the first one follows the word to start."""
+    """The time between two waits for the device; the first one follows the line that starts it."""
 
     def __init__(self, device: str) -> None:
         self.device, self.seconds, self._began = device, 0.0, 0.0

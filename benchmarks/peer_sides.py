@@ -166,7 +166,7 @@ def peer_search(case: str) -> None:
 
     from trainables.data.parallel import cores
 
-    torch.set_num_threads(cores())  # whatever the environment says: ours takes all of them, too
+    torch.set_num_threads(cores())  # whatever the environment sets: ours takes all of them, too
     given = json.loads(case)
     setting, seed = Setting(**given["setting"]), given["seed"]
     columns = zip(*setting.read(Path(given["texts"])), strict=True)

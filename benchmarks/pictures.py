@@ -1,4 +1,4 @@
-"""The pictures of docs/ and what its commands said: the tutorial's study, run, confirmed and drawn as a reader does it.
+"""The pictures of docs/ and the output of its commands: the tutorial's study, run, confirmed and drawn as a reader does it.
 And the notebook of docs/examples with what its cells gave.
 
 Writes docs/pictures: the live table as it stood in the middle of the search, every figure of `analysis plot`, the head
