@@ -178,9 +178,7 @@ class _Child:
         self._errors.seek(0)
         errors = self._errors.read().decode(errors="replace").strip().splitlines()
         print("\n".join(errors[-SHOWN:-1]), file=sys.stderr)
-        raise SystemExit(
-            f"gpu: {self._name}: a child ended with exit code {code}: {''.join(errors[-1:]) or 'no message'}"
-        )
+        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(errors[-1:])}")
 
     def go(self) -> None:
         assert self._process.stdin is not None
