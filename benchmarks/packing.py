@@ -1,4 +1,4 @@
-"""(c) One training step packed against padded, per method: the same trial by the real loop, steps alternated.
+"""One training step packed against padded, per method: the same trial by the real loop, steps alternated.
 
 STS-B train sentences (and NLI triplets), encoders of known shapes with random weights, batches of 64. Padded is the
 library's own forward on batches padded to their longest sentence, which is also what encoders get that cannot be

@@ -1,5 +1,5 @@
-"""The pictures of docs/ and what its commands said: the tutorial's study, run, confirmed and drawn as a reader does it.
-And the notebook of docs/examples with what its cells gave.
+"""The pictures of docs/ and the output of its commands: the tutorial's study, run, confirmed and drawn by a reader's
+commands. And the notebook of docs/examples with the output of its cells.
 
 Writes docs/pictures: the live table as it stood in the middle of the search, every figure of `analysis plot`, the head
 of the report and of the interactive page in Chromium, and under said/ what commands printed. No GPU, hub or data.

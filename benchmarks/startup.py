@@ -1,4 +1,4 @@
-"""(d) What a trial costs besides its training: ours with one and two workers, Ray's plain way with two.
+"""What a trial costs besides its training: ours with one and two workers, Ray's plain way with two.
 
 Ours: real studies of the builtin encoder with one optimiser step per trial, one trial at a time. The cost of a trial
 is the time from the end of the one before to its own end, less the training and evaluation seconds it reports: network,

@@ -6,11 +6,11 @@ neither PASHA nor ASHA that promotes:
 from __future__ import annotations
 
 import logging
-import types
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,6 @@ class Optuna:
         }
         pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
             "none": optuna.pruners.NopPruner,
-            "median": optuna.pruners.MedianPruner,
             "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=1, max_resource=count),
         }
         self._space = surrogate.space
@@ -107,7 +106,7 @@ class RayAsha:
         name = str(self._count)
         self._count += 1
         self._search.suggest(name)
-        trial = types.SimpleNamespace(trial_id=name, last_result={}, run_metadata=None)
+        trial = SimpleNamespace(trial_id=name, last_result={}, run_metadata=None)
         self._trials[name] = trial
         self._asha.on_trial_add(None, trial)
         return name, self._point, self._seed
@@ -127,7 +126,7 @@ class RayAsha:
 
 
 class SyneTune:
-    """Syne Tune's ASHA of both kinds, BOHB (kernel densities and ASHA, stopping) and PASHA; its defaults.
+    """Syne Tune's ASHA that promotes, BOHB (kernel densities and ASHA, stopping) and PASHA; its defaults.
 
     It knows no conditions: what is not active in a point is drawn and left out of it.
     """
@@ -136,7 +135,6 @@ class SyneTune:
         from syne_tune.optimizer import baselines
 
         make = {
-            "stopping": partial(baselines.ASHA, type="stopping"),
             "promotion": partial(baselines.ASHA, type="promotion"),
             "pasha": baselines.PASHA,
             "bohb": baselines.BOHB,

@@ -1,4 +1,4 @@
-"""Searches in simulated time: workers train trials whose curves a surrogate knows. Our side is the real driver."""
+"""Searches in simulated time: workers train trials whose curves a surrogate gives. Our side is the real driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from optuna.trial import FrozenTrial
-
 from benchmarks.curves.surrogate import Floats, Surrogate
 from search.space import space_from
 from search.store.journal import Journal
@@ -18,11 +16,11 @@ from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
 from search.study.related import related_points
-from search.study.samplers import FIRST, Point
+from search.study.samplers import Point
 from search.study.search_plan import SearchPlan
 from trainables.contract.trial import Evaluation, Outcome
 
-SEED_OF_TRIALS = 1000  # first trials have this plus the search's seed, in every library: the same luck
+SEED_OF_TRIALS = 1000  # first trials have this plus the search's seed, in every library: the same seed noise
 Judged = Literal["go", "stop", "wait"]  # stop for good, or save the state and wait to be taken up
 
 
@@ -51,7 +49,7 @@ class Searcher(Protocol):
 
 @dataclass
 class Played:
-    """What a simulated search came to. spent: whole trials; answers: (spent, point that it would return then)."""
+    """What a simulated search came to. spent: full-length trials; answers: (spent, point that it would return then)."""
 
     spent: float = 0.0
     trials: int = 0
@@ -63,7 +61,7 @@ class Played:
 
 
 def play(surrogate: Surrogate, make: Callable[[], Searcher], workers: int, budget: float) -> Played:
-    """Run a search until `budget` whole trials are trained.
+    """Run a search until `budget` full-length trials are trained.
 
     What a search would return is the completed point that `analysis best` names: the best mean over seeds among those
     that have at least half as many as the best covered one. While none is complete it is that of the best evaluation.
@@ -113,8 +111,7 @@ def _named(points: Collection[list[Job]]) -> Point:
 class Ours:
     """This project's search: the journal, the driver and the plan that `search run` has, without Ray.
 
-    Args: budget: whole trials, as `search.budget` says it; study: its name, in `root`; its `search.start` names studies
-    there.
+    Args: budget: full-length trials (`search.budget`); study: its name, in `root`; `search.start` names studies there.
     """
 
     def __init__(
@@ -141,7 +138,11 @@ class Ours:
         if memory := related_points(space, str(root)):
             journal.append("memory", 0, points=[asdict(one) for one in memory])
         journal.append("session", 0, stage="search")
-        plan = SearchPlan(space, folder, journal.ledger, lambda kind, **f: journal.append(kind, self._tick(), **f))
+
+        def note(kind: str, **fields: Any) -> None:
+            journal.append(kind, self._tick(), **fields)
+
+        plan = SearchPlan(space, folder.study, journal.ledger, [], note)
         self._driver = Driver(
             space, folder, journal, plan, stage="search", capacity=lambda: workers, observe=lambda event: None,  # noqa: ARG005
             clock=lambda: self._tick() / 1000,
@@ -177,23 +178,3 @@ class Ours:
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
-
-
-class Knowing(Ours):
-    """No search but a yardstick: from the 11th point on every second draw is the best of several by their true values,
-    which nobody knows.
-
-    Args: of: of how many even draws; rest: as `Ours`.
-    """
-
-    def __init__(self, of: int, surrogate: Surrogate, *rest: Any) -> None:
-        super().__init__(surrogate, *rest)
-        plan: Any = self._driver.plan
-        sampler, drawn = plan.study.sampler, plan.study.sampler._ask
-
-        def ask(study: Any, trial: FrozenTrial, attempt: int) -> Point:
-            count = of if trial.number >= FIRST and trial.number % 2 else 1
-            points = (drawn(study, trial, i + of * attempt) for i in range(count))
-            return max(points, key=surrogate.true_value)
-
-        sampler._ask = ask

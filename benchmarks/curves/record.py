@@ -5,9 +5,9 @@ A trial is one line of `FOLDER/TABLE.jsonl`, written when it ends: an interrupte
 The first seed of every table's points comes first. `--pack` writes what has been recorded as
 `benchmarks/curves/TABLE.json.gz`, with its datasheet.
 
-`--promised N` goes on with a table that is there, with N points of which the surrogate of its recording promises most:
-where searches are led to, and where random points say least. Without them most of a search's regret was its distance
-from a peak that training does not have. Repeat it until what is promised is there.
+`--predicted N` continues a packed table with the N points for which its surrogate predicts the best values: searches
+are led there, and random points cover it least. Without them most of a search's regret was its distance from a peak
+that training does not have. Repeat it until training reaches what is predicted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import click
 
 from benchmarks.curves.surrogate import Surrogate, table_of
-from benchmarks.curves.tables import HERE, SEEDS, TABLES, Inputs, make_inputs, points, space_of, trial_spec
+from benchmarks.curves.tables import HERE, RECORDED, SEEDS, Inputs, make_inputs, points, space_of, trial_spec
 from search.space import Space
 from search.study.samplers import Point
 
@@ -102,28 +102,28 @@ def unpack(table: str, work: Path, sheet: dict[str, Any]) -> None:
     (work / f"{table}.sheet.json").write_text(json.dumps(content["datasheet"] | further, indent=1), encoding="utf-8")
 
 
-def promised(trials: list[dict[str, Any]], space: Space, seeds: int, count: int) -> list[Point]:
-    """Points that lack seeds, of a recording that was interrupted; else the `count` that are promised most."""
+def best_predicted(trials: list[dict[str, Any]], space: Space, seeds: int, count: int) -> list[Point]:
+    """Points that lack seeds, of a recording that was interrupted; else the `count` that are predicted best."""
     had = {json.dumps(t["point"]): t["point"] for t in trials}
     seen = Counter(json.dumps(t["point"]) for t in trials)
     if lacking := [had[name] for name, n in seen.items() if n < seeds]:
         return lacking
     surrogate = Surrogate(table_of(trials, space))
-    found = surrogate.promised(count)
+    found = surrogate.predicted_best(count)
     for number, point in enumerate(found):
-        print(space.name, number, f"promised {surrogate.true_value(point):.5f}", file=sys.stderr)
+        print(space.name, number, f"predicted {surrogate.true_value(point):.5f}", file=sys.stderr)
     return found
 
 
 @click.command()
-@click.argument("tables", nargs=-1, type=click.Choice(TABLES))
+@click.argument("tables", nargs=-1, type=click.Choice(RECORDED))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=WORK, help="where recordings grow")
 @click.option("--seeds", default=SEEDS, show_default=True)
-@click.option("--promised", "more", default=0, help="record so many of the points promised most, instead")
+@click.option("--predicted", "more", default=0, help="record so many of the points predicted best, instead")
 @click.option("--pack", "packing", is_flag=True, help="write what has been recorded as TABLE.json.gz, and end")
 def main(tables: tuple[str, ...], work: Path, seeds: int, more: int, packing: bool) -> None:
     """Record learning curves; every table without arguments."""
-    tables = tables or TABLES
+    tables = tables or RECORDED
     if packing:
         for table in tables:
             print(pack(table, work))
@@ -150,7 +150,7 @@ def main(tables: tuple[str, ...], work: Path, seeds: int, more: int, packing: bo
                 elif not file.exists():
                     unpack(table, work, sheet)
                 cut_last_half_line(file)
-                wanted[table] = promised(recorded(file), space, seeds, more) if more else points(space)
+                wanted[table] = best_predicted(recorded(file), space, seeds, more) if more else points(space)
             done = {(json.dumps(t["point"]), t["seed"]) for t in recorded(file)}
             for number, point in enumerate(wanted[table]):
                 if (json.dumps(point), seed) in done:

@@ -13,21 +13,20 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.curves.tables import HERE, space_of
-from search.space import Space, space_from
+from search.space import Space
 from search.study.samplers import Point, key, random_point
 
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
 CANDIDATES = 20_000  # random points among which the best true value is looked for
-LUCKS = 64  # draws of a seed over which a true value is a mean
+SEED_DRAWS = 64  # over which a true value is a mean
 ALIKE = 4  # the recorded points most like a trial's, one of which lends it its deviation
 APART = 0.15  # of the unit cube that features span
-OLDER = "builtin"  # tests/search/recorded_curves.json: SimCSE on the builtin encoder, one seed, every point of a grid
 
 
 @dataclass(frozen=True)
 class Table:
-    """Recorded trials. curves: (n, evaluations), one row a trial; seconds: of a whole trial."""
+    """Recorded trials. curves: (n, evaluations), one row a trial; seconds: of a full-length trial."""
 
     space: Space
     points: list[Point]
@@ -50,9 +49,7 @@ class Table:
 
 
 def load_table(name: str) -> Table:
-    """A table of `benchmarks/curves`, or the older recording."""
-    if name == OLDER:
-        return _older()
+    """A table of `benchmarks/curves`."""
     return table_of(json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))["trials"], space_of(name))
 
 
@@ -70,25 +67,6 @@ def table_of(trials: list[dict[str, Any]], space: Space) -> Table:
     return Table(space, [t["point"] for t in trials], [t["seed"] for t in trials], curves, held_out, seconds, rung)
 
 
-def _older() -> Table:
-    file = HERE.parents[1] / "tests" / "search" / "recorded_curves.json"
-    rows = json.loads(file.read_text("utf-8"))
-    names = ("learning_rate", "batch_size", "dropout", "temperature")
-    params = {
-        "learning_rate": {"float": [3e-5, 1e-2], "log": True}, "batch_size": {"choice": [16, 32, 64]},
-        "dropout": {"float": [0.0, 0.2]}, "temperature": {"float": [0.02, 0.2], "log": True},
-    }  # fmt: skip
-    curves = np.array([row[-1] for row in rows])
-    space = space_from({
-        "name": "curves_builtin", "method": "simcse", "encoder": "builtin:tiny", "preset": "none",
-        "data": {"train": "builtin", "dev": ["builtin"], "language": "en"}, "metric": {"name": "builtin_dev"},
-        "params": params, "search": {"sampler": "random", "trials": 60},
-        "train": {"eval_examples": 240, "max_examples": 240 * curves.shape[1]},
-    })  # fmt: skip
-    points = [dict(zip(names, row[:-1], strict=True)) for row in rows]
-    return Table(space, points, [0] * len(rows), curves, curves, np.ones(len(rows)), 240)
-
-
 class Surrogate:
     """What a trial of any point would have shown.
 
@@ -96,7 +74,7 @@ class Surrogate:
     on the principal components of the recorded mean curves; a trial adds what the recorded seeds of a point that is
     like it, by curve and by hyperparameters, differ by: seeds part where curves fall, settings that collapse have many
     times the noise of good ones, and low learning rates little. A seed is a random mixture of the recorded ones, the
-    same for all points: similar settings have the same luck under the same seed (docs/performance.md).
+    same for all points: the same seed does the same to similar settings (docs/performance.md).
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """
@@ -168,7 +146,7 @@ class Surrogate:
         return np.argsort(_ranks(apart) + _ranks(away), kind="stable")[:ALIKE]
 
     def true_value(self, point: Point) -> float:
-        """What a trial of this point is worth on average over seeds; a trial is worth its best evaluation."""
+        """Mean over seeds of the best evaluation of a trial of this point."""
         return float(self._true_values([point])[0])
 
     def _true_values(self, points: list[Point]) -> Floats:
@@ -183,7 +161,7 @@ class Surrogate:
     def _moves(self) -> Floats:
         """(points with several seeds, draws of a seed, evaluations): what these lend; the mean over draws is 0."""
         rng = np.random.default_rng(0)
-        drawn = [self._shares(rng) for _ in range(LUCKS)]
+        drawn = [self._shares(rng) for _ in range(SEED_DRAWS)]
         shares = np.array([np.roll(one, turn) for one in drawn for turn in range(len(one))])
         return np.array([shares[:, seeds] @ noise for seeds, noise in zip(self._seeds, self._noise, strict=True)])
 
@@ -193,18 +171,18 @@ class Surrogate:
         return [random_point(self.space, rng) for _ in range(CANDIDATES)] + self._points
 
     @cached_property
-    def _promises(self) -> Floats:
+    def _predicted(self) -> Floats:
         return self._true_values(self._candidates)
 
     @property
     def optimum(self) -> float:
         """The best true value there is, as far as random points and the recorded ones show."""
-        return float(self._promises.max())
+        return float(self._predicted.max())
 
-    def promised(self, count: int) -> list[Point]:
+    def predicted_best(self, count: int) -> list[Point]:
         """The points of the best true values, `APART` from each other and from recorded ones (distance of features)."""
         taken, found = list(self._inputs), []
-        for i in np.argsort(-self._promises):
+        for i in np.argsort(-self._predicted):
             point = self._candidates[i]
             inputs = self.features(point)
             if min(float(np.linalg.norm(inputs - other)) for other in taken) >= APART:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from launches import HostWaits
 from torch.overrides import TorchFunctionMode
 
-from benchmarks.launches import HostWaits
 from trainables.data.sets import Pairs, load_pairs
 from trainables.data.tokens import TokenColumn
 from trainables.evaluation import scoring as ev

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from launches import HostWaits, accelerator
 from torch.overrides import TorchFunctionMode
 
-from benchmarks.launches import HostWaits, accelerator
 from benchmarks.packing import training
 from trainables.encoders.packing import to_device
 

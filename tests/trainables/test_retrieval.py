@@ -13,12 +13,11 @@ import torch
 from pyarrow import parquet
 from test_evaluate import Encoder, tokenise
 
-from benchmarks.paraphrase_retrieval import write
 from trainables.contract.errors import DataError
 from trainables.contract.trial import TrialSpec
 from trainables.data.checks import check_data
 from trainables.data.retrieval import Retrieval, check_retrieval, is_retrieval, load_retrieval
-from trainables.data.sets import Pairs, load_corpus
+from trainables.data.sets import load_corpus
 from trainables.evaluation import scoring as retrieval
 from trainables.evaluation import scoring as sts
 from trainables.training.trial import run_trial
@@ -124,15 +123,6 @@ def test_queries_and_documents_have_prompts_of_their_own(beir: Path) -> None:
     assert seen == ["D Dogs a dog", "D a cat", "D a cow", "D a kitten", "Q a kitten", "Q a puppy"]
     assert prepared.retrieval[0].own.tolist()[1] == -1
     assert prepared.retrieval[0].own[0] >= 0  # its own document, whatever stands before either
-
-
-def test_a_set_made_from_scored_pairs(tmp_path: Path) -> None:
-    gold = np.array([5, 4, 3.9, 5])
-    pairs = Pairs("x", ["a", "a", "a", "b"], ["b", "c", "d", "b"], gold, None, "r")
-    assert write(pairs, tmp_path / "x") == {"documents": 4, "queries": 1, "relevant": 2}
-    data = load_retrieval(str(tmp_path / "x"))
-    assert (data.documents, data.queries, data.grades) == (["a", "b", "c", "d"], ["a"], [{"s1": 2, "s2": 1}])
-    assert json.loads((tmp_path / "x" / "datasheet.json").read_text())["paraphrase_from"] == 4
 
 
 def test_collapsed_or_broken_vectors_have_no_value(beir: Path) -> None:

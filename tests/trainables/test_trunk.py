@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from launches import Launches, accelerator
 from torch import Tensor, nn
 from toy_encoders import FAMILIES, SHAPE, model_of, sentences
 from transformers import BertConfig, BertModel
 
-from benchmarks.launches import Launches, accelerator
 from trainables.encoders import attention
 from trainables.encoders.forward import padded_states
 from trainables.encoders.packing import pack

@@ -196,7 +196,7 @@ def joined(groups: Sequence[Sequence[nn.Linear]], dtype: torch.dtype) -> list[Li
     """Weights and biases of each group's layers, one below the other, in `dtype`, by one operator in each direction.
 
     Layer by layer they would be sixteen casts each way per block, a third of the kernels that a training step launches
-    on a GPU (benchmarks/launches.py).
+    on a GPU (tests/trainables/launches.py).
 
     Args:
         groups: layers that read the same input; a single layer whose weights have the type already is not copied.

@@ -1,19 +1,16 @@
-"""Kernel launches of one training step on a GPU, counted where there is none: unsupervised SimCSE, batch 64, bf16.
+"""What a step would launch on a GPU and wait for there, counted on the CPU.
 
 A dispatch hook sees every operator that computes something; views and allocations launch nothing and are left out, an
 operator over a list of tensors counts once. The branches for accelerators are taken on the CPU, where dropout and
-attention, which fall apart into several there, are stood in for by single operators. Counts do not depend on an
-encoder's width: 12 layers and 12 heads as in BERT-base, narrow. Copies from the host are not seen.
+attention, which are several operators there, are replaced by single ones. Copies from the host are not seen.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,11 +20,8 @@ from torch import library
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.inputs import make_encoder, stsb_sentences, write_lines
-from benchmarks.packing import training
 from trainables.encoders.packing import to_device
 
-SHAPE = "narrow"
 LAUNCHES_NOTHING = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense",
     "_record_function_enter_new", "_record_function_exit",
@@ -91,7 +85,7 @@ class HostWaits(TorchFunctionMode):
 
 
 class _Attention(torch.autograd.Function):
-    """One operator forward and one backward, as the fused kernels; the backward knows no dropout, nothing is learnt."""
+    """One operator forward and one backward, as the fused kernels; the backward has no dropout: nothing is trained."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, p: float) -> Any:
@@ -215,28 +209,3 @@ def accelerator() -> Iterator[None]:
         patch.object(F, "scaled_dot_product_attention", _attention),
     ):
         yield
-
-
-def step_launches(encoder: Path, sentences: Path, padded: bool) -> Counter[str]:
-    """Launches of a step by operator, after two steps that warm up."""
-    one = training("simcse", "bf16", encoder, sentences, padded, torch.device("cpu"), max_length=32)
-    with accelerator():
-        for number in range(2):
-            one._step(one.batches[number])
-        with Launches() as counted:
-            one._step(one.batches[2])
-    counts: Counter[str] = counted.counts
-    return counts
-
-
-def run(runs: int) -> dict[str, Any]:  # noqa: ARG001  # nothing is timed: every run counts the same
-    """Launches a step, packed and padded by the library's own forward, and what most of them are."""
-    rows, details = [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        encoder = make_encoder(Path(folder) / "encoder", SHAPE)
-        sentences = write_lines(Path(folder) / "stsb.txt", stsb_sentences())
-        for way in ("packed", "padded"):
-            counts = step_launches(encoder, sentences, way == "padded")
-            rows.append({"way": way, "launches": counts.total()} | dict(counts.most_common(6)))
-            details[way] = dict(counts.most_common())
-    return {"rows": rows, "by operator": details}
