@@ -11,11 +11,11 @@ from scipy.stats import norm
 from simulate import METRIC
 from small_tables import table
 
-from analysis.statistics.empirical_bayes import Chosen, moderate
+from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.pairs import PairNoise
 from analysis.statistics.picked import Evaluated, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues
-from analysis.statistics.selection import Error, bound_of_largest, split
+from analysis.statistics.selection import Error, split
 from analysis.statistics.verdict import judged
 from analysis.tables.metric import Metric
 from analysis.tables.trials import points_table
@@ -45,18 +45,6 @@ def test_picked_by_hand() -> None:
     difference, error, paired = fresh.against({1: 2.0, 2: 4.0}, {1: 1.0}, 0.5, 3)
     assert (difference, paired) == (2.5, 0)
     assert error == Error(0.25 * (1 / 4 + 1 / 3), 20.0, rest + 0.2, kept, 30, 2)
-
-    found = replace(fresh, confirmed=False, n=1)
-    plain = Error(0.25, 20.0, 0.2)
-    largest = bound_of_largest(0.025, plain.sd, plain.freedom, 30)
-    middle = plain.sd * 2.04276  # expected maximum of 30 normals
-    assert found.below(0.0) == pytest.approx(largest)
-    assert found.below(0.7) == pytest.approx(middle + np.hypot(largest - middle, 0.7), rel=1e-3)
-    assert found.interval([2.0])[0] == pytest.approx(found.below(1.959964 * np.sqrt(0.8)))
-    assert found.chosen(0, np.array([0.6])) == Chosen(0, 1 / 30, 0.0, 0.6)
-    assert found.against({1: 2.0}, {}, 0.5, 3)[1].kept == 0.0
-    assumed = replace(found, noise=replace(NOISE, repeats=0))
-    assert assumed.sds(np.array([4.0])) == pytest.approx([np.sqrt(0.49 / 4 + 0.1)])
 
 
 def test_correction_makes_no_other_point_the_best() -> None:
@@ -108,10 +96,3 @@ def test_with_whom_the_best_is_compared(baseline: int | None, other: str) -> Non
     seeds = SeedValues(names, flags, np.zeros(3, dtype=object), worth)
     judged(pool, seeds, Metric("s_dev", ("s_dev",)), lambda *points: seen.append(points))
     assert seen == [("r1", other)]
-
-
-def test_as_many_rivals_as_points_are_no_choice() -> None:
-    all_of_them = Picked(NOISE, 2, confirmed=True, tried=3, candidates=3, rivals=3, in_search=1.0, own=1.0, between=0.4)
-    chosen = all_of_them.chosen(0, np.ones(1))
-    assert chosen.luck == pytest.approx(0.0)
-    assert replace(all_of_them, rivals=40).chosen(0, np.ones(1)) == chosen

@@ -15,7 +15,7 @@ from small_store import SmallStore
 
 from analysis.papers.compare import compare
 from analysis.papers.published import paper_table
-from analysis.plots import model_figures, param_figures, search_figures
+from analysis.plots import model_figures, search_figures
 from analysis.plots.gallery import NAMES, gallery
 from analysis.plots.model_figures import Ablation, scatters
 from analysis.plots.param_figures import Contour, Params
@@ -70,17 +70,6 @@ def test_curves_say_where_trials_were_pruned(study: Study) -> None:
     assert data.left_out == 0
     assert [line.baseline for line in data.curves].count(True) == 4  # one of the search, three confirmed
     assert max(line.values.max() for line in data.curves) == data.curves[0].values.max()
-
-
-def test_caption_of_curves_mentions_pruning_only_where_there_was_some(study: Study) -> None:
-    def caption(of: Study) -> str:
-        (picture,) = gallery(of, None, ("curves",))
-        return picture.caption
-
-    never = dataclasses.replace(study, trials=study.trials[study.trials["stop"] == "completed"])
-    assert "upright dotted lines" in caption(study).lower()
-    assert "dotted" not in caption(never)
-    assert "rung" not in caption(never)
 
 
 def test_parameters_that_did_not_exist_have_no_place(study: Study) -> None:
@@ -188,41 +177,6 @@ def test_bars_are_one_standard_deviation_over_seeds() -> None:
     assert seed_error(once) is None
     (ax,) = search_figures.pareto(Pareto.of(once), "x").axes
     assert not ax.containers
-
-
-def test_figures_name_their_study_and_the_baseline_by_its_preset(study: Study) -> None:
-    for picture in gallery(study, None, ("history", "slices")):
-        assert picture.figure.get_suptitle() == "small-1"
-    points, space = [{"a": 0.1}, {"a": 0.2}], {"a": {"float": [0, 1]}}
-    assert memory_study(points, [0.1, 0.2], space).baseline_name == "the paper's setting"
-    plain = memory_study(points, [0.1, 0.2], space, space={"preset": "none"})
-    (picture,) = gallery(plain, None, ("history",))
-    names = {text.get_text() for text in picture.figure.legends[0].get_texts()}
-    assert "the method's defaults" in names
-    assert "the paper's setting" not in names
-
-
-def test_categories_have_places_and_clipping_is_labelled(study: Study) -> None:
-    axes = study_axes(study)
-    data = Params.of(study, axes)
-    figure = param_figures.slices(data, "x")
-    at = [a.name for a in axes].index("batch_size")
-    drawn = np.concatenate([c.get_offsets()[:, 0] for c in figure.axes[at].collections if len(c.get_offsets())])
-    assert set(np.asarray(drawn)) <= {0.0, 1.0, 2.0}  # numbers of the categories: nothing between them
-    parallel = param_figures.parallel(data, "score")
-    bar = parallel.axes[1]
-    assert "worst tenth" in bar.get_ylabel()
-    assert len(parallel.axes[0].get_xticks()) == len(axes) + 1  # the value has an axis of its own
-    surface = Contour.of(data, "learning_rate", "batch_size")
-    assert surface is not None
-    assert np.isnan(surface.surface).any()
-    for x, y in surface.points:
-        column, row = np.abs(surface.grid_x - x).argmin(), np.abs(surface.grid_y - y).argmin()
-        assert np.isfinite(surface.surface[row, column])
-    drawn_contour = param_figures.contour(surface, "score").axes[0].collections[0]
-    low, high = drawn_contour.get_clim()
-    assert low <= surface.values.min()
-    assert high >= surface.values.max()
 
 
 def test_the_scatter_is_of_the_configuration_that_is_named_best() -> None:

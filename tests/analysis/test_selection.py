@@ -89,13 +89,6 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
         assert tail_of_largest(bound, 0.5, 6.0, 15) == pytest.approx(level, rel=1e-4)
 
 
-@pytest.mark.parametrize("error", [0.1, 0.3, 0.9, 2.5])
-@pytest.mark.parametrize("df", [3, 40])
-def test_largest_of_one_is_students_t(error: float, df: int) -> None:
-    assert tail_of_largest(error, 1.0, df, 1) == pytest.approx(student.sf(error, df), abs=0.01)
-    assert tail_of_largest(3 * error, 3.0, df, 1) == pytest.approx(tail_of_largest(error, 1.0, df, 1))
-
-
 @pytest.mark.parametrize("sd", [1e-4, 1.0, 30.0])
 def test_the_bound_is_where_the_tail_is_at_the_level(sd: float) -> None:
     bound = bound_of_largest(0.025, sd, 5.0, 20)

@@ -108,13 +108,6 @@ def test_on_text_every_epoch_has_its_own_marks() -> None:
         assert all("".join(c for c in text if c not in ALPHABETS["english"]) == bare for text in texts)
 
 
-def test_batches_say_their_epoch() -> None:
-    examples = edacse.prepare({"sentence": TEXTS}, CONFIG, 0, Desk())
-    batches = list(edacse.METHOD.plan(examples, CONFIG, 0))
-    assert [len(b) for b in batches] == [2, 2] * 3  # the fifth sentence would be alone
-    assert [b.epoch for b in batches] == [0, 0, 1, 1, 2, 2]
-
-
 def test_without_marks_or_weight_it_is_simcse() -> None:
     z = {role: torch.randn(4, 6, generator=torch.Generator().manual_seed(i)) for i, role in enumerate("ab")}
     for config in (replace(CONFIG, max_marks=0), replace(CONFIG, lambda_=0.0)):

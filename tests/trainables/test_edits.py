@@ -18,63 +18,48 @@ from trainables.methods.sda.words import pick_places
 TEN = [str(i) for i in range(10)]
 
 
-def spread(edit: Any, words: list[str], **options: Any) -> dict[str, Fraction]:
-    return outcomes(lambda rng: " ".join(edit(words, rng, **options)))
-
-
 def test_places_are_uniform_sets() -> None:
     found = outcomes(lambda rng: " ".join(map(str, pick_places(rng, 4, 2))))
     assert found == {f"{i} {j}": Fraction(1, 6) for i in range(4) for j in range(i + 1, 4)}
 
 
-@pytest.mark.parametrize("percent", [10, 20, 30])
-def test_crop_keeps_a_span(percent: int) -> None:
-    gone = percent // 10
-    assert spread(edits.word_edit(f"crop_{percent}", "en"), TEN) == {
-        " ".join(TEN[start : start + 10 - gone]): Fraction(1, gone + 1) for start in range(gone + 1)
-    }
+SYNONYMS = {"big": ["large", "great"], "dog": ["hound"]}
+
+
+@pytest.mark.parametrize(
+    ("edit", "words", "options", "expected"),
+    [
+        *((edits.word_edit(f"crop_{10 * gone}", "en"), TEN, {},
+           {" ".join(TEN[start : start + 10 - gone]): Fraction(1, gone + 1) for start in range(gone + 1)})
+          for gone in (1, 2, 3)),
+        (edits.delete_words, ["a", "b", "c"], {"share": 0.1}, dict.fromkeys(("b c", "a c", "a b"), Fraction(1, 3))),
+        (edits.repeat_words, ["a", "b"], {},
+         {"a b": Fraction(1, 3), "a a b": Fraction(1, 6), "a b b": Fraction(1, 6), "a a b b": Fraction(1, 3)}),
+        *((edits.insert_random_marks, ["a", "b"], {"language": language},
+           {text: Fraction(1, 12) for m in marks for text in (f"{m} a b", f"a {m} b")})
+          for language, marks in (("en", ".;?:!,"), ("zh", "。；？：！，"))),
+        (edits.replace_synonyms, ["a", "big", "dog"], {"synonyms": lambda w: SYNONYMS.get(w, ())},
+         {"a large dog": Fraction(1, 4), "a great dog": Fraction(1, 4), "a big hound": Fraction(1, 2)}),
+        (edits.replace_synonyms, ["a", "b"], {"synonyms": lambda _: ()}, {"a b": Fraction(1)}),
+    ],
+)  # fmt: skip
+def test_edit_has_its_exact_distribution(
+    edit: Any, words: list[str], options: dict[str, Any], expected: dict[str, Fraction]
+) -> None:
+    assert outcomes(lambda rng: " ".join(edit(words, rng, **options))) == expected
 
 
 @pytest.mark.parametrize("percent", [10, 20, 30])
 def test_deletion_removes_its_share(percent: int) -> None:
-    edit = edits.word_edit(f"delete_{percent}", "en")
-    words = edit(TEN, Random(0))
+    words = edits.word_edit(f"delete_{percent}", "en")(TEN, Random(0))
     assert len(words) == 10 - percent // 10
     assert words == sorted(words)
-
-
-def test_deletion_takes_every_place_alike() -> None:
-    assert spread(edits.delete_words, ["a", "b", "c"], share=0.1) == {
-        "b c": Fraction(1, 3), "a c": Fraction(1, 3), "a b": Fraction(1, 3),
-    }  # fmt: skip
 
 
 def test_mask_hides_its_share() -> None:
     words = edits.mask_words([str(i) for i in range(20)], Random(1), "[MASK]")
     assert words.count("[MASK]") == 3
     assert all(w in ("[MASK]", str(i)) for i, w in enumerate(words))
-
-
-def test_repetition_draws_how_many() -> None:
-    assert spread(edits.repeat_words, ["a", "b"]) == {
-        "a b": Fraction(1, 3), "a a b": Fraction(1, 6), "a b b": Fraction(1, 6), "a a b b": Fraction(1, 3),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("language", "marks"), [("en", ".;?:!,"), ("zh", "。；？：！，")])
-def test_marks_come_before_words(language: str, marks: str) -> None:
-    found = spread(edits.insert_random_marks, ["a", "b", "c"], language=language)
-    assert set(found) == {
-        " ".join(words) for m in marks for words in ([m, "a", "b", "c"], ["a", m, "b", "c"], ["a", "b", m, "c"])
-    }
-    assert set(found.values()) == {Fraction(1, 18)}
-
-
-def test_synonyms_only_where_there_are_some() -> None:
-    table = {"big": ["large", "great"], "dog": ["hound"]}
-    found = spread(edits.replace_synonyms, ["a", "big", "dog"], synonyms=lambda w: table.get(w, ()))
-    assert found == {"a large dog": Fraction(1, 4), "a great dog": Fraction(1, 4), "a big hound": Fraction(1, 2)}
-    assert spread(edits.replace_synonyms, ["a", "b"], synonyms=lambda _: ()) == {"a b": Fraction(1)}
 
 
 @pytest.mark.parametrize(("words", "replaced"), [(9, 1), (15, 1), (19, 1), (20, 2), (29, 2)])

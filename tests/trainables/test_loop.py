@@ -104,12 +104,6 @@ def test_pause_takes_effect_between_evaluations(tmp_path):
     assert numbers(after) == numbers(straight)
 
 
-def test_same_seed_same_result_and_other_seed_other_result(tmp_path):
-    first, again, other = (numbers(session(tmp_path / str(i), seed=seed)[1]) for i, seed in enumerate((3, 3, 4)))
-    assert first == again
-    assert first != other
-
-
 def test_torn_state_starts_again(tmp_path):
     session(tmp_path, verdicts={64: "pause"})
     (tmp_path / STATE).write_bytes(b"torn")

@@ -231,25 +231,15 @@ def test_every_preset_builds():
     [
         ("simcse", "bert-base-uncased", "simcse_unsup"),
         ("simcse", "FacebookAI/roberta-large", "simcse_unsup_roberta_large"),
-        ("edacse", "bert-base-chinese", "edacse_bert"),
-        ("edacse", "hfl/chinese-roberta-wwm-ext", "edacse_roberta"),
         ("edacse", "hfl/chinese-roberta-wwm-ext-large", "edacse_roberta_large"),
-        ("sda", "bert-base-uncased", "sda_bert"),
         ("sda", "hfl/chinese-roberta-wwm-ext", "sda_chinese"),
-        ("sda", "bert-base-chinese", "sda_chinese"),
         ("simcse", "./models/bert-base-uncased", "simcse_unsup"),
         ("simcse_sup", "bert-large-uncased@6da4b6a26a1877e173fca3225479512db81a5e5b", "simcse_sup_large"),
-        ("selfccl", "google-bert/bert-base-uncased", "selfccl_bert"),
         ("simcse", "builtin:tiny", None),
         *(
             (method, encoder, None)  # no paper trained these
             for method in ("simcse", "simcse_sup", "edacse", "sda", "selfccl", "consert", "diffcse")
-            for encoder in (
-                "albert/albert-base-v2",
-                "xlm-roberta-base",
-                "distilroberta-base",
-                "microsoft/deberta-v3-large",
-            )
+            for encoder in ("albert/albert-base-v2", "distilroberta-base", "microsoft/deberta-v3-large")
         ),
     ],
 )

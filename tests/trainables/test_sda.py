@@ -121,12 +121,6 @@ def test_draws_differ_between_sentences() -> None:
     assert len({text.split(" ", 1)[1] for text in texts}) == 9
 
 
-def test_without_negation() -> None:
-    examples, _ = prepared(negation_negative=False)
-    assert set(examples.columns) == {"anchor", "positive"}
-    assert "coverage_neg" not in examples.facts
-
-
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.99, 1.0])
 def test_share_is_exact_nested_and_by_seed(share: float) -> None:
     n = 200

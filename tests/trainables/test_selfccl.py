@@ -19,7 +19,6 @@ from trainables.methods.selfccl.method import (
     cosine_distances,
     difficulty_order,
     paced_epochs,
-    paced_size,
     paced_steps,
     triplet_classes,
 )
@@ -119,11 +118,6 @@ def test_orders_keep_ties_in_file_order() -> None:
     drawn = [difficulty_order(difficulty, "random", np.random.default_rng(s)).tolist() for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert sorted(drawn[2]) == list(range(5))
-
-
-def test_paced_size_is_not_fooled_by_rounding() -> None:
-    assert [paced_size(t, 10, 1.0, 10) for t in range(1, 11)] == list(range(1, 11))
-    assert paced_size(1, 4, 0.0, 7) == 7
 
 
 def test_the_last_smaller_batch_is_dropped_unless_alone() -> None:

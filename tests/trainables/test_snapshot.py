@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from trainables.training import checkpoint
 from trainables.training.checkpoint import Snapshot
 
 
@@ -51,58 +47,6 @@ def assert_of_its_moment(device, steps):
         changed += not torch.equal(then, now)
     assert changed >= len(before) - 1  # all but the loss
     return read
-
-
-class LateDevice(TorchFunctionMode):
-    """Every tensor is on a GPU whose stream of steps is always done and whose copies to the host are as late as may be:
-    they happen when their event is waited for, out of memory that is given away as soon as nothing holds it."""
-
-    is_cuda = torch.Tensor.is_cuda.__get__
-
-    def __init__(self):
-        super().__init__()
-        self.ordered, self.held, self.copies = False, [], []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func == LateDevice.is_cuda:
-            return True
-        if func is torch.Tensor.record_stream:
-            self.held.append(args[0])
-            return None
-        if func is torch.Tensor.to and (kwargs or {}).get("non_blocking"):
-            assert self.ordered, "the copy may come before what it is to read"
-            assert args[0] is self.held[-1], "what the copy reads may be given away before"
-            host = torch.full_like(args[0], -1)
-            self.copies.append(lambda source=args[0]: host.copy_(source))
-            return host
-        return func(*args, **(kwargs or {}))
-
-    def wait_stream(self, _):
-        self.ordered = True
-
-    def record_event(self):
-        return self
-
-    def synchronize(self):
-        for copy in self.copies:
-            copy()
-
-
-def test_late_copy_is_of_its_moment(monkeypatch):
-    late = LateDevice()
-    monkeypatch.setattr(checkpoint, "_copy_stream", lambda _: late)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    tensor, numbers = torch.zeros(3), torch.arange(3)
-    with late:
-        taken = Snapshot({"a": [tensor], "b": (numbers, 5)}, torch.device("cuda"))
-        tensor += 1
-        numbers += 1
-        read = taken.read()
-    assert len(late.copies) == 2
-    assert torch.equal(read["a"][0], torch.zeros(3))
-    assert torch.equal(read["b"][0], torch.arange(3))
-    assert read["b"][1] == 5
 
 
 def test_of_its_moment_on_a_cpu():
