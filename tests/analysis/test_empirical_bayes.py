@@ -51,7 +51,7 @@ def test_one_point_is_its_own_prior() -> None:
 
 
 def test_censoring_removes_the_survivors_bias() -> None:
-    """Of equal points the pruner leaves the lucky ones; what the others had reached, far below, must not matter."""
+    """Of equal points the pruner leaves those with the best seeds; how far below the others ended must not matter."""
     rng = np.random.default_rng(3)
     pruned = np.arange(60) < 36
     whole, censored, reached = [], [], []
@@ -130,7 +130,7 @@ def test_a_point_that_nothing_explains_could_be_anything() -> None:
     np.testing.assert_allclose(weights, [[0.5, 0.5], [0.25, 0.75]])
 
 
-def test_equal_points_promise_no_improvement() -> None:
+def test_equal_points_predict_no_improvement() -> None:
     equal = np.random.default_rng(0).normal(0, 0.01, 40)
     assert posterior_of_means(equal, np.full(40, 0.01)).mean.max() < 0.4 * equal.max()
     apart = posterior_of_means(np.array([0.0, 0.3, 0.31]), np.full(3, 0.01))

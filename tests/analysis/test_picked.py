@@ -55,7 +55,7 @@ def test_correction_makes_no_other_point_the_best() -> None:
     pool, by_seed = Evaluated.of(points_table(trials), 1.0), SeedValues.of(trials, 1.0)
     found = judged(pool, by_seed, METRIC, lambda *_: PairNoise(own=0.00117, between=0.00091, pairs=500))
     assert found.best == "p9"
-    assert found.expected < 0.48  # with luck with the dev pairs taken off
+    assert found.expected < 0.48  # the selection bias of the dev pairs is taken off
     assert found.p_best > 0.9  # 46.89 was not shown to be as good
     best = pool.best(pool.nameable())
     picked = Picked.of(pool, pool.nameable(), best, found.noise, found.pairs)

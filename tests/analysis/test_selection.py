@@ -73,9 +73,9 @@ def test_what_the_search_picked_by() -> None:
     rng = np.random.default_rng(1)
     part = np.sqrt(3) * rng.standard_normal((100_000, 8))
     picked = (part + rng.standard_normal(part.shape)).argmax(axis=1)
-    luck = part[np.arange(len(part)), picked]
-    assert luck.mean() == pytest.approx(kept * 1.42360, abs=0.02)  # expected maximum of 8 normals
-    assert luck.var() == pytest.approx(rest + kept**2 * 0.3729, abs=0.03)  # and its variance
+    bias = part[np.arange(len(part)), picked]
+    assert bias.mean() == pytest.approx(kept * 1.42360, abs=0.02)  # expected maximum of 8 normals
+    assert bias.var() == pytest.approx(rest + kept**2 * 0.3729, abs=0.03)  # and its variance
 
 
 def test_the_largest_of_several_with_an_estimated_sd() -> None:

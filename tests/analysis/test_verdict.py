@@ -93,7 +93,7 @@ def test_every_look_costs() -> None:
         values.append(gain.p_value)
     assert lows[0] > lows[1] > lows[2]
     assert values == pytest.approx([values[0], 3 * values[0], 6 * values[0]])
-    assert judge(winner(), looks=None).looks == 4  # nobody counted: after every seed but the first
+    assert judge(winner(), looks=None).looks == 4  # not counted: after every seed but the first
     repeated = table({"p0": [0.70, 0.71], "p1": [0.72, 0.73]}, {"p0": [0.70, 0.71], "p1": [0.72, 0.73]})
     assert judge(repeated, looks=1).looks == 2  # the search, which had repeats, was one
     assert judge(table({"p0": [0.7], "p1": [0.8]}), looks=3).looks == 1

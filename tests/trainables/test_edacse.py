@@ -168,7 +168,7 @@ def test_text_insertion_keeps_the_sentence_and_adds_no_blanks() -> None:
     assert insert_marks("two words", 1, "english", np.random.default_rng(0), "word")[:3] == "two"
 
 
-def test_a_sentence_without_units_stays_and_a_bad_maximum_is_an_error() -> None:
+def test_no_units_no_marks_and_a_bad_maximum_is_rejected() -> None:
     rng = np.random.default_rng(0)
     assert insert_marks("  ", 3, "english", rng, "word") == "  "
     with pytest.raises(ValueError, match="max_marks: expected a whole number >= 1, got 0"):

@@ -176,9 +176,7 @@ def test_back_translations_come_from_a_table(tmp_path: Path) -> None:
         )
 
 
-def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_back_translations_and_outside_texts_have_word_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["a", "cat", "sleeps", "dog", "runs", "the", "feline", "naps"]
     (tmp_path / "vectors.txt").write_text("".join(f"{word} {n} 1 0 2\n" for n, word in enumerate(words)))
     (tmp_path / "train.txt").write_text("a cat sleeps\nthe dog runs\n")

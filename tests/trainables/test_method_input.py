@@ -1,4 +1,4 @@
-"""Wrong input of each method is said before training starts: by the space file, the data check or the vector check."""
+"""Wrong input of each method is reported before training starts, by the space file or the data check."""
 
 from __future__ import annotations
 

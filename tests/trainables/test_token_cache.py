@@ -56,7 +56,7 @@ def test_columns_are_shared_read_only_maps(tmp_path):
         column.flat[0] = 1
 
 
-def test_long_texts_are_cut_at_512_and_empty_input_is_fine(tmp_path):
+def test_long_texts_are_cut_at_512_tokens(tmp_path):
     cache = TokenCache(letters, "f", DiskCache(tmp_path))
     assert len(cache.tokenise(["x" * 600])[0]) == 512
     assert len(cache.tokenise([])) == 0
