@@ -67,13 +67,6 @@ def test_censoring_removes_the_survivors_bias() -> None:
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
-def test_unpicked_point_is_drawn_to_the_majority() -> None:
-    values = np.concatenate([np.zeros(30), [0.8], np.full(2, 4.0)])
-    found = post(values, np.full(33, 0.5), np.zeros(33, dtype=bool)).mean
-    assert found[30] == pytest.approx(0.0, abs=0.25)  # the grid's nearest mass; alone it would stay at 0.8
-    assert found[:30] == pytest.approx(np.zeros(30), abs=0.1)
-
-
 def test_probability_best_by_hand() -> None:
     # Two points on {0, 1}: P(first = 1) = 0.5, second always 0. First wins outright with 0.5, a tie is shared.
     found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))

@@ -107,12 +107,6 @@ def test_a_conditional_parameter_is_measured_where_it_exists() -> None:
     assert found["on"].fanova.value < 0.5
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
-    points = sampled(20)
-    study = memory_study(points, [p["a"] for p in points], TWO)
-    assert measured(study) == measured(study)
-
-
 @pytest.mark.parametrize(
     ("points", "values", "space", "message"),
     [

@@ -89,15 +89,6 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
         assert tail_of_largest(bound, 0.5, 6.0, 15) == pytest.approx(level, rel=1e-4)
 
 
-@pytest.mark.parametrize("sd", [1e-4, 1.0, 30.0])
-def test_the_bound_is_where_the_tail_is_at_the_level(sd: float) -> None:
-    bound = bound_of_largest(0.025, sd, 5.0, 20)
-    assert tail_of_largest(bound, sd, 5.0, 20) == pytest.approx(0.025, rel=1e-6)
-    kept = Error(sd**2, 5.0, 0.0, 0.5 * sd, 20, 3)
-    assert kept.tail(kept.bound(0.025)) == pytest.approx(0.025, rel=1e-6)
-    assert kept.tail(kept.bound(0.9)) == pytest.approx(0.9, rel=1e-6), "on the other side, too"
-
-
 def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
     assert Error(0.0, 4.0).tail(0.0) == 1.0
     assert Error(0.0, 4.0).tail(1e-9) == 0.0

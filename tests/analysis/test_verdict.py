@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
-from simulate import METRIC, SimulatedStudy, World
+from simulate import METRIC
 from small_tables import judge, table
 
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.seed_noise import SeedValues, seed_noise, unknown_metric
 from analysis.statistics.study_verdict import study_verdict
-from analysis.statistics.verdict import judged
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from analysis.writing.verdict_text import verdict_lines
@@ -195,21 +194,6 @@ def _deaf(found: Study) -> Study:
     """The study, its similarities out of reach."""
     object.__setattr__(found, "similarities", lambda _: None)
     return found
-
-
-@pytest.mark.parametrize("world", [World(), World(confirm="no", prune=0.4), World(repeats=2, confirm="race", best=1.0)])
-def test_arrays_and_tables_say_the_same(world: World) -> None:
-    """The simulation hands over arrays, a study tables."""
-    for seed in range(3):
-        simulated = SimulatedStudy(world, np.random.default_rng(seed))
-        if world.confirm != "no":
-            simulated.confirm(world.seeds)
-        first = judged(*simulated.arrays(), METRIC, lambda _a, _b: None, looks=1)
-        second = judge(simulated.table(), looks=1)
-        assert first.best == second.best
-        assert (first.tried, first.candidates, first.looks) == (second.tried, second.candidates, second.looks)
-        for name in ("value", "expected", "low", "high", "naive", "p_best"):
-            assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-6), name
 
 
 @pytest.mark.parametrize(
