@@ -65,34 +65,6 @@ def test_influence_rejects_constant_and_unequal(x: list[float], y: list[float]) 
         spearman_influence(x, y)
 
 
-def test_pair_noise_takes_the_seeds_part_out() -> None:
-    rng = np.random.default_rng(0)
-    gold = rng.normal(size=3000)
-    habits = rng.normal(size=(2, 3000))
-    stored = {
-        f"{p}{s}": {"stsb_dev": gold + 0.6 * habits[p] + 0.6 * rng.normal(size=3000), "stsb_gold": gold}
-        for p in (0, 1)
-        for s in range(5)
-    }
-    runs = [[f"{p}{s}" for s in range(5)] for p in (0, 1)]
-    found = pair_noise(*runs, ["stsb_dev"], stored.get)
-    # What would be left with ever more seeds: the influence of the mean model, own part shrunk by averaging 200 seeds.
-    psi = [
-        np.mean([spearman_influence(gold + 0.6 * h + 0.6 * rng.normal(size=3000), gold)[1] for _ in range(200)], axis=0)
-        for h in habits
-    ]
-    assert found is not None
-    assert found.pairs == 3000
-    mine = np.mean([spearman_influence(stored[run]["stsb_dev"], gold)[1] for run in runs[0]], axis=0)
-    assert found.own == pytest.approx(np.var(mine) / 3000)
-    assert found.between == pytest.approx(np.var(psi[0] - psi[1]) / 3000, rel=0.15)
-    single = pair_noise(["00"], ["10"], ["stsb_dev"], stored.get)
-    assert single is not None
-    assert single.between > 1.5 * found.between
-    assert pair_noise(["00"], ["none"], ["stsb_dev"], stored.get) is None
-    assert pair_noise(["00"], ["10"], ["other_dev"], stored.get) is None
-
-
 # Two retrieval sets. Less their means, the seeds of `a` are -2 -1 0 3 and -1 -2 1 2 on x, -1 1 and 1 -1 on y; `b` is
 # -4 -4 4 4 and -1 1.
 QUERIES = {
