@@ -251,4 +251,4 @@ def test_a_trial_evaluates_both_parts(tmp_path: Path) -> None:
     assert inputs_key(spec) != inputs_key(halved)
     found = load_inputs(halved, torch.device("cpu"))
     assert [s.name for s in found.sets.sets] == ["builtin", "builtin_held"]
-    assert set(found.revisions) >= {"builtin_dev", "builtin_held_dev"}
+    assert found.record["revisions"].keys() >= {"builtin_dev", "builtin_held_dev"}

@@ -175,7 +175,7 @@ def test_the_seed_drives_what_methods_draw_from_the_global_generators(tmp_path, 
         sessions.append(drawn.copy())
         drawn.clear()
         if seed == 6:
-            cache._kept.pop("examples")
+            cache._objects.pop("examples")
     first, again, different, last = sessions
     assert [part for part, *_ in first] == ["prepare", "network", "views", "views"]
     assert first == last
