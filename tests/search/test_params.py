@@ -148,17 +148,6 @@ def test_the_nearest_value_at_ties_and_edges(param: Param, given: list[Any], nea
     assert [type(value) for value in found] == [type(value) for value in nearest]
 
 
-def test_a_parameter_is_written_as_it_was_read() -> None:
-    for field, written in (
-        (RATE, {"float": [0.0, 1.0], "step": 0.5}),
-        (RATE, {"float": [0.5, 1.0], "log": True}),
-        (COUNT, {"int": [1, 9], "step": 2}),
-        (COUNT, {"int": [1, 9]}),
-        (KIND, {"choice": ["a", "b"], "when": {"on": [True]}}),
-    ):
-        assert read(field, written)[0].written() == written
-
-
 def test_values_are_stored_with_the_type_of_their_field() -> None:
     assert (stored(RATE, 1), type(stored(RATE, 1))) == (1.0, float)
     assert stored(SIZES, (1, 2)) == [1, 2]
