@@ -190,6 +190,17 @@ def test_looks_are_the_confirmations_that_the_study_counts() -> None:
     assert study_verdict(_deaf(study(winner(), "s", {}, store))).looks == 4
 
 
+def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _deaf(study(winner(), "s", {}, SimpleNamespace(studies=list, artifact=lambda _run, _path: None)))
+    plain = study_verdict(found).gain
+    assert plain is not None
+    width = max(abs(plain.low), abs(plain.high)) / 2
+    monkeypatch.setattr(Study, "limits", (0.0, width))
+    cut = study_verdict(found).gain
+    assert cut is not None
+    assert (cut.low, cut.high) == (max(plain.low, -width), min(plain.high, width))
+
+
 def _deaf(found: Study) -> Study:
     """The study, its similarities out of reach."""
     object.__setattr__(found, "similarities", lambda _: None)
