@@ -25,6 +25,7 @@ from analysis.statistics.picked import Evaluated
 from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
+from analysis.tables.trials import points_table
 
 Floats = NDArray[np.float64]
 METRIC = Metric("stsb_dev", ("stsb_dev",))
@@ -212,39 +213,8 @@ class SimulatedStudy:
 
     def arrays(self) -> tuple[Evaluated, SeedValues]:
         """What `table` becomes inside the analysis."""
-        by_point: dict[int, dict[str, list[tuple[str, float]]]] = {}
-        for i, (p, stage, _, value, stop) in enumerate(self.rows):
-            kind = stage if stop == "completed" else stop
-            by_point.setdefault(p, {}).setdefault(kind, []).append((f"{i}:{p}", value / 100))
-        counted = {p: kinds.get("confirm") or kinds.get("search") or kinds["pruned"] for p, kinds in by_point.items()}
-        search = [kinds.get("search", []) for kinds in by_point.values()]
-
-        def mean(trials: list[tuple[str, float]]) -> float:
-            return sum(value for _, value in trials) / len(trials) if trials else np.nan
-
-        ids = np.empty(len(counted), dtype=object)
-        ids[:] = [[i for i, _ in trials] for trials in counted.values()]
-        whole = [row for row in self.rows if row[4] == "completed"]
-        return (
-            Evaluated(
-                point=np.array([f"{p}" for p in counted], dtype=object),
-                trial=np.array([trials[0][0] for trials in counted.values()], dtype=object),
-                run_ids=ids,
-                value=np.array([mean(trials) for trials in counted.values()]),
-                n=np.array([len(trials) for trials in counted.values()], dtype=float),
-                search_value=np.array([mean(trials) for trials in search]),
-                search_n=np.array([len(trials) for trials in search], dtype=float),
-                completed=np.array(["pruned" not in kinds for kinds in by_point.values()]),
-                confirmed=np.array(["confirm" in kinds for kinds in by_point.values()]),
-                baseline=np.array([p == 0 for p in counted]),
-            ),
-            SeedValues(
-                point=np.array([f"{row[0]}" for row in whole], dtype=object),
-                confirm=np.array([row[1] == "confirm" for row in whole]),
-                seed=np.array([row[2] for row in whole], dtype=object),
-                value=np.array([row[3] for row in whole]) / 100,
-            ),
-        )
+        trials = self.table()
+        return Evaluated.of(points_table(trials), METRIC.sign), SeedValues.of(trials, METRIC.sign)
 
 
 def _clearly_worse(values: list[float], leader: list[float]) -> bool:

@@ -290,17 +290,3 @@ def test_studies_of_other_dev_sets_are_not_of_one_league() -> None:
     stored = study(["ours_dev.tsv"], gold=(1, 2, 5))
     assert same_data(stored, study(["/data/easy/ours_dev.tsv"], gold=(1, 2, 5)))  # one file, typed in two ways
     assert not same_data(stored, study(["ours_dev.tsv"], gold=(1, 2)))  # written over between the studies
-
-
-def test_equal_gold_under_another_path_cancels() -> None:
-    """One dev set typed in two ways, or not at all, is one dev set."""
-    first, second = (
-        searched("simcse", [0.70, 0.72], {1: [0.71, 0.72]}),
-        searched("edacse", [0.60, 0.65], {1: [0.64, 0.65]}),
-    )
-    verdicts = study_verdict(first), study_verdict(second)
-    same = further_pairs(first, verdicts[0], second, verdicts[1])
-    moved = replace(second, store=Scored({"data": {"dev": ["data/stsb_dev.tsv"]}}, GOLD))
-    assert further_pairs(first, verdicts[0], moved, verdicts[1]) == same
-    bare = [replace(study, store=Scored({"data": None}, GOLD)) for study in (first, second)]
-    assert further_pairs(bare[0], verdicts[0], bare[1], verdicts[1]) == same

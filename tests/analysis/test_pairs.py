@@ -65,42 +65,6 @@ def test_influence_rejects_constant_and_unequal(x: list[float], y: list[float]) 
         spearman_influence(x, y)
 
 
-def test_pair_noise_takes_the_seeds_part_out() -> None:
-    rng = np.random.default_rng(0)
-    gold = rng.normal(size=3000)
-    habits = rng.normal(size=(2, 3000))
-    stored = {
-        f"{p}{s}": {"stsb_dev": gold + 0.6 * habits[p] + 0.6 * rng.normal(size=3000), "stsb_gold": gold}
-        for p in (0, 1)
-        for s in range(5)
-    }
-    runs = [[f"{p}{s}" for s in range(5)] for p in (0, 1)]
-    found = pair_noise(*runs, ["stsb_dev"], stored.get)
-    # What would be left with ever more seeds: the influence of the mean model, own part shrunk by averaging 200 seeds.
-    psi = [
-        np.mean([spearman_influence(gold + 0.6 * h + 0.6 * rng.normal(size=3000), gold)[1] for _ in range(200)], axis=0)
-        for h in habits
-    ]
-    assert found is not None
-    assert found.pairs == 3000
-    mine = np.mean([spearman_influence(stored[run]["stsb_dev"], gold)[1] for run in runs[0]], axis=0)
-    assert found.own == pytest.approx(np.var(mine) / 3000)
-    assert found.between == pytest.approx(np.var(psi[0] - psi[1]) / 3000, rel=0.15)
-    single = pair_noise(["00"], ["10"], ["stsb_dev"], stored.get)
-    assert single is not None
-    assert single.between > 1.5 * found.between
-    few = pair_noise(["00", "01"], ["10", "11", "12"], ["stsb_dev"], stored.get)
-    a, b = (
-        [spearman_influence(stored[r]["stsb_dev"], gold)[1] for r in rs] for rs in (["00", "01"], ["10", "11", "12"])
-    )
-    within = (2 * np.var(a, axis=0) + 3 * np.var(b, axis=0)).mean() / (1 + 2)  # per seed, three degrees of freedom
-    apart = np.var(np.mean(a, axis=0) - np.mean(b, axis=0))
-    assert few is not None
-    assert few.between == pytest.approx((apart - within * (1 / 2 + 1 / 3)) / 3000)
-    assert pair_noise(["00"], ["none"], ["stsb_dev"], stored.get) is None
-    assert pair_noise(["00"], ["10"], ["other_dev"], stored.get) is None
-
-
 # Two retrieval sets. Less their means, the seeds of `a` are -2 -1 0 3 and -1 -2 1 2 on x, -1 1 and 1 -1 on y; `b` is
 # -4 -4 4 4 and -1 1.
 QUERIES = {
@@ -160,25 +124,6 @@ def test_cosines_that_cannot_be_compared_give_no_variance(other: dict[str, Any])
     assert (whole.between, whole.pairs, whole.what) == (0.0, 4, "dev pairs")
     assert pair_noise(["c"], ["d", "e"], ["s_dev"], stored(c=COSINES, d=COSINES, e=other)) is None
     assert pair_noise(["d", "e"], ["c"], ["s_dev"], stored(c=COSINES, d=COSINES, e=other)) is None
-
-
-def test_the_variance_over_queries_is_that_of_a_mean() -> None:
-    rng = np.random.default_rng(0)
-    first = rng.uniform(size=400)
-    second = np.clip(first + rng.normal(0, 0.1, 400), 0, 1)
-    stored: dict[str, Any] = {
-        "a": {"nfcorpus_ndcg10_queries": first.astype(np.float32)},
-        "b": {"nfcorpus_ndcg10_queries": second.astype(np.float32)},
-    }
-    found = pair_noise(["a"], ["b"], ["nfcorpus_ndcg10_dev"], stored.get)
-    assert found is not None
-    assert found.own == pytest.approx(first.var() / 400, rel=1e-5)
-    assert found.between == pytest.approx((first - second).var() / 400, rel=1e-5)
-    assert (found.pairs, found.what) == (400, "queries")
-    draws = [(first - second)[rng.integers(0, 400, 400)].mean() for _ in range(4000)]
-    assert found.between == pytest.approx(np.var(draws), rel=0.1)  # 4.5 standard errors of a variance of 4000 draws
-    stored["b"]["nfcorpus_ndcg10_queries"] = first[:10]
-    assert pair_noise(["a"], ["b"], ["nfcorpus_ndcg10_dev"], stored.get) is None
 
 
 def test_measures_of_one_set_are_of_the_same_queries() -> None:
@@ -263,14 +208,3 @@ def test_the_interval_over_pairs_covers() -> None:
         (one,) = paired_gains({0: {"a": first}}, {0: {"a": second}}, {"a": gold}, rng, draws=200)
         missed += not one.low <= 0 <= one.high
     assert missed / 300 <= 0.09
-
-
-def test_interval_over_pairs_alone_is_normal() -> None:
-    """Two seeds that say the same: only the dev pairs are left, known, so that Student's t is normal."""
-    draws = np.random.default_rng(0).normal(0.02, 0.01, 4000)
-    found = _gain("x", np.array([0.7, 0.7]), np.array([0.68, 0.68]), draws, 2)
-    half = stats.norm.ppf(0.975) * draws.std()
-    assert (found.low, found.high) == pytest.approx(
-        (min(0.02 - half, found.pairs_low), max(0.02 + half, found.pairs_high))
-    )
-    assert found.pairs_low == pytest.approx(np.quantile(draws, 0.025))

@@ -1,12 +1,18 @@
-"""How far a picked value is off by chance: closed forms, and the redrawn selection itself."""
+"""How far a picked value is off by chance: closed forms, the redrawn selection, and what the best was picked from."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
+from simulate import METRIC
+from small_tables import table
 
+from analysis.statistics.pairs import PairNoise
+from analysis.statistics.picked import Evaluated, Picked
+from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues
 from analysis.statistics.selection import (
     WEIGHTS,
     Error,
@@ -18,6 +24,9 @@ from analysis.statistics.selection import (
     split,
     tail_of_largest,
 )
+from analysis.statistics.verdict import judged
+from analysis.tables.metric import Metric
+from analysis.tables.trials import points_table
 
 
 def test_nodes_integrate_the_largest_of_normals() -> None:
@@ -73,9 +82,9 @@ def test_what_the_search_picked_by() -> None:
     rng = np.random.default_rng(1)
     part = np.sqrt(3) * rng.standard_normal((100_000, 8))
     picked = (part + rng.standard_normal(part.shape)).argmax(axis=1)
-    luck = part[np.arange(len(part)), picked]
-    assert luck.mean() == pytest.approx(kept * 1.42360, abs=0.02)  # expected maximum of 8 normals
-    assert luck.var() == pytest.approx(rest + kept**2 * 0.3729, abs=0.03)  # and its variance
+    bias = part[np.arange(len(part)), picked]
+    assert bias.mean() == pytest.approx(kept * 1.42360, abs=0.02)  # expected maximum of 8 normals
+    assert bias.var() == pytest.approx(rest + kept**2 * 0.3729, abs=0.03)  # and its variance
 
 
 def test_the_largest_of_several_with_an_estimated_sd() -> None:
@@ -87,22 +96,6 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
         bound = bound_of_largest(level, 0.5, 6.0, 15)
         assert bound == pytest.approx(np.quantile(draws, 1 - level), rel=0.02)
         assert tail_of_largest(bound, 0.5, 6.0, 15) == pytest.approx(level, rel=1e-4)
-
-
-@pytest.mark.parametrize("error", [0.1, 0.3, 0.9, 2.5])
-@pytest.mark.parametrize("df", [3, 40])
-def test_largest_of_one_is_students_t(error: float, df: int) -> None:
-    assert tail_of_largest(error, 1.0, df, 1) == pytest.approx(student.sf(error, df), abs=0.01)
-    assert tail_of_largest(3 * error, 3.0, df, 1) == pytest.approx(tail_of_largest(error, 1.0, df, 1))
-
-
-@pytest.mark.parametrize("sd", [1e-4, 1.0, 30.0])
-def test_the_bound_is_where_the_tail_is_at_the_level(sd: float) -> None:
-    bound = bound_of_largest(0.025, sd, 5.0, 20)
-    assert tail_of_largest(bound, sd, 5.0, 20) == pytest.approx(0.025, rel=1e-6)
-    kept = Error(sd**2, 5.0, 0.0, 0.5 * sd, 20, 3)
-    assert kept.tail(kept.bound(0.025)) == pytest.approx(0.025, rel=1e-6)
-    assert kept.tail(kept.bound(0.9)) == pytest.approx(0.9, rel=1e-6), "on the other side, too"
 
 
 def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
@@ -142,3 +135,58 @@ def test_error_of_a_planned_confirmation(in_search: int, seeds_part: float) -> N
     assert found == Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
     more = planned(sd=0.5, between=0.2, tried=30, in_search=in_search, rivals=3, seeds=9)
     assert more.visible(0.0125) < found.visible(0.0125)
+
+
+# ------------------------------------------------------------ what the best was picked from
+NOISE = SeedNoise(sd=0.5, df=20.0, repeats=17, most=0.7, prior=Prior())
+
+
+def test_correction_makes_no_other_point_the_best() -> None:
+    """The quick start's values on its small dev set: two points below the best have a chance, the baseline none."""
+    seeds = [[26.29], [46.89], [44.99], [41.93], [39.89], [39.68], [38.93], [36.52], [32.98], [50.63]]
+    values = {f"p{i}": [v / 100 for v in vs] for i, vs in enumerate(seeds)}
+    trials = table(values, {"p0": [0.261, 0.263, 0.266, 0.263], "p9": [0.484, 0.494, 0.503, 0.493]})
+    pool, by_seed = Evaluated.of(points_table(trials), 1.0), SeedValues.of(trials, 1.0)
+    found = judged(pool, by_seed, METRIC, lambda *_: PairNoise(own=0.00117, between=0.00091, pairs=500))
+    assert found.best == "p9"
+    assert found.expected < 0.48  # the selection bias of the dev pairs is taken off
+    assert found.p_best > 0.9  # 46.89 was not shown to be as good
+    best = pool.best(pool.nameable())
+    picked = Picked.of(pool, pool.nameable(), best, found.noise, found.pairs)
+    below, above = picked.arms([0.484, 0.494, 0.503, 0.493])
+    assert found.above - above == pytest.approx(found.value - found.expected)  # both about what it is worth
+    assert found.below == pytest.approx(max(below - (found.value - found.expected), 0.0))
+    assert pool.runner_up(np.ones(len(pool.value), dtype=bool), best) == list(pool.point).index("p1")
+    assert pool.runner_up(np.arange(len(pool.value)) == best, best) == best
+
+
+def test_what_the_best_was_picked_from() -> None:
+    trials = table({"p0": [0.1, 0.3, 0.2], "p1": [0.5, 0.6], "p2": [0.4]}, {"p0": [0.2], "p1": [0.7], "p2": [0.6]})
+    points = Evaluated.of(points_table(trials), 1.0)
+    fresh = Picked.of(points, points.nameable(), 1, NOISE, None)
+    assert (fresh.n, fresh.confirmed, fresh.tried, fresh.candidates, fresh.rivals) == (1, True, 3, 3, 2)
+    assert (fresh.in_search, fresh.own, fresh.between) == (2.0, 0.0, 0.0)
+    search = trials[trials["stage"] == "search"]
+    points = Evaluated.of(points_table(search), 1.0)
+    plain = Picked.of(points, points.nameable(), 1, NOISE, None)
+    assert (plain.confirmed, plain.candidates, plain.rivals) == (False, 3, 2)
+    unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
+    points = Evaluated.of(points_table(unsearched), 1.0)
+    assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried
+    assert points.best_of_search() == pytest.approx(0.55)
+    named = Evaluated.of(points_table(trials[trials["stage"] == "confirm"]), 1.0)
+    assert Picked.of(named, named.nameable(), 1, NOISE, None).in_search == 1.0  # of none: as if each had one seed
+    alone = Evaluated.of(points_table(search[search["point"] == "p1"]), 1.0)
+    assert Picked.of(alone, alone.nameable(), 0, NOISE, None).rivals == 1
+
+
+@pytest.mark.parametrize(("baseline", "other"), [(0, "r0"), (1, "r2"), (None, "r2")])
+def test_with_whom_the_best_is_compared(baseline: int | None, other: str) -> None:
+    """With the baseline; if that is the best or there is none, with the runner-up."""
+    worth, seen = np.array([0.5, 0.7, 0.6]), []
+    names, flags = np.array(["a", "b", "c"], dtype=object), np.zeros(3, bool)
+    runs = np.array(["r0", "r1", "r2"], dtype=object)
+    pool = Evaluated(names, names, runs, worth, np.ones(3), worth, np.ones(3), ~flags, flags, np.arange(3) == baseline)
+    seeds = SeedValues(names, flags, np.zeros(3, dtype=object), worth)
+    judged(pool, seeds, Metric("s_dev", ("s_dev",)), lambda *points: seen.append(points))
+    assert seen == [("r1", other)]

@@ -245,8 +245,8 @@ def test_the_whole_way(outside, tmp_path, installed):
     command(outside, "search", "run", "dcl.yaml", "--smoke", "--name", "first", *SHORT, path=site)
     if not installed:
         (outside / "dcl.py").write_text(METHOD.replace("def loss", "def lost"))  # the study has its own copy
-    said = command(outside, "search", "confirm", "first", "--top", "1", "--seeds", "2", path=site)
-    assert installed or "has changed since the study began" in said
+    printed = command(outside, "search", "confirm", "first", "--top", "1", "--seeds", "2", path=site)
+    assert installed or "has changed since the study began" in printed
     command(outside, "search", "resume", "first", path=site)
     assert "learning_rate" in command(outside, "analysis", "best", "--study", "first", path=site)
     command(outside, "analysis", "report", "--study", "first", path=site)

@@ -275,33 +275,3 @@ def test_auto_is_a_gaussian_process_but_stored_samplers_stay(tmp_path: Path) -> 
     stored = space.resolved()
     stored["search"]["sampler"] = "tpe"  # what `auto` took under conditions in earlier versions
     assert space_from(stored).search.sampler == "tpe"
-
-
-STORED = """\
-name: quickstart
-method: simcse
-encoder: builtin:tiny
-preset: none
-data: {train: builtin, dev: [builtin], language: en, parser: null, columns: null}
-metric: {name: builtin_dev, mode: max}
-params:
-  learning_rate: {float: [1.0e-05, 0.005], log: true}
-  batch_size: {choice: [16, 32, 64]}
-  sample_size: null
-  pooling: cls
-  loss_form: one_way
-search: {sampler: tpe, trials: 16, seed: 0, repeats: 1, time: null, device_hours: null, budget: null, examples: null,
-  patience: null, baseline: paper, max_failed_share: 0.5, max_retries: 2, keep_best: 3, concurrent: null}
-pruner: {kind: median, states_gb: 10.0, reduction: 3, warmup: null, min_rung: null, percentile: 25.0, patience: 3,
-  lower: null}
-resources: {gpus: null, cpus: 1.0, workers: 1}
-train: {max_examples: null, epochs: 1, eval_examples: 8000, eval_steps: null, precision: auto,
-  checkpoint_seconds: 60.0}
-"""
-
-
-def test_a_study_of_an_earlier_version_is_written_back_unchanged(tmp_path: Path) -> None:
-    """Its sections get no key that they lack; `params` gets the hyperparameters that its file left at their default."""
-    stored, again = yaml.safe_load(STORED), space_of(tmp_path, STORED).resolved()
-    again["params"] = {name: again["params"][name] for name in stored["params"]}
-    assert yaml.safe_dump(again, sort_keys=False) == yaml.safe_dump(stored, sort_keys=False)

@@ -1,17 +1,21 @@
-"""The shipped spaces: all load, all shrink to a smoke test, and the papers' grids are the published tables' rows."""
+"""The shipped spaces: all load, all shrink to a smoke test; analysis/test_compare holds their rows to the tables."""
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
+from search.cli.main import main
 from search.space import Space, check_spaces, load_space, nodes, paper_point, smoke, space_from
-from search.space.nodes import Where
+from search.space.json_schema import json_schema
+from search.space.nodes import Problems, Where, read_file
 from trainables.contract.config import build
 from trainables.contract.registry import declared, method_names
 
@@ -101,34 +105,6 @@ def test_practical_searches_hold_the_published_setting(path: Path) -> None:
     assert outside == []
 
 
-COLUMNS = [  # a space, what it varies, the table whose first column prints the values
-    ("edacse_table05_bert", "sample_size", "edacse", 5),
-    ("edacse_table06_roberta", "sample_size", "edacse", 6),
-    ("edacse_table07_roberta_large", "sample_size", "edacse", 7),
-    ("edacse_table09_bert", "max_marks", "edacse", 9),
-    ("edacse_table10_roberta", "max_marks", "edacse", 10),
-    ("edacse_table11_roberta_large", "max_marks", "edacse", 11),
-    *((f"gclsr_table{n:02d}", key, "gclsr", n) for n, key in (
-        (4, "batch_size"), (5, "weight_decay"), (6, "predictor_lr"), (8, "warmup_epochs"), (9, "region_sizes"),
-        (10, "augmentation"), (11, "group_size"),
-    )),
-    ("simcse_table_d2_mlm", "mlm_weight", "simcse_paper_reference", "d2_mlm"),
-]  # fmt: skip
-CELLS = {  # what a cell stands for; 17544 is a slip of the paper (D14)
-    ("predictor_lr", "decay"): None, ("group_size", "no grouping"): 4096, ("mlm_weight", "none"): 0,
-    ("sample_size", 17544): 175460,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("stem", "key", "source", "table"), COLUMNS)
-def test_a_grid_holds_the_printed_values(stem: str, key: str, source: str, table: object) -> None:
-    printed = [CELLS.get((key, row[0]), row[0]) for row in rows(source, f"table_{table}")]
-    if key == "region_sizes":
-        printed = [[int(size) for size in cell.split(",")] for cell in printed]
-    assert column(stem, key) == printed
-    assert key != "sample_size" or paper(stem).values({})["max_marks"] == 0
-
-
 @pytest.mark.parametrize(
     ("stem", "source", "table"),
     [
@@ -142,15 +118,6 @@ def test_a_grid_holds_the_printed_values(stem: str, key: str, source: str, table
 )
 def test_a_grid_has_a_point_for_every_row(stem: str, source: str, table: str) -> None:
     assert paper(stem).cardinality() == len(rows(source, table))
-
-
-@pytest.mark.parametrize(("stem", "best"), [("table12_bert", 3), ("table13_roberta", 2), ("table14_roberta_large", 5)])
-def test_edacse_alphabets_are_the_printed_ones(stem: str, best: int) -> None:
-    points = list(paper(f"edacse_{stem}").points())
-    assert points[0] == {"max_marks": 0}  # no_operation
-    assert all(point["max_marks"] == best for point in points[1:])
-    printed = [row[0].removeprefix("edacse_") for row in rows("edacse", f"table_{int(stem[5:7])}")]
-    assert ["no_operation", *(point["alphabet"] for point in points[1:])] == printed
 
 
 @pytest.mark.parametrize(("i", "model"), enumerate(("bert", "roberta", "roberta_large")))
@@ -179,18 +146,6 @@ def test_sda_presets_are_the_settings_of_table_3() -> None:
         ]
 
 
-@pytest.mark.parametrize(("stem", "label"), [("sda_table04_bert", "BERT "), ("sda_table04_roberta", "RoBERTa ")])
-def test_sda_edits_are_those_of_table_4(stem: str, label: str) -> None:
-    names = [row[0] for row in rows("sda", "table_4")]
-    own = [n.removeprefix(label) for n in names if n.startswith(label) and "+-" not in n]
-    values = [paper(stem).values(p) for p in paper(stem).points()]
-    assert list(dict.fromkeys(v["augmentation"] for v in values)) == [edit.lower() for edit in own]
-    assert [v["delta"] for v in values] == [0.5, 0.5, 0.5, 0.3, 0.5]  # D26: DN with both
-    assert {v["rule_set"] for v in values} == {"official"}
-    as_printed = paper(f"{stem}_paper")
-    assert [as_printed.values(p) for p in as_printed.points()] == [{**v, "rule_set": "paper"} for v in values]
-
-
 def test_sda_figures_cover_the_stated_ranges() -> None:
     low, high = PUBLISHED["sda"]["stated_in_text"]["delta_range"]
     deltas = column("sda_figure_delta_roberta", "delta")
@@ -211,48 +166,6 @@ def test_selfccl_spaces_hold_the_stated_settings() -> None:
         assert paper(name).values({})["eval_examples"] == 275_601 // 10  # a tenth of an epoch (methods 5.5)
 
 
-def test_gclsr_momentum_and_parts_are_the_printed_ones() -> None:
-    cells = [row[0] for row in rows("gclsr", "table_7")]
-    pairs = [(0.9, 0.8) if cell == "0.9 then 0.8" else (cell, cell) for cell in cells]
-    assert [(p["momentum"], p["momentum_after_warmup"]) for p in paper("gclsr_table07").points()] == pairs
-    own = [row for row in rows("gclsr", "table_2") if row[0].startswith("GCLSR")]
-    assert paper("gclsr_table02").cardinality() == len(own)
-
-
-def numbers(table: str) -> list[float]:
-    return [row[0] for row in rows("simcse_paper_reference", table) if isinstance(row[0], float)]
-
-
-def test_simcse_grids_are_the_printed_ones() -> None:
-    stems = ("unsup_bert", "unsup_bert_large", "unsup_roberta", "unsup_roberta_large", "sup_bert", "sup_bert_large")
-    for stem, row in zip(stems, rows("simcse_paper_reference", "table_a1"), strict=True):
-        space = paper(f"simcse_table_a1_{stem}")
-        assert space.cardinality() == 3 * 4
-        assert paper_point(space) == {"learning_rate": row[3], "batch_size": row[2]}
-    dropouts = numbers("table_3_dropout")
-    grid = paper("simcse_table03_dropout")
-    values = [grid.values(p) for p in grid.points()]
-    assert [v["dropout"] for v in values if not v["same_mask"]] == dropouts
-    assert [v["dropout"] for v in values if v["same_mask"]] == [0.1]
-    grid = paper("simcse_table07_hard_negative")
-    values = [grid.values(p) for p in grid.points()]
-    assert [v["loss_form"] for v in values] == ["in_batch", "hard", "hard", "hard"]
-    weights = [math.exp(v["hard_negative_weight"]) for v in values[1:]]
-    assert weights == pytest.approx(numbers("table_7_hard_negative_weight"))
-    taus = [row[0] for row in rows("simcse_paper_reference", "table_d1_temperature")[1:]]
-    assert column("simcse_table_d1_temperature", "temperature") == taus
-    assert paper("simcse_grid").cardinality() == 3 * 4 * len(dropouts) * len(taus)
-
-
-def test_the_grids_of_the_post_are_its_tables() -> None:
-    keys = ("learning_rate", "batch_size", "dropout")
-    unsup = [row[:3] for row in rows("simcse_reproduction_post", "readme_unsup")]
-    assert [[point[key] for key in keys] for point in paper("post_unsup").points()] == unsup
-    sup = [row[1:4] for row in rows("simcse_reproduction_post", "readme_sup") if row[0] == "sup"]
-    space = paper("post_sup")
-    assert [[space.values(point)[key] for key in keys] for point in space.points()] == sup
-
-
 def test_the_starting_spaces_cover_what_their_papers_tried() -> None:
     edacse, gclsr = load_space("edacse").params, load_space("gclsr").params
     assert (edacse["dropout"].low, edacse["dropout"].high) == (0.1, 0.8)
@@ -261,3 +174,51 @@ def test_the_starting_spaces_cover_what_their_papers_tried() -> None:
     assert sorted(",".join(map(str, sizes)) for sizes in gclsr["region_sizes"].values or ()) == sorted(printed)
     assert None in (gclsr["predictor_lr"].values or ())  # decayed with the rest
     assert (gclsr["weight_decay"].low, gclsr["weight_decay"].high) == (1e-4, 1e-1)
+
+
+# ------------------------------------------------------------ the JSON schema for editors
+ROOT = Path(__file__).parents[2]
+SPACES = sorted([*(ROOT / "spaces").rglob("*.yaml"), *(ROOT / "docs" / "examples").glob("*.yaml")])
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    schema = json_schema()
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
+def test_every_shipped_space_is_accepted(validator: Draft202012Validator, path: Path) -> None:
+    node = read_file(str(path), Problems())
+    assert node is not None
+    assert [error.message for error in validator.iter_errors(node.plain())] == []
+    assert len(SPACES) > 50
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"methd": "simcse"}, "methd"),
+        ({"params": {"learning_rte": 1e-5}}, "learning_rte"),
+        ({"params": {"temperature": {"flaot": [0.1, 0.2]}}}, "temperature"),
+        ({"params": {"temperature": -1}}, "temperature"),
+        ({"params": {"batch_size": {"float": [1, 2]}}}, "batch_size"),
+        ({"search": {"sampler": "bayes"}}, "bayes"),
+        ({"pruner": {"reduction": 1}}, "reduction"),
+        ({"metric": {"name": "stsb_dev", "mode": "maximum"}}, "maximum"),
+    ],
+)
+def test_mistakes_are_marked_at_their_key(
+    validator: Draft202012Validator, change: dict[str, object], place: str
+) -> None:
+    plain = yaml.safe_load((ROOT / "spaces" / "simcse_unsup.yaml").read_text())
+    found = list(validator.iter_errors({**plain, **change}))
+    assert found
+    assert any(place in f"{'/'.join(map(str, error.absolute_path))} {error.message}" for error in found)
+
+
+def test_search_schema_prints_it() -> None:
+    done = CliRunner().invoke(main, ["schema"])
+    assert done.exit_code == 0
+    assert json.loads(done.output) == json.loads(json.dumps(json_schema()))

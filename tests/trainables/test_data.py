@@ -1,4 +1,4 @@
-"""Sets by name and file: what is found, what is read, and the errors when they are missing."""
+"""Sets by name and file: what is found, what is read, what is held out, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from dataset_hub import dataset_hub, run_with_hub
 
 from trainables.contract.errors import DataError
+from trainables.contract.trial import TrialSpec
 from trainables.data import catalogue as sources
 from trainables.data.catalogue import set_name
 from trainables.data.checks import check_data
-from trainables.data.sets import load_corpus, load_pairs
+from trainables.data.sets import Pairs, held_out, load_corpus, load_pairs
+from trainables.training.method_trial import inputs_key, load_inputs
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("a b", "a c", "5"), ('said "so', "x", "0.5"), ("no gold", "y", ""), ("d", "e", "2")]
@@ -97,27 +98,19 @@ def test_corpora_join_and_empty_lines_become_a_blank(folder):
     assert load_corpus("nli+wiki", "en").columns["sentence"][:6] == ["p", "q", "r", "s", "t", "One."]
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "parquet", "csv.gz"])
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "csv.gz"])  # other kinds: test_data_from_anywhere
 def test_any_table_with_named_columns(tmp_path, suffix):
     names = ["left", "right", "similarity"]
     rows = [("a, b", "c", "1.5"), ("d", "e\u2028f", "3"), ("g", "h", "")]
     path = tmp_path / f"mine.{suffix}"
     if suffix == "tsv":
         table(path, rows, names)
-    elif suffix == "jsonl":
-        lines = [json.dumps({"left": a, "right": b, "similarity": float(s) if s else None}) for a, b, s in rows]
-        path.write_text("\n".join(lines), encoding="utf-8")
-    elif suffix == "parquet":
-        scores = [float(s) if s else None for *_, s in rows]
-        columns = {"left": [a for a, *_ in rows], "right": [b for _, b, _ in rows], "similarity": scores}
-        pyarrow.parquet.write_table(pa.table(columns), path)
     else:
         text = io.StringIO(newline="")
         csv.writer(text).writerows([names, *rows])
         content = text.getvalue().encode()
         path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
-    columns = {"first": "left", "second": "right", "score": "similarity"}
-    pairs = load_pairs(str(path), "dev", "en", columns)
+    pairs = load_pairs(str(path), "dev", "en", {"first": "left", "second": "right", "score": "similarity"})
     assert (pairs.name, pairs.first, pairs.second) == ("mine", ["a, b", "d"], ["c", "e\u2028f"])
     assert pairs.gold.tolist() == [1.5, 3.0]
     assert load_corpus(str(path), "en", columns={"sentence": "right"}).columns["sentence"] == ["c", "e\u2028f", "h"]
@@ -219,12 +212,43 @@ def test_real_sets_have_their_published_sizes():
     assert len(np.unique(load_pairs("lcqmc", "test", "zh").gold)) == 2
 
 
-@pytest.mark.costly
-@pytest.mark.real_data
-@pytest.mark.usefixtures("real_data")
-def test_real_corpora_load_fast():
-    started = time.process_time()
-    assert len(load_corpus("wiki", "en")) == 53348
-    assert len(load_corpus("edacse-zh", "zh")) > 50000
-    assert len(load_corpus("nli", "en", "triplets")) == 8135
-    assert time.process_time() - started < 3
+# ------------------------------------------------------------ held-out dev pairs
+def pairs(n: int) -> Pairs:
+    return Pairs("stsb", [f"a {i}" for i in range(n)], [f"b {i}" for i in range(n)], np.arange(float(n)), None, "r1")
+
+
+def test_two_parts_make_the_whole_set() -> None:
+    whole = pairs(1000)
+    selecting, held = held_out([whole], 0.3)
+    assert (selecting.name, held.name) == ("stsb", "stsb_held")
+    assert sorted(selecting.first + held.first) == sorted(whole.first)
+    assert len(held) == pytest.approx(300, abs=45)  # three standard deviations
+    for part in (selecting, held):
+        assert [f"a {int(g)}" for g in part.gold] == part.first  # scores stay with their sentences
+        assert [f"b {int(g)}" for g in part.gold] == part.second
+    assert selecting.revision == f"r1, {len(selecting)} of 1000 pairs"
+    assert held_out([whole], 0.0) == (whole,)
+
+
+def test_a_pair_stays_on_its_side_in_any_order() -> None:
+    whole = pairs(200)
+    turned = replace(whole, first=whole.first[::-1], second=whole.second[::-1], gold=whole.gold[::-1])
+    assert sorted(held_out([turned], 0.5)[1].first) == sorted(held_out([whole], 0.5)[1].first)
+    assert set(held_out([whole], 0.2)[1].first) < set(held_out([whole], 0.5)[1].first)
+
+
+def test_too_few_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"metric\.holdout: stsb has too few pairs \(3\) for two parts"):
+        held_out([pairs(3)], 0.5)
+
+
+def test_a_trial_evaluates_both_parts(tmp_path: Path) -> None:
+    import torch
+
+    data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
+    spec = TrialSpec(method="simcse", encoder="builtin:tiny", data=data, metric="builtin_dev", folder=str(tmp_path))
+    halved = replace(spec, holdout=0.5)
+    assert inputs_key(spec) != inputs_key(halved)
+    found = load_inputs(halved, torch.device("cpu"))
+    assert [s.name for s in found.sets.sets] == ["builtin", "builtin_held"]
+    assert found.record["revisions"].keys() >= {"builtin_dev", "builtin_held_dev"}

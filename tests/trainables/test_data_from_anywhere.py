@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from dataset_hub import dataset_hub, run_with_hub
 from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
+from test_methods import spec_of
 
 from trainables.contract.errors import DataError
-from trainables.contract.trial import Evaluation, TrialSpec
+from trainables.contract.trial import Evaluation
 from trainables.data import checks
 from trainables.data.checks import check_data
 from trainables.data.sets import load_corpus, load_pairs
@@ -192,13 +194,9 @@ def test_a_trial_on_several_hard_negatives(tmp_path: Path, method: str, params: 
         ]
         rows += [{"anchor": "no", "positive": "negative"}] * (count - 1)
         write(tmp_path / f"{count}.jsonl", rows)
-        spec = TrialSpec(
-            method=method, encoder="builtin:tiny",
-            data={"train": str(tmp_path / f"{count}.jsonl"), "dev": ["builtin"], "language": "en"},
-            metric="builtin_dev",
-            params=params | {"max_examples": 64, "eval_examples": 32, "batch_size": 16, "epochs": 1},
-            folder=str(tmp_path / f"trial{count}"),
-        )  # fmt: skip
+        shape = {"max_examples": 64, "eval_examples": 32, "batch_size": 16, "epochs": 1}
+        spec = spec_of(method, tmp_path / f"trial{count}", **params, **shape)
+        spec = replace(spec, data={**spec.data, "train": str(tmp_path / f"{count}.jsonl")})
         found = list[Evaluation]()
         outcome = run_trial(spec, lambda evaluation, found=found: found.append(evaluation) or "go")
         assert outcome.stop == "completed", outcome.traceback

@@ -108,13 +108,6 @@ def test_on_text_every_epoch_has_its_own_marks() -> None:
         assert all("".join(c for c in text if c not in ALPHABETS["english"]) == bare for text in texts)
 
 
-def test_batches_say_their_epoch() -> None:
-    examples = edacse.prepare({"sentence": TEXTS}, CONFIG, 0, Desk())
-    batches = list(edacse.METHOD.plan(examples, CONFIG, 0))
-    assert [len(b) for b in batches] == [2, 2] * 3  # the fifth sentence would be alone
-    assert [b.epoch for b in batches] == [0, 0, 1, 1, 2, 2]
-
-
 def test_without_marks_or_weight_it_is_simcse() -> None:
     z = {role: torch.randn(4, 6, generator=torch.Generator().manual_seed(i)) for i, role in enumerate("ab")}
     for config in (replace(CONFIG, max_marks=0), replace(CONFIG, lambda_=0.0)):
@@ -175,7 +168,7 @@ def test_text_insertion_keeps_the_sentence_and_adds_no_blanks() -> None:
     assert insert_marks("two words", 1, "english", np.random.default_rng(0), "word")[:3] == "two"
 
 
-def test_a_sentence_without_units_stays_and_a_bad_maximum_is_an_error() -> None:
+def test_no_units_no_marks_and_a_bad_maximum_is_rejected() -> None:
     rng = np.random.default_rng(0)
     assert insert_marks("  ", 3, "english", rng, "word") == "  "
     with pytest.raises(ValueError, match="max_marks: expected a whole number >= 1, got 0"):

@@ -102,44 +102,6 @@ def test_every_parameter_is_in_one_group_with_decay() -> None:
     assert all(g["weight_decay"] == 0.001 and g["nesterov"] for g in sgd.param_groups)
 
 
-def test_a_schedule_goes_on_where_it_was_saved() -> None:
-    network = nn.ModuleDict({"backbone": nn.Linear(1, 1), "predictor": nn.Linear(1, 1)})
-    whole = schedule(CONFIG, 16)
-    sgd, rates = gclsr.optimiser(network, CONFIG, 16, 4)
-    for _ in range(6):
-        sgd.step()
-        rates.step()
-    saved = sgd.state_dict(), rates.state_dict()
-    sgd, rates = gclsr.optimiser(network, CONFIG, 16, 4)
-    sgd.load_state_dict(saved[0])
-    rates.load_state_dict(saved[1])
-    for base, predictor, momentum in whole[6:]:
-        assert (sgd.param_groups[0]["lr"], sgd.param_groups[1]["lr"]) == (base, predictor)
-        assert sgd.param_groups[0]["momentum"] == momentum
-        sgd.step()
-        rates.step()
-
-
-@pytest.mark.costly
-def test_training_lowers_the_loss_of_the_same_sentences() -> None:
-    torch.manual_seed(0)
-    data, network = examples(8), GclsrNetwork(CONFIG, vectors(), 0).train()
-    sgd, rates = gclsr.optimiser(network, CONFIG, 5, 1)
-    before = [p.detach().clone() for p in network.backbone.parameters()]
-    losses = []
-    for _ in range(5):
-        views = all_columns(data, Batch(np.arange(8)), CONFIG, np.random.default_rng(0))
-        loss = gclsr.loss(network.project(network.encode(views)), CONFIG)
-        loss.backward()
-        sgd.step()
-        rates.step()
-        sgd.zero_grad()
-        losses.append(float(loss.detach()))
-    assert losses[0] == pytest.approx(0, abs=0.1)
-    assert losses[-1] < losses[0] - 0.1
-    assert all(not torch.equal(p, q) for p, q in zip(network.backbone.parameters(), before, strict=True))
-
-
 # ------------------------------------------------------------ sentences
 WORDS = [
     *("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "at"),
@@ -214,9 +176,7 @@ def test_back_translations_come_from_a_table(tmp_path: Path) -> None:
         )
 
 
-def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_back_translations_and_outside_texts_have_word_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["a", "cat", "sleeps", "dog", "runs", "the", "feline", "naps"]
     (tmp_path / "vectors.txt").write_text("".join(f"{word} {n} 1 0 2\n" for n, word in enumerate(words)))
     (tmp_path / "train.txt").write_text("a cat sleeps\nthe dog runs\n")
@@ -238,14 +198,6 @@ def test_words_of_back_translations_and_of_outside_texts_have_their_vectors(
     outside = load_inputs(replace(spec, data={**spec.data, "evaluations": {"topics": None}}), torch.device("cpu"))
     assert isinstance(outside.source, WordVectors)
     assert {*outside.source.words} == {*words}
-
-
-def test_eda_prepares_once_a_run_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gclsr, "wordnet", lambda _: synonyms)
-    config = build(GclsrConfig, {"sentence_augmentation": "eda"})
-    texts = {"sentence": [" ".join(WORDS)] * 20}
-    flats = [gclsr.prepare(texts, config, seed, Desk()).columns["augmented"].flat.tolist() for seed in (1, 1, 2)]
-    assert flats[0] == flats[1] != flats[2]
 
 
 def test_eda_needs_words_between_blanks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,13 @@
-"""Wrong input of each method is said before training starts: by the space file, the data check or the vector check."""
+"""Wrong input of each method is reported before training starts, by the space file or the data check."""
 
 from __future__ import annotations
-
-import gzip
-import struct
 
 import pytest
 import yaml
 
 from search.space import SpaceError, load_space
-from trainables.contract.declaration import WORD_VECTORS
 from trainables.contract.errors import DataError
 from trainables.data.checks import check_data
-from trainables.encoders.locate import check_encoder
 
 SPACE = """
 name: wrong
@@ -23,31 +18,6 @@ metric: {{name: builtin_dev}}
 params: {{batch_size: {{grid: [8, 16]}}, {param}}}
 search: {{sampler: grid}}
 """
-
-
-@pytest.mark.parametrize(
-    ("method", "param", "said"),
-    [
-        ("sda", "delta: 1.5", "wrong.yaml:7: params.delta: expected a number >= 0 and <= 1, got 1.5"),
-        ("sda", "delta: {float: [0.1, 2.0]}", "params.delta"),
-        ("gclsr", "group_size: 100", "params.group_size: must divide 4096, got 100"),
-        ("gclsr", "num_groups: 3", "params.num_groups: must divide 4096, got 3"),
-        ("gclsr", "p_gwn: 0.9", "must be 1, got 1.4"),
-        ("selfccl", "margin: -0.1", "params.margin: expected a number >= 0 and <= 2, got -0.1"),
-        ("edacse", "max_marks: 8, unit: word", "params.max_marks: expected a whole number >= 0 and <= 7, got 8"),
-        ("simcse", "temperature: 0", "params.temperature: expected a number > 0, got 0"),
-        ("simcse_sup", "head_at: train_and_test, pooling: avg", "needs pooling cls, got avg"),
-    ],
-)
-def test_space_file(tmp_path, method, param, said):
-    path = tmp_path / "wrong.yaml"
-    path.write_text(
-        SPACE.format(method=method, param=param, encoder="builtin:vectors" if method == "gclsr" else "builtin:tiny")
-    )
-    with pytest.raises(SpaceError) as caught:
-        load_space(path, find_data=True)
-    assert said in str(caught.value)
-    assert "wrong.yaml:7:" in str(caught.value)
 
 
 IDLE = [
@@ -110,18 +80,3 @@ def test_triplets_without_negatives(tmp_path, method):
     path.write_text("anchor\tpositive\nA man eats.\tA person eats.\n")
     with pytest.raises(DataError, match="negative"):
         check_data({"method": method, "data": {"train": str(path), "dev": ["builtin"], "language": "en"}})
-
-
-def test_word_vectors_of_a_wrong_dimension(tmp_path):
-    glove = tmp_path / "glove.txt"
-    glove.write_text("the 0.1 0.2 0.3\ncat 0.1 0.2\n")
-    with pytest.raises(DataError, match=r"glove.txt:2: expected a word and 3 numbers as before, got 2"):
-        check_encoder(str(glove), WORD_VECTORS)
-    binary = tmp_path / "short.bin.gz"
-    binary.write_bytes(
-        gzip.compress(b"2 4\n" + b"the " + struct.pack("<3f", 1, 2, 3) + b"cat " + struct.pack("<3f", 1, 2, 3))
-    )
-    with pytest.raises(DataError, match=r"short\.bin\.gz"):
-        check_encoder(str(binary), WORD_VECTORS)
-    with pytest.raises(DataError, match="no such file"):
-        check_encoder(str(tmp_path / "none.bin"), WORD_VECTORS)

@@ -44,8 +44,8 @@ def warm() -> ProcessCache:
     return ProcessCache()
 
 
-def life(spec, warm, verdicts=()):
-    """One life of a trial: (outcome, evaluations); `verdicts` are given in order, then go."""
+def session(spec, warm, verdicts=()):
+    """One session of a trial: (outcome, evaluations); `verdicts` are given in order, then go."""
     seen, given = [], iter(verdicts)
 
     def report(evaluation):
@@ -62,7 +62,7 @@ def whole(warm, tmp_path_factory):
     @functools.cache
     def trial(name):
         folder = tmp_path_factory.mktemp(name)
-        outcome, seen = life(spec_of(name, folder, seed=5), warm)
+        outcome, seen = session(spec_of(name, folder, seed=5), warm)
         return outcome, seen, weights(folder)
 
     return trial
@@ -86,7 +86,7 @@ def test_two_steps(name, whole):
 @pytest.mark.parametrize("name", method_names())
 def test_same_seed_same_bits_other_seed_other_batches(name, warm, whole, tmp_path):
     for folder, seed in (("again", 5), ("other", 6)):
-        life(spec_of(name, tmp_path / folder, seed=seed), warm)
+        session(spec_of(name, tmp_path / folder, seed=seed), warm)
     first, again, other = whole(name)[2], weights(tmp_path / "again"), weights(tmp_path / "other")
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
@@ -126,9 +126,9 @@ def test_gradient_reaches_every_trained_weight(name):
 
 @pytest.mark.parametrize("name", method_names())
 def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, whole, tmp_path):
-    paused, _ = life(spec_of(name, tmp_path, seed=5), warm, ["pause"])
+    paused, _ = session(spec_of(name, tmp_path, seed=5), warm, ["pause"])
     assert paused.stop == "paused"
-    resumed, after = life(spec_of(name, tmp_path, seed=5), warm)
+    resumed, after = session(spec_of(name, tmp_path, seed=5), warm)
     assert resumed.stop == "completed"
     assert after[0].resumed_from == 8
     undisturbed, cut = whole(name)[2], weights(tmp_path)
@@ -167,16 +167,16 @@ def test_the_seed_drives_what_methods_draw_from_the_global_generators(tmp_path, 
         return getattr(simcse, part)(*args)
 
     own = {part: functools.partial(draws, part) for part in ("prepare", "network", "views")}
-    other, cache, lives = dataclasses.replace(simcse, **own), ProcessCache(), []
+    other, cache, sessions = dataclasses.replace(simcse, **own), ProcessCache(), []
     monkeypatch.setattr("trainables.training.method_trial.load_method", lambda _: other)
     for seed in (5, 5, 6, 5):
-        outcome, _ = life(spec_of("simcse", tmp_path / str(len(lives)), seed=seed), cache)
+        outcome, _ = session(spec_of("simcse", tmp_path / str(len(sessions)), seed=seed), cache)
         assert outcome.stop == "completed", outcome.traceback
-        lives.append(drawn.copy())
+        sessions.append(drawn.copy())
         drawn.clear()
         if seed == 6:
-            cache._kept.pop("examples")
-    first, again, different, last = lives
+            cache._objects.pop("examples")
+    first, again, different, last = sessions
     assert [part for part, *_ in first] == ["prepare", "network", "views", "views"]
     assert first == last
     assert first[1:] == again
@@ -185,13 +185,13 @@ def test_the_seed_drives_what_methods_draw_from_the_global_generators(tmp_path, 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "gclsr"])
 def test_chinese(name, warm, tmp_path):
-    outcome, _ = life(spec_of(name, tmp_path, language="zh"), warm)
+    outcome, _ = session(spec_of(name, tmp_path, language="zh"), warm)
     assert outcome.stop == "completed", outcome.traceback
 
 
 def test_a_fault_is_an_outcome(warm, tmp_path):
     (tmp_path / "best").write_text("a file where the folder should be")
-    outcome, seen = life(spec_of("simcse", tmp_path), warm)
+    outcome, seen = session(spec_of("simcse", tmp_path), warm)
     assert outcome.stop == "failed:error"
     assert outcome.best == max(e.value for e in seen)
     assert "Error" in outcome.reason
@@ -199,13 +199,13 @@ def test_a_fault_is_an_outcome(warm, tmp_path):
 
 
 def test_nan_is_an_outcome(warm, tmp_path):
-    outcome, _ = life(spec_of("simcse", tmp_path, learning_rate=1e30, max_grad_norm=0.0), warm)
+    outcome, _ = session(spec_of("simcse", tmp_path, learning_rate=1e30, max_grad_norm=0.0), warm)
     assert outcome.stop in ("failed:nan", "failed:collapse")
 
 
 def test_missing_data_is_an_outcome(tmp_path):
     spec = dataclasses.replace(spec_of("simcse", tmp_path), encoder="/no/such/folder")
-    outcome, _ = life(spec, ProcessCache())
+    outcome, _ = session(spec, ProcessCache())
     assert outcome.stop == "failed:data"
     assert "/no/such/folder" in outcome.reason
 
@@ -214,7 +214,7 @@ def test_a_file_of_ones_own_has_no_builtin_parses(tmp_path):
     (tmp_path / "mine.txt").write_text("A man is eating food.\nA woman reads.\n")
     spec = spec_of("sda", tmp_path / "trial")
     spec = dataclasses.replace(spec, data={**spec.data, "train": str(tmp_path / "mine.txt")})
-    outcome, _ = life(spec, ProcessCache())
+    outcome, _ = session(spec, ProcessCache())
     assert outcome.stop == "failed:data"
     assert outcome.reason.startswith("parser 'builtin': knows the sentences of the builtin corpus alone, got 'A ")
 
@@ -231,25 +231,15 @@ def test_every_preset_builds():
     [
         ("simcse", "bert-base-uncased", "simcse_unsup"),
         ("simcse", "FacebookAI/roberta-large", "simcse_unsup_roberta_large"),
-        ("edacse", "bert-base-chinese", "edacse_bert"),
-        ("edacse", "hfl/chinese-roberta-wwm-ext", "edacse_roberta"),
         ("edacse", "hfl/chinese-roberta-wwm-ext-large", "edacse_roberta_large"),
-        ("sda", "bert-base-uncased", "sda_bert"),
         ("sda", "hfl/chinese-roberta-wwm-ext", "sda_chinese"),
-        ("sda", "bert-base-chinese", "sda_chinese"),
         ("simcse", "./models/bert-base-uncased", "simcse_unsup"),
         ("simcse_sup", "bert-large-uncased@6da4b6a26a1877e173fca3225479512db81a5e5b", "simcse_sup_large"),
-        ("selfccl", "google-bert/bert-base-uncased", "selfccl_bert"),
         ("simcse", "builtin:tiny", None),
         *(
             (method, encoder, None)  # no paper trained these
             for method in ("simcse", "simcse_sup", "edacse", "sda", "selfccl", "consert", "diffcse")
-            for encoder in (
-                "albert/albert-base-v2",
-                "xlm-roberta-base",
-                "distilroberta-base",
-                "microsoft/deberta-v3-large",
-            )
+            for encoder in ("albert/albert-base-v2", "distilroberta-base", "microsoft/deberta-v3-large")
         ),
     ],
 )
@@ -312,6 +302,6 @@ def test_simcse_under_one_dropout_mask_has_equal_views(warm, tmp_path):
     one = build(method.config, {"same_mask": True, "temperature": 0.5})
     two = build(method.config, {"temperature": 0.5})
     assert method.loss({"anchor": z}, one).item() == method.loss({"anchor": z, "positive": z}, two).item()
-    outcome, seen = life(spec_of("simcse", tmp_path, same_mask=True, dropout=0.3), warm)
+    outcome, seen = session(spec_of("simcse", tmp_path, same_mask=True, dropout=0.3), warm)
     assert (outcome.stop, outcome.examples) == ("completed", 16), outcome.traceback
     assert all(np.isfinite(list(e.metrics.values())).all() for e in seen)

@@ -1,8 +1,7 @@
-"""Parses: storage round trips, the spaCy path, and what is said when a pipeline is missing or unfit."""
+"""Parses: storage round trips, the spaCy path, and the errors of a missing or unfit pipeline."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,14 +121,3 @@ def test_unfit_pipelines(pipeline: str, tmp_path: Path) -> None:
     spacy.blank("en").to_disk(tmp_path / "blank")
     with pytest.raises(ParserError, match=r"with a dependency parser, got only a tokenizer"):
         parse_texts(["a"], str(tmp_path / "blank"), "en")
-
-
-@pytest.mark.real_data
-def test_real_pipeline(real_data: Path) -> None:
-    folder = Path(os.environ.get("SEARCH_PIPELINE_DIR", real_data.parent / "models")) / "en_ewt_sm"
-    if not folder.is_dir():
-        pytest.skip("no trained pipeline: SEARCH_PIPELINE_DIR is not set")
-    tokens = parse_texts(["She painted the fence in spring."], str(folder), "en")[0]
-    assert [t.text for t in tokens] == ["She", "painted", "the", "fence", "in", "spring", "."]
-    assert (tokens[0].dep, tokens[0].head) == ("nsubj", 1)
-    assert (tokens[1].dep, tokens[1].tag, tokens[1].lemma) == ("ROOT", "VBD", "paint")

@@ -13,8 +13,7 @@ import ray
 import ray.train
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
-from trainables.contract.trial import PAUSE_FILE, study_folder
-from trainables.on_ray.messages import PHASE, study_pausing
+from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import placement
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.machine import CPU, MEMORY
@@ -109,12 +108,3 @@ def test_trial_reserves_its_workers_and_nothing_for_its_process() -> None:
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
     assert group.head_bundle_is_empty
     assert group != placement(2, 1.0, 0.5)
-
-
-def test_pause_marker_is_in_the_study_folder(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path / "study", "t0001.1")
-    assert study_folder(spec.folder) == str(tmp_path / "study")
-    assert not study_pausing(spec)
-    ask_for_pause(tmp_path / "study")
-    assert study_pausing(spec)
-    assert (tmp_path / "study" / PAUSE_FILE).exists()

@@ -1,28 +1,34 @@
-"""SDA: prepared columns, coverage, caching, the share, views and loss, on sentences annotated by hand."""
+"""SDA: prepared columns, coverage, caching, the share, views and loss, and the comparison edits' distributions."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from annotated import annotated
+from outcomes import outcomes
 
 from trainables.contract.config import build
 from trainables.data.parses import Parses
 from trainables.data.parsing import parsed
 from trainables.data.tokens import TokenColumn
 from trainables.methods.losses import info_nce, info_nce_margin
-from trainables.methods.sda import edits as sda_corpus
+from trainables.methods.sda import edits
 from trainables.methods.sda import method as sda
 from trainables.methods.sda.config import COMPARISON_EDITS, EDITS, SdaConfig
 from trainables.methods.sda.edits import RULE_SETS, edited_texts
+from trainables.methods.sda.words import pick_places
 
 CASES = json.loads((Path(__file__).parent.parent / "goldens" / "sda_rules_en.json").read_text("utf-8"))["cases"]
 SENTENCES = [case["raw"] for case in CASES]
@@ -102,14 +108,14 @@ def test_a_second_study_finds_everything_made() -> None:
 
 
 def test_neighbours_and_processes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sda_corpus, "CHUNK", 7)
+    monkeypatch.setattr(edits, "CHUNK", 7)
     tools = ToyTools()
     some = tools.parse(SENTENCES * 3)
     alone = tools.parse(SENTENCES)
 
     one = edited_texts(alone, "mv", "official", "en", uncached)
-    monkeypatch.setattr(sda_corpus, "ALONE", 10)
-    monkeypatch.setattr(sda_corpus, "cores", lambda: 2)
+    monkeypatch.setattr(edits, "ALONE", 10)
+    monkeypatch.setattr(edits, "cores", lambda: 2)
     assert edited_texts(some, "mv", "official", "en", uncached) == one * 3
 
 
@@ -119,12 +125,6 @@ def test_draws_differ_between_sentences() -> None:
     ]  # all nine modal phrases come up: the chance that one does not is 9 * (8/9)^900 < 1e-45
     texts = edited_texts(Parses.from_tokens(tokens), "mv", "official", "en", uncached)
     assert len({text.split(" ", 1)[1] for text in texts}) == 9
-
-
-def test_without_negation() -> None:
-    examples, _ = prepared(negation_negative=False)
-    assert set(examples.columns) == {"anchor", "positive"}
-    assert "coverage_neg" not in examples.facts
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.99, 1.0])
@@ -225,3 +225,96 @@ def test_real_sentences(real_data: Path) -> None:
     sda.prepare({"sentence": texts}, build(SdaConfig, {"augmentation": "pi"}), 1, tools)
     assert len(tools.made) == made
     assert time.perf_counter() - start < 2
+
+
+# ------------------------------------------------------------ comparison edits
+TEN = [str(i) for i in range(10)]
+
+
+def test_places_are_uniform_sets() -> None:
+    found = outcomes(lambda rng: " ".join(map(str, pick_places(rng, 4, 2))))
+    assert found == {f"{i} {j}": Fraction(1, 6) for i in range(4) for j in range(i + 1, 4)}
+
+
+SYNONYMS = {"big": ["large", "great"], "dog": ["hound"]}
+
+
+@pytest.mark.parametrize(
+    ("edit", "words", "options", "expected"),
+    [
+        *((edits.word_edit(f"crop_{10 * gone}", "en"), TEN, {},
+           {" ".join(TEN[start : start + 10 - gone]): Fraction(1, gone + 1) for start in range(gone + 1)})
+          for gone in (1, 2, 3)),
+        (edits.delete_words, ["a", "b", "c"], {"share": 0.1}, dict.fromkeys(("b c", "a c", "a b"), Fraction(1, 3))),
+        (edits.repeat_words, ["a", "b"], {},
+         {"a b": Fraction(1, 3), "a a b": Fraction(1, 6), "a b b": Fraction(1, 6), "a a b b": Fraction(1, 3)}),
+        *((edits.insert_random_marks, ["a", "b"], {"language": language},
+           {text: Fraction(1, 12) for m in marks for text in (f"{m} a b", f"a {m} b")})
+          for language, marks in (("en", ".;?:!,"), ("zh", "。；？：！，"))),
+        (edits.replace_synonyms, ["a", "big", "dog"], {"synonyms": lambda w: SYNONYMS.get(w, ())},
+         {"a large dog": Fraction(1, 4), "a great dog": Fraction(1, 4), "a big hound": Fraction(1, 2)}),
+        (edits.replace_synonyms, ["a", "b"], {"synonyms": lambda _: ()}, {"a b": Fraction(1)}),
+    ],
+)  # fmt: skip
+def test_edit_has_its_exact_distribution(
+    edit: Any, words: list[str], options: dict[str, Any], expected: dict[str, Fraction]
+) -> None:
+    assert outcomes(lambda rng: " ".join(edit(words, rng, **options))) == expected
+
+
+@pytest.mark.parametrize("percent", [10, 20, 30])
+def test_deletion_removes_its_share(percent: int) -> None:
+    words = edits.word_edit(f"delete_{percent}", "en")(TEN, Random(0))
+    assert len(words) == 10 - percent // 10
+    assert words == sorted(words)
+
+
+def test_mask_hides_its_share() -> None:
+    words = edits.mask_words([str(i) for i in range(20)], Random(1), "[MASK]")
+    assert words.count("[MASK]") == 3
+    assert all(w in ("[MASK]", str(i)) for i, w in enumerate(words))
+
+
+@pytest.mark.parametrize(("words", "replaced"), [(9, 1), (15, 1), (19, 1), (20, 2), (29, 2)])
+def test_synonyms_are_as_many_as_edas(words: int, replaced: int) -> None:
+    found = edits.replace_synonyms(["w"] * words, Random(0), synonyms=lambda _: ["s"], share=0.1)
+    assert found.count("s") == replaced
+
+
+@pytest.mark.parametrize("name", [n for n in COMPARISON_EDITS if n != "synonym"])
+def test_one_word_survives(name: str) -> None:
+    edit = edits.word_edit(name, "en", "[MASK]")
+    assert all("a" in text.split() for text in outcomes(lambda rng: " ".join(edit(["a"], rng))))
+
+
+def test_unknown_edit_lists_the_known() -> None:
+    with pytest.raises(ValueError, match=r"edit: expected one of crop_10, .*, got 'shuffle'"):
+        edits.word_edit("shuffle", "en")
+
+
+def _synset(*names: str) -> SimpleNamespace:
+    return SimpleNamespace(lemma_names=lambda **_: list(names))
+
+
+def test_wordnet_gives_sorted_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    synsets = {("dog", "eng"): [_synset("dog", "domestic_dog"), _synset("cad", "dog")]}
+    reader = SimpleNamespace(synsets=lambda word, lang="eng": synsets.get((word, lang), []))
+    monkeypatch.setitem(sys.modules, "nltk.corpus", SimpleNamespace(wordnet=reader))
+    synonyms = edits.wordnet("en")
+    assert synonyms("Dog") == ["cad", "domestic dog"]
+    assert synonyms("unheard") == []
+
+
+def test_missing_wordnet_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def synsets(*_: str, **__: str) -> None:
+        raise LookupError("Resource wordnet not found.")
+
+    monkeypatch.setitem(sys.modules, "nltk.corpus", SimpleNamespace(wordnet=SimpleNamespace(synsets=synsets)))
+    with pytest.raises(edits.ThesaurusError, match=r"`python -m nltk.downloader wordnet omw-1.4`"):
+        edits.word_edit("synonym", "zh")
+
+
+def test_missing_nltk_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nltk.corpus", None)
+    with pytest.raises(edits.ThesaurusError, match=r"pip install 'contrastive-search\[sda\]'"):
+        edits.wordnet("en")

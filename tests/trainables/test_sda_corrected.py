@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 
 import pytest
 from annotated import annotated
 from outcomes import outcomes
-from sda_faults import count_faults
 
 from trainables.contract.errors import DataError
-from trainables.data.parsing import parse_texts
 from trainables.methods.sda import corrected, official
 from trainables.methods.sda.config import check_parser
 from trainables.methods.sda.edits import rule_for
@@ -204,28 +199,6 @@ def test_blanks_of_latin_names_stay() -> None:
 )
 def test_chinese_punctuation_has_fallbacks_and_subtypes(sentence: str, edited: str) -> None:
     assert texts(RULES_ZH["pi"], sentence) == {edited: Fraction(1)}
-
-
-@pytest.mark.costly
-@pytest.mark.real_data
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_no_fault_on_real_sentences(real_data: Path, language: str) -> None:
-    """What the official rules do to one sentence in twenty, the corrected ones do to (next to) none."""
-    pytest.importorskip("spacy")
-    name = {"en": "en_ewt_sm", "zh": "zh_beginner_sm"}[language]
-    folder = Path(os.environ.get("SEARCH_PIPELINE_DIR", real_data.parent / "models")) / name
-    if not folder.is_dir():
-        pytest.skip("no trained pipeline: SEARCH_PIPELINE_DIR is not set")
-    if language == "en":
-        with gzip.open(real_data / "en_wiki_sentences.txt.gz", "rt", encoding="utf-8") as file:
-            lines = [next(file).rstrip("\n") for _ in range(400)]
-    else:
-        lines = (real_data / "zh_sentences.txt").read_text(encoding="utf-8").split("\n")[:400]
-    parses = parse_texts(lines, str(folder), language, processes=1)
-    before, after = (count_faults(lines, parses, rules, language) for rules in ("official", "fixed"))
-    cases = {"sentences", "questions", "adverb edits", "modal edits", "Latin names of several words"}
-    assert sum(n for what, n in before.items() if what not in cases) > 0.05 * before["sentences"]
-    assert sum(n for what, n in after.items() if what not in cases) <= 0.001 * after["sentences"]
 
 
 # ------------------------------------------------------------ as printed

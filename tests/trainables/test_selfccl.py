@@ -15,11 +15,9 @@ from trainables.methods.losses import info_nce_hard
 from trainables.methods.selfccl import method as selfccl
 from trainables.methods.selfccl.config import SelfcclConfig
 from trainables.methods.selfccl.method import (
-    consecutive_batches,
     cosine_distances,
     difficulty_order,
     paced_epochs,
-    paced_size,
     paced_steps,
     triplet_classes,
 )
@@ -119,17 +117,6 @@ def test_orders_keep_ties_in_file_order() -> None:
     drawn = [difficulty_order(difficulty, "random", np.random.default_rng(s)).tolist() for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert sorted(drawn[2]) == list(range(5))
-
-
-def test_paced_size_is_not_fooled_by_rounding() -> None:
-    assert [paced_size(t, 10, 1.0, 10) for t in range(1, 11)] == list(range(1, 11))
-    assert paced_size(1, 4, 0.0, 7) == 7
-
-
-def test_the_last_smaller_batch_is_dropped_unless_alone() -> None:
-    assert [b.tolist() for b in consecutive_batches(np.arange(5), 2)] == [[0, 1], [2, 3]]
-    assert [b.tolist() for b in consecutive_batches(np.arange(4), 2)] == [[0, 1], [2, 3]]
-    assert [b.tolist() for b in consecutive_batches(np.arange(3), 8)] == [[0, 1, 2]]
 
 
 def test_pacing_by_epoch_grows_and_equal_steps_repeat() -> None:

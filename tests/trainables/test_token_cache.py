@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from trainables.data.token_cache import (
-    MEMO_ENTRIES,
     DiskCache,
     TokenCache,
     cache_dir,
@@ -57,7 +56,7 @@ def test_columns_are_shared_read_only_maps(tmp_path):
         column.flat[0] = 1
 
 
-def test_long_texts_are_cut_at_512_and_empty_input_is_fine(tmp_path):
+def test_long_texts_are_cut_at_512_tokens(tmp_path):
     cache = TokenCache(letters, "f", DiskCache(tmp_path))
     assert len(cache.tokenise(["x" * 600])[0]) == 512
     assert len(cache.tokenise([])) == 0
@@ -98,13 +97,6 @@ def test_none_is_a_value_and_failures_are_not_kept(tmp_path):
     with pytest.raises(RuntimeError):
         cache.cached("e", [], lambda: (_ for _ in ()).throw(RuntimeError()))
     assert cache.cached("e", [], lambda: 7) == 7
-
-
-def test_the_memo_is_bounded(tmp_path):
-    cache = DiskCache(tmp_path)
-    values = [cache.cached("v", [i], lambda i=i: [i]) for i in range(MEMO_ENTRIES + 5)]
-    assert cache.cached("v", [MEMO_ENTRIES + 4], list) is values[-1]
-    assert len(cache._memo) == MEMO_ENTRIES
 
 
 def _tokenise(folder):

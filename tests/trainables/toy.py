@@ -25,7 +25,7 @@ class ToyNetwork(Network):
 
     whole_batch = ("head",)
 
-    def __init__(self, config: SimcseConfig, _source: object, seed: int) -> None:
+    def __init__(self, config: SimcseConfig, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.words = nn.EmbeddingBag(WORDS, 8, mode="mean")
@@ -54,7 +54,7 @@ METHOD = Method(
     declaration=Declaration(name="toy", config=SimcseConfig),
     views=views,
     loss=loss,
-    network=ToyNetwork,
+    network=lambda config, _source, seed: ToyNetwork(config, seed),
 )
 
 
