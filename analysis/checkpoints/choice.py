@@ -1,4 +1,4 @@
-"""Which trials are tested or exported, and whether their weights were kept."""
+"""Which trials are tested or exported, whether their weights were kept, and which of their data a hub has."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract.trial_files import CHECKPOINT, TRIAL
+from trainables.data.catalogue import HUB
+from trainables.data.hub import hub_name, is_hub
+from trainables.data.retrieval import NANO
 
 SHOWN = 5  # trials that are named in place of one whose weights are gone
 
@@ -125,6 +128,15 @@ def read_record(folder: str) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def at_hub(name: str, language: str) -> tuple[str, str | None] | None:
+    """Repository and commit of a data set that the hub has under a name of ours, None if it has none."""
+    if name in NANO or is_hub(name):
+        where = hub_name(f"hub:{NANO[name]}" if name in NANO else name)
+        return where.repo, where.commit
+    hub = HUB.get((language, name))
+    return (hub.repo, hub.revision) if hub else None
 
 
 def exists(path: str) -> bool:

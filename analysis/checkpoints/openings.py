@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,16 +35,12 @@ class Opening:
     when: str
     earlier: tuple[str, ...]
 
-    @property
-    def milliseconds(self) -> int:
-        """Since 1970, as MLflow counts."""
-        return int(datetime.fromisoformat(self.when).timestamp() * 1000)
-
     def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Write finite metrics to a trial's run, which is tagged with the opening. Raises: AnalysisError."""
         from mlflow.entities import Metric, RunTag
 
-        kept = [Metric(n, float(v), self.milliseconds, self.number) for n, v in metrics.items() if np.isfinite(v)]
+        at = int(datetime.fromisoformat(self.when).timestamp() * 1000)
+        kept = [Metric(n, float(v), at, self.number) for n, v in metrics.items() if np.isfinite(v)]
         with self._writing():
             self.client.log_batch(run_id, metrics=kept, tags=[RunTag(f"{OPENING}{self.number}", self.when)])
 
@@ -68,7 +64,7 @@ def record_opening(study: Study, what: str, reason: str, now: datetime | None = 
     from mlflow import MlflowClient
 
     folder = f"{study.stored.tags.get(FOLDER, '')}/{OPENINGS}"
-    earlier = tuple(_union(openings(study.stored), _written(folder)))
+    earlier = tuple(sorted({*openings(study.stored), *_written(folder)}))  # oldest first: texts begin with the time
     when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     text = f"{when}: {what}: {reason.strip()}"
     with _told(f"nothing was opened: {study.store.uri} takes no record of it"):
@@ -88,11 +84,6 @@ def _told(what: str) -> Iterator[None]:
         yield
     except MlflowException as fault:
         raise AnalysisError(f"{what}: {first_line(fault)}") from None
-
-
-def _union(*records: Sequence[str]) -> list[str]:
-    """Each opening once, oldest first: their texts begin with the time."""
-    return sorted(dict.fromkeys(text for record in records for text in record))
 
 
 def _written(folder: str) -> list[str]:

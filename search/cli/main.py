@@ -174,7 +174,7 @@ def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) 
     """Print what `confirm` could show; the noise it rests on is the analysis's to tell."""
     import analysis
     from analysis.errors import AnalysisError, InputError
-    from analysis.writing.forecast_text import forecast_lines
+    from analysis.writing.answer import forecast_lines
     from search.store.errors import UserError
 
     try:

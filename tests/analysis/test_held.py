@@ -12,7 +12,7 @@ from small_tables import judge
 
 from analysis.tables.holdout import Held, held
 from analysis.tables.study import Study
-from analysis.writing.verdict_text import held_lines
+from analysis.writing.answer import held_lines
 
 VALUES = {"p0": [0.70, 0.72], "p1": [0.80, 0.82]}
 HELD = {"p0": [0.69, 0.70], "p1": [0.74, 0.75]}

@@ -16,7 +16,7 @@ from small_store import SPACE, SmallStore
 from analysis.commands.main import main
 from analysis.tables.metric import parse_metric
 from analysis.tables.study import Study
-from analysis.writing.state_text import value_unit
+from analysis.writing.answer import value_unit
 from search import schema
 
 pytestmark = pytest.mark.costly

@@ -23,7 +23,7 @@ from analysis.statistics.verdict import Gain, _gain, _looks, judged
 from analysis.tables.metric import Metric
 from analysis.tables.points import points_table
 from analysis.tables.study import Study
-from analysis.writing.verdict_text import verdict_lines
+from analysis.writing.answer import verdict_lines
 from search.schema import CONFIRMATION, SEED_SD
 
 LEVEL_OF_LOOK = 0.0125
