@@ -13,7 +13,7 @@ and its tokenizer, and sentence-transformers' own modules for the rest, so that 
 
 and behind them one or two Dense for a head that is used at test time, as whitening is.
 
-A method with another network says itself how it is written (`Method.export`).
+A method with another network has its own export (`Method.export`).
 """
 
 from __future__ import annotations

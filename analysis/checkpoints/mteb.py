@@ -1,7 +1,7 @@
 """A trial's exported checkpoint on MTEB's tasks, by MTEB's own code, on record.
 
 Tasks are found by name or in a file, loaded, and compared with the study's data. MTEB is an extra; nothing of it is
-imported before a task is asked for.
+imported before a task is wanted.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def parts(task: Any) -> list[Any]:
 
 
 def _unanswered(repository: str, revision: str | None) -> str:
-    """Why the hub does not say that it has this, "" if it does: one question with a limit, loading asks for long."""
+    """Why the hub does not confirm that it has this, "" if it does: one request, as loading retries for long."""
     from huggingface_hub import HfApi
 
     try:

@@ -50,7 +50,7 @@ class Opening:
             self.client.log_artifacts(run_id, str(folder), into)
 
     def _writing(self) -> AbstractContextManager[None]:
-        return _told(f"the test sets were opened ({OPENING}{self.number}), but their scores cannot all be written")
+        return _as_error(f"the test sets were opened ({OPENING}{self.number}), but their scores cannot all be written")
 
 
 def record_opening(study: Study, what: str, reason: str, now: datetime | None = None) -> Opening:
@@ -67,9 +67,9 @@ def record_opening(study: Study, what: str, reason: str, now: datetime | None = 
     earlier = tuple(sorted({*openings(study.stored), *_written(folder)}))  # oldest first: texts begin with the time
     when = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     text = f"{when}: {what}: {reason.strip()}"
-    with _told(f"nothing was opened: {study.store.uri} takes no record of it"):
+    with _as_error(f"nothing was opened: {study.store.uri} takes no record of it"):
         opening = Opening(MlflowClient(tracking_uri=study.store.uri), len(earlier) + 1, when, earlier)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # its errors are told in one line here
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # its errors become one line here
         opening.client.set_tag(study.stored.run_id, f"{OPENING}{opening.number}", text)
     with suppress(OSError):  # who may only read the folder has MLflow's record
         _write(f"{folder}/{opening.number}.txt", text)
@@ -77,7 +77,7 @@ def record_opening(study: Study, what: str, reason: str, now: datetime | None = 
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _as_error(what: str) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:

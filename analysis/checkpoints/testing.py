@@ -1,7 +1,7 @@
 """Opening the sealed test sets: what is scored, how it is averaged, and the record that it was done.
 
-Every opening is written to the study's run before anything is scored, with time, trials, sets and reason: a second look
-may be needed, but whoever reads the study must see that there was one.
+Every opening is written to the study's run before anything is scored, with time, trials, sets and reason: a second one
+may be needed, but readers of the study must see that there was one.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> tuple[list[tuple[str, Pai
 @dataclass(frozen=True)
 class Opened:
     """What an opening gave. earlier: previous openings of the study; missing: set -> why it was not scored;
-    unread: dev set that selected -> why nobody looked whether the test sets overlap with it."""
+    unread: dev set that selected -> why it was not checked for overlap with the test sets."""
 
     results: tuple[TestResult, ...]
     overlaps: tuple[str, ...]
@@ -197,7 +197,7 @@ def open_tests(
     """Score trials' best checkpoints on the test sets and log it: first the opening, then the scores.
 
     Args:
-        trials: rows of `study.trials`. reason: why, one line, kept for ever. sets: default `default_sets`.
+        trials: rows of `study.trials`. reason: why, one line, stored for good. sets: default `default_sets`.
         transfer_root: SentEval's `downstream` folder.
         untrained: score what the first of the trials started from instead, as `untrained_<set>_test`.
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything

@@ -54,15 +54,15 @@ def test(
     import numpy as np
     import pandas as pd
 
-    from analysis.checkpoints.choice import baseline_trials, chosen_trials, kept, with_checkpoint
+    from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
     from analysis.checkpoints.testing import gains, open_tests, printed, summary
     from analysis.writing.answer import gain_text
     from analysis.writing.output import text_table
 
     chosen, without = with_checkpoint(study, chosen_trials(study, trials))
     baseline = baseline_trials(study, chosen) if not (trials or untrained) else study.trials.iloc[:0]
-    there = kept(study, baseline)
-    without += list(baseline.loc[[not kept for kept in there], "trial"])
+    there = have_weights(study, baseline)
+    without += list(baseline.loc[[not t for t in there], "trial"])
     opened = open_tests(study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained)
     gained = gains(opened.results, np.random.default_rng(0))
     table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]

@@ -1,4 +1,4 @@
-"""What subcommands share: options that name studies, reading them, and printing a result in the format asked for."""
+"""What subcommands share: options that name studies, reading them, and printing a result in the wanted format."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def storage_option(name: str, note: str = "") -> Callable[[Command], Command]:
 
 
 def where(command: Command) -> Command:
-    """The options that say which store to read."""
+    """The options that name the store to read."""
     return storage_option("--storage")(TRACKING(command))
 
 
@@ -73,7 +73,7 @@ def on_study(command: Command) -> Command:
 
 
 def studies_option(default: str) -> Callable[[Command], Command]:
-    """Adds `--study`, which may be repeated; `default` says what is taken where none is named."""
+    """Adds `--study`, which may be repeated; `default` describes what is taken where none is named."""
     return click.option("--study", "studies", multiple=True, metavar="NAME", help=f"may be repeated [{default}]")
 
 
@@ -136,7 +136,7 @@ def runs_of(store: Store, studies: Sequence[str]) -> list[StoredRun]:
 def studies_with_trials(
     store: Store, runs: Sequence[StoredRun], metric: str | None, named: bool
 ) -> tuple[list[Study], list[str]]:
-    """Those of the studies that have trials, and of each other one a line that says so.
+    """Those of the studies that have trials, and of each other one a line with the reason.
 
     Raises: NoTrialsError for a study without trials that was named.
     """

@@ -77,7 +77,7 @@ def league(store: Store, studies: tuple[str, ...], metric: str | None, style: st
 
 
 def _league_studies(store: Store, names: tuple[str, ...], metric: str | None) -> tuple[list[Study], list[str]]:
-    """The studies that can be compared with the first, by its metric; of each other one a line that says why not.
+    """The studies that can be compared with the first, by its metric; of each other one a line with the reason.
 
     Raises: NoTrialsError and InputError for a study that was named; InputError where no study has the metric.
     """

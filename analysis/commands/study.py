@@ -98,7 +98,7 @@ def plot(study: Study, out: Path | None, names: tuple[str, ...]) -> None:
         if name not in (*NAMES, "html"):
             raise unknown("figure", name, (*NAMES, "html"), shown=len(NAMES) + 1)
     folder = out or Path("plots") / study.name
-    folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is said before the work
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the work if it cannot be written
     measured = None
     if not names or {"importance", "contour"} & set(names):
         try:
@@ -140,7 +140,7 @@ def report(study: Study, out: Path | None) -> None:
     from analysis.writing.report import report as make
 
     path = out or Path(f"{study.name}.html")
-    path.parent.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is said before the work
+    path.parent.mkdir(parents=True, exist_ok=True)  # fails before the work if it cannot be written
     path.write_text(make(study, np.random.default_rng(0)), encoding="utf-8")
     click.echo(str(path))
 

@@ -35,8 +35,8 @@ def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
     of the row's configuration that have the metric, `sd` their standard deviation (n - 1; NaN for one); difference =
     ours - published; NaN where we have nothing. Trials that depart from the paper's setting (another encoder, corpus,
     length, rule set, a smoke study) are never averaged with those that do not, nor with others: they stand in lines of
-    their own, `departs` says in what. Dev metrics are those of the trial's best evaluation. `target` is False where the
-    printed value is none (see notes). A metric of ours that the paper does not print has a NaN as `published`.
+    their own, `departs` names in what. Dev metrics are those of the trial's best evaluation. `target` is False where
+    the printed value is none (see notes). A metric of ours that the paper does not print has a NaN as `published`.
     """
     setting = setting_of(table.space)
     values = [(study, _values(study)) for study in studies]
@@ -134,7 +134,7 @@ class Setting:
 
 @cache
 def setting_of(space: str) -> Setting:
-    """The setting of `spaces/papers/<space>.yaml`: the method's defaults, its preset, what the file says."""
+    """The setting of `spaces/papers/<space>.yaml`: the method's defaults, its preset, the file's values."""
     written = _written(space)
     declaration = declared(written["method"])
     preset = written.get("preset") or declaration.preset_for(written["encoder"])

@@ -1,6 +1,6 @@
 """The papers' result tables as data: published.yaml has the numbers, links.yaml the spaces of ours that run their rows.
 
-Numbers are as printed, misprints included; nothing is corrected, notes say what is doubtful.
+Numbers are as printed, misprints included; nothing is corrected, notes name what is doubtful.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PaperRow:
 class PaperTable:
     """A published table and the space that runs rows of it.
 
-    name: what it is asked for by; parameter: searched along the rows, None if several are; elsewhere: label of a row
+    name: of the comparison; parameter: searched along the rows, None if several are; elsewhere: label of a row
     that another space runs -> the name under which its runs are compared; unfit: metrics whose printed values are no
     target.
     """

@@ -115,7 +115,7 @@ def verdict_lines(
 
 
 def held_lines(study: Study, verdict: Verdict) -> list[str]:
-    """What the held-out dev pairs say of the best and of the baseline, where the space holds some out."""
+    """The best and the baseline on the held-out dev pairs, where the space holds some out."""
     if (best := held(study, verdict.best)) is None:
         return []
     scale = verdict.metric.scale
@@ -166,7 +166,7 @@ def _power_text(power: Power, number: Number) -> str:
 
 
 def _correction(v: Verdict, number: Number) -> str:
-    """What was taken off the value measured, and why: the best of many was also lucky."""
+    """What was taken off the value measured, and why: selection bias."""
     taken = v.metric.sign * (v.value - v.expected)
     measured = f"the {number(v.value)} measured"
     if v.confirmed:

@@ -32,9 +32,12 @@ _TYPES = dict(zip(RETRIEVAL_MEASURES, ("ndcg_at_10", "mrr_at_10", "recall_at_10"
 
 @dataclass(frozen=True)
 class About:
-    """What a card says of the network. dimensions: of its vectors, None = only the script knows that made it; longest:
-    tokens that it reads, None = words of any number, or not known; licence: identifier as the hub has them
-    ("apache-2.0"), None = nobody said; loads: whether SentenceTransformer loads what a script wrote."""
+    """What a card states about the network.
+
+    dimensions: of its vectors, None = only the script knows that made it; longest: tokens that it reads, None = words
+    of any number, or not known; licence: identifier as the hub has them ("apache-2.0"), None = unknown; loads: whether
+    SentenceTransformer loads what a script wrote.
+    """
 
     dimensions: int | None = None
     longest: int | None = None
@@ -251,7 +254,7 @@ def _entry(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def citation(method: str, paper: str) -> str:
-    """BibTeX of `Declaration.paper`, "" where it says nothing.
+    """BibTeX of `Declaration.paper`, "" where it names none.
 
     >>> print(citation("simcse", "SimCSE: Simple Contrastive Learning, arXiv:2104.08821"))
     @misc{simcse,

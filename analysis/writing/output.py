@@ -23,7 +23,7 @@ GAP = 2  # blanks between two columns
 
 
 def terminal_width() -> int | None:
-    """Characters of a line where somebody reads along on a terminal; None for files and pipes, which get all."""
+    """Characters of a line of the terminal; None for files and pipes, which get all columns."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -38,7 +38,7 @@ def paragraphs(lines: Sequence[str], width: int | None) -> str:
 def text_table(rows: Sequence[Mapping[str, str]], width: int | None = None, least: Sequence[str] = ()) -> str:
     """Columns aligned, to the right where every cell is a number; columns that are empty throughout are left out.
 
-    Args: width: of a line; columns are left out until they fit it, those of `least` first, and that is said.
+    Args: width: of a line; columns are left out until they fit it, those of `least` first, and named below.
     """
     if not rows:
         return ""
@@ -126,13 +126,13 @@ def records(ranked: pd.DataFrame, searched: Sequence[str]) -> list[dict[str, Any
 
     rows = []
     for row in ranked.to_dict("records"):
-        kept = {name: row[name] for name in FIELDS if name in row}
-        kept["seed"] = row["seed"]
+        found = {name: row[name] for name in FIELDS if name in row}
+        found["seed"] = row["seed"]
         if "seeds" in row:
-            kept["seeds"] = row["seeds"]
-        kept |= {name: row[name] for name in DETAILS}
-        kept["params"] = {name: row.get(PARAM + name) for name in searched}
-        rows.append(kept)
+            found["seeds"] = row["seeds"]
+        found |= {name: row[name] for name in DETAILS}
+        found["params"] = {name: row.get(PARAM + name) for name in searched}
+        rows.append(found)
     return rows
 
 

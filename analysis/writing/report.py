@@ -31,7 +31,7 @@ SHOWN = 15  # rows of the ranking
 
 
 def report(study: Study, rng: np.random.Generator, now: datetime | None = None) -> str:
-    """The page; a study without a completed trial gets one too, which says so.
+    """The page; a study without a completed trial gets one too.
 
     Args: rng: of the importance's bootstrap.
     """

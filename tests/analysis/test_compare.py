@@ -118,7 +118,7 @@ def test_no_printed_row_is_hidden(name: str) -> None:
     assert set(cells["from"]) <= {"printed", "run", *comparisons()}
 
 
-def test_rows_that_another_space_runs_say_which() -> None:
+def test_rows_that_another_space_runs_name_it() -> None:
     cells = compare(paper_table("selfccl_bert"), [])
     source = dict(zip(cells["row"], cells["from"], strict=True))
     assert len(source) == 30
@@ -149,7 +149,7 @@ def test_rows_are_linked_to_what_was_printed(name: str, row: str, metric: str, p
     assert cells["ours"].isna().all()
 
 
-def test_every_published_table_is_linked_or_said_why_not() -> None:
+def test_every_published_table_is_linked_or_explained() -> None:
     linked = {(link["source"], link["table"]) for link in comparisons().values()}
     said = set(re.findall(r"^\| `(\w+)\.(\w+)` \|", (ROOT / "docs" / "methods.md").read_text("utf-8"), flags=re.M))
     tables_of = {
@@ -186,9 +186,7 @@ PAPER = {"encoder": "google-bert/bert-base-chinese@1a2b3c", "data.train": "edacs
         (PAPER, {"batch_size": 64, "max_length": 32}, "batch_size 64, max_length 32"),
     ],
 )
-def test_other_settings_stand_beside_and_are_never_averaged(
-    study_params: dict[str, str], point: dict[str, Any], departs: str
-) -> None:
+def test_other_settings_are_never_averaged(study_params: dict[str, str], point: dict[str, Any], departs: str) -> None:
     true = _trials(PAPER, {}, {})
     other = _trials(study_params, point)
     cells = compare(paper_table("edacse_table09_bert"), [true, other])
@@ -219,7 +217,7 @@ def test_the_comparison_for_people() -> None:
     assert lines[place + 3].endswith("  max_length 32")
 
 
-def test_an_untrained_row_takes_its_own_scores_once() -> None:
+def test_untrained_row_counts_its_score_once() -> None:
     """Seeds start from one encoder: its score counts once, and the trained network's stays out."""
     metrics = [{"stsb_test": 0.71, "untrained_stsb_test": 0.6825}] * 2
     points = [{"augmentation": "pi", "delta": 0.5, "augmentation_share": 1.0}] * 2

@@ -41,7 +41,7 @@ def test_means_over_the_counted_seeds() -> None:
     assert held(study({"p1": [0.74]}), "p0") is None  # of the baseline nothing is stored
 
 
-def test_lines() -> None:
+def test_held_lines() -> None:
     found = study(HELD)
     verdict = judge(found.trials)
     assert held_lines(found, verdict) == [

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
-from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, kept, with_checkpoint
+from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, have_weights, with_checkpoint
 from analysis.checkpoints.openings import record_opening
 from analysis.checkpoints.testing import (
     TestResult,
@@ -250,9 +250,9 @@ def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path
     best = chosen_trials(s, [])
     baseline = baseline_trials(s, best)
     assert list(baseline["trial"]) == ["c0001.0", "c0001.1", "c0001.2"]
-    assert kept(s, baseline) == [True, False, True]
+    assert have_weights(s, baseline) == [True, False, True]
     assert baseline_trials(s, baseline).empty  # the baseline itself is tested
-    opened = open_tests(s, pd.concat([best, baseline[kept(s, baseline)]]), "for the paper", now=NOW)
+    opened = open_tests(s, pd.concat([best, baseline[have_weights(s, baseline)]]), "for the paper", now=NOW)
     (gain,) = gains(opened.results, np.random.default_rng(0))
     value = {r.trial: r.metrics["builtin_test"] for r in opened.results}
     by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]  # seeds 100 and 102 have both
