@@ -212,21 +212,17 @@ def front_matter(
             front["base_model"] = spec["encoder"].split("@")[0]
     if there := repositories(data):
         front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))
-    measured = _by_script if spec.get("script") else _entry
-    if index := [measured(result, data) for result in results if np.isfinite(result.value)]:
+    by_script = bool(spec.get("script"))
+    if index := [_entry(result, data, by_script) for result in results if np.isfinite(result.value)]:
         front["model-index"] = [{"name": name, "results": index}]
     return front
 
 
-def _by_script(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of what a script measured, which alone knows what it is."""
-    row = _entry(result, data)
-    row["metrics"] = [{"type": result.metric, "value": round(100 * result.value, 4), "name": f"{result.metric} x 100"}]
-    return row
+def _entry(result: Result, data: Mapping[str, Any], by_script: bool) -> dict[str, Any]:
+    """A row of the index, with the interval in its name: the format has no field for it.
 
-
-def _entry(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the index, with the interval in its name: the format has no field for it."""
+    by_script: a script measured it, and only the script knows what it is.
+    """
     split, retrieved = "test" if result.metric.endswith(TEST_SUFFIX) else "dev", retrieval_measure(result.metric)
     stem = result.metric.removesuffix(DEV_SUFFIX).removesuffix(TEST_SUFFIX)
     task, kind, what, dataset = "sentence-similarity", "cosine_spearman", "Spearman x 100", stem
@@ -243,7 +239,9 @@ def _entry(result: Result, data: Mapping[str, Any]) -> dict[str, Any]:
         what = "mean of Spearman x 100"
     known = at_hub(dataset, str(data.get("language", "en"))) or (dataset, None)
     repository, commit = repositories(data).get(dataset, known)
-    if np.isfinite(result.low):
+    if by_script:
+        kind, what = result.metric, f"{result.metric} x 100"
+    elif np.isfinite(result.low):
         what += f" (95 %: {100 * result.low:.2f} to {100 * result.high:.2f})"
     about = {"name": f"{dataset} {split}", "type": repository, "split": split}
     return {

@@ -19,13 +19,8 @@ pytestmark = pytest.mark.costly
 
 
 @pytest.fixture(scope="module")
-def store(read_only_store: SmallStore) -> SmallStore:
-    return read_only_store
-
-
-@pytest.fixture(scope="module")
-def results(store: SmallStore) -> analysis.StudyResults:
-    return analysis.read("small-1", storage=str(store.folder))
+def results(read_only_store: SmallStore) -> analysis.StudyResults:
+    return analysis.read("small-1", storage=str(read_only_store.folder))
 
 
 def test_trials_are_a_table_of_every_trial_best_first(results: analysis.StudyResults) -> None:
@@ -72,7 +67,8 @@ def test_plot_gives_every_figure(results: analysis.StudyResults, name: str) -> N
     assert shown["image/png"].startswith(b"\x89PNG"), "in a notebook"
 
 
-def test_missing_names_are_reported(store: SmallStore, tmp_path: Path) -> None:
+def test_missing_names_are_reported(read_only_store: SmallStore, tmp_path: Path) -> None:
+    store = read_only_store
     folder = str(store.folder)
     assert analysis.read(storage=folder).name == analysis.read(storage=store.folder).name == "small-2"  # the newest
     assert analysis.read(storage="elsewhere", tracking_uri=store.uri).name == "small-2"

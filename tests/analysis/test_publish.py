@@ -170,6 +170,10 @@ def test_index_of_each_kind_of_value() -> None:
         (similar, "avg", "test", "cosine_spearman", "mean of Spearman x 100"),
     ]
     assert index[1]["metrics"][0]["value"] == 81.2346
+    spec["script"] = {"file": "t.py"}
+    script = front_matter(spec, "m", None, [Result("x_dev", 0.5, 0.4, 0.6)], own_loader=True)
+    (row,) = script["model-index"][0]["results"]
+    assert row["metrics"] == [{"type": "x_dev", "value": 50.0, "name": "x_dev x 100"}]
     assert repositories({"train": "edacse-zh", "dev": ["stsb"], "language": "zh"})["atec"][0] == "C-MTEB/ATEC"
 
 
