@@ -1,4 +1,4 @@
-"""What a finished (or running) study says: `read` it, rank it with its uncertainty, plot it, report it, export it.
+"""Results of finished and running studies: `read` one, rank it with its uncertainty, plot it, report it, export it.
 
 results = analysis.read("quickstart")
 results.points[["trial", "value", "sd", "n"]].head()

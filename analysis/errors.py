@@ -1,4 +1,4 @@
-"""Faults that are told to the user in one line, each with its exit code."""
+"""Errors that the user sees as one line, each with its exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AnalysisError(Exception):
 
 
 class InputError(AnalysisError):
-    """What was asked for is wrong: an unknown study or metric, a store that is not there. Exit code 2."""
+    """The input is wrong: an unknown study or metric, a store that is not there. Exit code 2."""
 
     exit_code = 2
 

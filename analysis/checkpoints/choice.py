@@ -1,4 +1,4 @@
-"""Which trials are tested or exported, and whether their weights were kept."""
+"""Which trials are tested or exported, whether their weights are saved, and which of their data a hub has."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract.trial import CHECKPOINT, TRIAL
+from trainables.data.catalogue import HUB, hub_name, is_hub
+from trainables.data.retrieval import NANO
 
 SHOWN = 5  # trials that are named in place of one whose weights are gone
 
@@ -45,7 +47,7 @@ def baseline_trials(study: Study, tested: pd.DataFrame) -> pd.DataFrame:
 def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
     """The row of the trial that is exported: the named one, else the seed with the best dev value of the best point.
 
-    Raises: InputError for an unknown trial; AnalysisError if no weights were kept.
+    Raises: InputError for an unknown trial; AnalysisError if no weights are saved.
     """
     chosen, _ = with_checkpoint(study, chosen_trials(study, (named,) if named else ()))
     return chosen.sort_values("value", ascending=study.metric.sign < 0).iloc[0]
@@ -54,8 +56,8 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
 def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     """Where a point's weights are, as a line; and the command that exports them, None if they are not there.
 
-    A bucket is not asked: that takes credentials, and exporting will say what is missing. Exporting goes by the metric
-    that selected: where the point is best by another, the command names its trial.
+    A bucket is not read: that takes credentials, and `analysis export` reports what is missing. Exporting goes by the
+    metric that selected: where the point is best by another, the command names its trial.
     """
     command = f"analysis export {study.name}"
     folder = study.stored.tags.get(schema.FOLDER, "")
@@ -63,14 +65,14 @@ def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     trials = study.trials[study.trials["run_id"].isin(runs)]
     if writes_no_model(study, trials):
         return "Checkpoint of the best: none, the script saves no model", None
-    there = trials if "://" in folder else trials[kept(study, trials)]
+    there = trials if "://" in folder else trials[have_weights(study, trials)]
     if len(there):
         if study.metric.name != study.selecting:
             command += f" --trial {_best_first(study, there)[0]}"
         return f"Checkpoint of the best: {command}", command
     if not Path(folder).is_dir():
         return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
-    others = _best_first(study, study.trials[kept(study, study.trials)])
+    others = _best_first(study, study.trials[have_weights(study, study.trials)])
     line = "Checkpoint of the best: its weights are not on disk any more"
     if others:
         line += f"; those of {', '.join(others[:SHOWN])} are: {command} --trial {others[0]}"
@@ -82,23 +84,23 @@ def _best_first(study: Study, trials: pd.DataFrame) -> list[str]:
 
 
 def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The trials whose weights were kept, and the names of the others (a study keeps those of its best trials only).
+    """The trials whose weights are saved, and the names of the rest (a study saves those of its best trials only).
 
-    Raises: AnalysisError if none was kept, naming trials that could be tested instead.
+    Raises: AnalysisError if none is saved, naming trials that could be tested instead.
     """
 
-    there = kept(study, trials)
+    there = have_weights(study, trials)
     if not any(there) and writes_no_model(study, trials):
         raise AnalysisError(f"the script of {study.name} saved no model: there is nothing to export or test")
     if not any(there):
-        others = study.trials[kept(study, study.trials)]["trial"]
+        others = study.trials[have_weights(study, study.trials)]["trial"]
         raise AnalysisError(
             f"no weights were kept of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
         )
     return trials[there], list(trials.loc[[not t for t in there], "trial"])
 
 
-def kept(study: Study, trials: pd.DataFrame) -> list[bool]:
+def have_weights(study: Study, trials: pd.DataFrame) -> list[bool]:
     """Of each trial, whether its weights are there."""
     paths = [trial_path(study, folder) for folder in trials["folder"]]
     return [any(exists(f"{path}/{name}") for name in CHECKPOINT) for path in paths]
@@ -118,7 +120,7 @@ def trial_path(study: Study, folder: str) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any] | None:
-    """What a trial's folder says of its best evaluation (trial.json), None where it is not there."""
+    """A trial's record of its best evaluation (trial.json), None where it is not there."""
     filesystem, path = fsspec.core.url_to_fs(f"{folder}/{TRIAL}")
     try:
         found = json.loads(filesystem.cat_file(path))
@@ -127,9 +129,18 @@ def read_record(folder: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def at_hub(name: str, language: str) -> tuple[str, str | None] | None:
+    """Repository and commit of a data set that the hub has under a name of ours, None if it has none."""
+    if name in NANO or is_hub(name):
+        where = hub_name(f"hub:{NANO[name]}" if name in NANO else name)
+        return where.repo, where.commit
+    hub = HUB.get((language, name))
+    return (hub.repo, hub.revision) if hub else None
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder (path or URI) is there."""
-    if "://" not in path:  # asked of 10,000 trials: a tenth of what the way through fsspec costs
+    if "://" not in path:  # called for 10,000 trials: a tenth of the time of fsspec
         return os.path.exists(path)
     filesystem, inner = fsspec.core.url_to_fs(path)
     return bool(filesystem.exists(inner))

@@ -1,4 +1,4 @@
-"""A trained network as a folder that other programs load. Weights are safetensors only.
+"""A trained network as a folder that other programs load, and that folder on the hub. Weights are safetensors only.
 
 Methods on an encoder give a folder for `SentenceTransformer(path)` and `AutoModel.from_pretrained(path)`: the encoder
 and its tokenizer, and sentence-transformers' own modules for the rest, so that nothing needs `trust_remote_code`:
@@ -13,29 +13,32 @@ and its tokenizer, and sentence-transformers' own modules for the rest, so that 
 
 and behind them one or two Dense for a head that is used at test time, as whitening is.
 
-A method with another network says itself how it is written (`Method.export`).
+A method with another network has its own export (`Method.export`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 import torch
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.utils.logging import disable_progress_bar
 
 from analysis.checkpoints.trained import Trained
-from analysis.errors import InputError
+from analysis.errors import AnalysisError, InputError
+from trainables.contract.errors import first_line
 from trainables.encoders.adapters import merged
 from trainables.encoders.load import EncoderSource, LoadedEncoder
+from trainables.encoders.locate import HUB_SECONDS, available_folder
 from trainables.encoders.network import SentenceNetwork
 
+T = TypeVar("T")
 PACKAGE = "sentence_transformers.models"  # the module paths that every version of sentence-transformers understands
 IDENTITY, RELU, TANH = (
     "torch.nn.modules.linear.Identity",
@@ -112,8 +115,8 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
         encoder.pooler = loaded.model.pooler  # the untrained one: AutoModel would otherwise draw random weights for it
     two_layers = config.pooling in TWO_LAYERS
     encoder.config.output_hidden_states = two_layers
-    with without_bars():
-        encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
+    disable_progress_bar()
+    encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
     loaded.tokenizer.save_pretrained(folder)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": network.longest, "do_lower_case": False})
 
@@ -157,20 +160,6 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     _write(folder / "config_sentence_transformers.json", about)
 
 
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Transformers' progress bars stay off the screen."""
-    from transformers.utils import logging as library
-
-    bars = library.is_progress_bar_enabled()
-    library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if bars:
-            library.enable_progress_bar()
-
-
 def _module(
     folder: Path, number: int, kind: str, config: dict[str, Any], tensors: dict[str, Tensor] | None = None
 ) -> tuple[str, str]:
@@ -178,7 +167,8 @@ def _module(
     (folder / path).mkdir()
     _write(folder / path / "config.json", config)
     if tensors:
-        _write_tensors(folder / path / "model.safetensors", tensors)
+        parts = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(parts, folder / path / "model.safetensors")
     return path, kind
 
 
@@ -215,9 +205,86 @@ def _folded(layer: Dense, norm: nn.BatchNorm1d) -> Dense:
     return Dense((layer.weight.double() * scale[:, None]).float(), shift.float(), layer.activation)
 
 
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    path.write_bytes(save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
-
-
 def _write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_repository(repository: str) -> None:
+    """Before anything is written: the name can be one, and there is a token that the hub takes.
+
+    Raises: InputError for a name or token that is none; AnalysisError if the hub does not answer.
+    """
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise InputError(f"--push-to-hub: {first_line(error)}") from None
+    if get_token() is None:
+        raise InputError(
+            "--push-to-hub: no token of the hub on this machine; log in with `hf auth login`, or set HF_TOKEN"
+        )
+    _asked(repository, lambda: HfApi().whoami())
+
+
+def push(folder: Path, repository: str, *, public: bool) -> str:
+    """Upload a folder as a model of the hub, made if it is not there; its address.
+
+    Raises: InputError if the repository is there and seen by others than asked for, or may not be written;
+        AnalysisError if the hub does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    made = _asked(repository, lambda: api.create_repo(repository, private=not public, exist_ok=True))
+    full = made.repo_id
+    private = bool(_asked(full, lambda: api.model_info(full, timeout=HUB_SECONDS)).private)
+    if private is public:
+        kind, remedy = ("private", "leave --public out") if private else ("public", "give --public")
+        raise InputError(f"--push-to-hub: {full} is there already and {kind}; {remedy}, or name another")
+    _asked(full, lambda: api.upload_folder(repo_id=full, folder_path=folder, commit_message=f"Upload {folder.name}"))
+    return str(made)
+
+
+def base_licence(encoder: str, *, ask: bool) -> str | None:
+    """The licence that an encoder's own card states: beside its files here, or (ask) on the hub; None = none found."""
+    from huggingface_hub import HfApi, ModelCard
+
+    if not encoder or encoder.startswith("builtin:"):
+        return None
+    folder = available_folder(encoder)
+    try:
+        if folder is not None and (folder / "README.md").is_file():
+            found = ModelCard.load(folder / "README.md").data.license
+        elif ask:
+            name, _, revision = encoder.partition("@")
+            card = HfApi().model_info(name, revision=revision or None, timeout=HUB_SECONDS).card_data
+            found = card.license if card else None
+        else:
+            return None
+    except Exception:  # a card that cannot be read, a folder's name, a hub that does not know it: no licence found
+        return None
+    return str(found) if found else None
+
+
+def _asked(repository: str, question: Callable[[], T]) -> T:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return question()
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        why = getattr(error, "server_message", None) or first_line(error)
+        if status == 401:
+            raise InputError(
+                f"--push-to-hub: the hub does not take the token ({why}); `hf auth login` again"
+            ) from error
+        if status in (403, 404):
+            raise InputError(f"--push-to-hub: {repository}: not allowed to this token ({why})") from error
+        raise AnalysisError(f"--push-to-hub: {repository}: the hub answers {status}: {why}") from error
+    except Exception as error:  # the hub's client raises the HTTP library's and the system's errors, too
+        raise AnalysisError(
+            f"--push-to-hub: {repository}: {type(error).__name__}: {first_line(error)}; check the network"
+        ) from error

@@ -1,7 +1,7 @@
 """Opening the sealed test sets: what is scored, how it is averaged, and the record that it was done.
 
-Every opening is written to the study's run before anything is scored, with time, trials, sets and reason: a second look
-may be needed, but whoever reads the study must see that there was one.
+Every opening is written to the study's run before anything is scored, with time, trials, sets and reason: a second one
+may be needed, but readers of the study must see that there was one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pandas as pd
 
 from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
-from analysis.checkpoints.overlap import Overlap, overlaps
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
@@ -47,7 +46,6 @@ class SetScore:
     value: float
     low: float
     high: float
-    pairs: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def score(trained: Trained, sets: Sequence[Pairs]) -> tuple[dict[str, SetScore],
         if np.isfinite(value):
             influence = spearman_influence(result.similarities[f"{pairs.name}{schema.TEST_SUFFIX}"], pairs.gold)[1]
             half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
-        scores[pairs.name] = SetScore(value, value - half, value + half, len(pairs))
+        scores[pairs.name] = SetScore(value, value - half, value + half)
     logged = {name: value for name, value in result.metrics.items() if schema.TEST_SUFFIX in name}
     gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in sets}
     means = averages({name: s.value for name, s in scores.items()}, trained.language)
@@ -176,10 +174,10 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> tuple[list[tuple[str, Pai
 @dataclass(frozen=True)
 class Opened:
     """What an opening gave. earlier: previous openings of the study; missing: set -> why it was not scored;
-    unread: dev set that selected -> why nobody looked whether the test sets overlap with it."""
+    unread: dev set that selected -> why it was not checked for overlap with the test sets."""
 
     results: tuple[TestResult, ...]
-    overlaps: tuple[Overlap, ...]
+    overlaps: tuple[str, ...]
     earlier: tuple[str, ...]
     missing: Mapping[str, str]
     unread: Mapping[str, str]
@@ -198,7 +196,7 @@ def open_tests(
     """Score trials' best checkpoints on the test sets and log it: first the opening, then the scores.
 
     Args:
-        trials: rows of `study.trials`. reason: why, one line, kept for ever. sets: default `default_sets`.
+        trials: rows of `study.trials`. reason: why, one line, stored for good. sets: default `default_sets`.
         transfer_root: SentEval's `downstream` folder.
         untrained: score what the first of the trials started from instead, as `untrained_<set>_test`.
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything
@@ -303,3 +301,34 @@ def _log(opening: Opening, result: TestResult) -> None:
             file = Path(scratch) / TEST_SIMILARITIES
             np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
             opening.log_files(result.run_id, Path(scratch))
+
+
+def overlaps(tests: Sequence[Pairs], seen: Sequence[tuple[str, Pairs]]) -> list[str]:
+    """A line for each test set and other set that have pairs in common, in the order of the test sets.
+
+    A pair is the same pair whatever the order of its sentences, their case and their white space; its score does not
+    matter. Every row of the test set counts, repeated ones too.
+
+    Args: seen: ("train" or "dev", pair set).
+    """
+    known = [(part, pairs.name, {*map(_key, pairs.first, pairs.second)}) for part, pairs in seen]
+    found = []
+    for test in tests:
+        keys = list(map(_key, test.first, test.second))
+        for part, name, pairs in known:
+            if count := sum(key in pairs for key in keys):
+                found.append(
+                    f"{test.name} test: {count:,} of {len(keys):,} pairs ({100 * count / len(keys):.1f} %) also stand "
+                    f"in {name} {part}, which {'selected' if part == 'dev' else 'trained'}; its score is not one on "
+                    "unseen data"
+                )
+    return found
+
+
+def normalised(text: str) -> str:
+    """Without what does not tell two texts apart: case and white space."""
+    return " ".join(text.casefold().split())
+
+
+def _key(first: str, second: str) -> tuple[str, ...]:
+    return tuple(sorted((normalised(first), normalised(second))))

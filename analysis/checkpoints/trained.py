@@ -80,7 +80,7 @@ class MeanOfWords(nn.Module):
 
 
 def read_spec(folder: str) -> TrialSpec:
-    """What a trial was asked to do, by its checkpoint.
+    """A trial's specification, by its checkpoint.
 
     Raises: AnalysisError as `load_trained`.
     """
@@ -99,7 +99,7 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
         texts: all that will be embedded; word vectors of other words are then not read. None = all words.
         untrained: what the trial started from instead: the encoder as it came, pooled as the trial pools, without a
             head; of word vectors the mean over a sentence's known words.
-    Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not kept), or one that
+    Raises: AnalysisError if it holds no checkpoint (a failed trial, or one whose checkpoint was not saved), or one that
         a script wrote, or if the encoder's folder now holds something else; EncoderError or DataError if the encoder or
         vector file it was trained from is gone.
     """

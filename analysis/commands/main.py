@@ -1,32 +1,28 @@
-"""The `analysis` command. Subcommands are loaded when called, so that `--help` answers at once."""
+"""The `analysis` command. Subcommands import what is heavy when they run, so that `--help` answers at once."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
+from analysis.commands.checkpoint import export, test
+from analysis.commands.studies import compare, league, table
+from analysis.commands.study import best, importance, optuna, plot, report
 from analysis.errors import AnalysisError, InputError
 from trainables.contract.errors import DataError, EncoderError
 
-# In the order of use; a subcommand is the function of its name in analysis/commands/<name>.py.
-COMMANDS = ("best", "table", "league", "importance", "plot", "compare", "test", "report", "export", "optuna")
+COMMANDS = {  # in the order of use
+    str(c.name): c for c in (best, table, league, importance, plot, compare, test, report, export, optuna)
+}
 INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """Subcommands by name; a fault that a user can mend is one line and an exit code, never a traceback."""
+    """Subcommands in the order of use; a fault that a user can mend is one line and an exit code, never a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
-        if cmd_name not in COMMANDS:
-            return None
-        command = getattr(importlib.import_module(f"analysis.commands.{cmd_name}"), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -46,7 +42,7 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="contrastive-search")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -57,9 +53,6 @@ def main(context: click.Context) -> None:
     from search.user_defaults import SettingsError, use_settings
 
     try:
-        defaults = use_settings()
+        context.default_map = dict.fromkeys(COMMANDS, use_settings())
     except SettingsError as error:
         raise InputError(str(error)) from None
-    if "storage" in defaults:
-        defaults["source"] = defaults["storage"]  # of `optuna`, whose --storage is Optuna's
-    context.default_map = dict.fromkeys(COMMANDS, defaults)

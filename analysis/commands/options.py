@@ -1,17 +1,17 @@
-"""Options that several subcommands share."""
+"""What subcommands share: options that name studies, reading them, and printing a result in the wanted format."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from analysis.errors import InputError
-from analysis.writing.output import FORMATS
+from analysis.writing.output import FORMATS, as_csv, as_document
 from search.schema import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -26,16 +26,6 @@ METRIC = click.option(
     help="dev metric, or mean(a_dev,b_dev); min(...) or max(...) of it where nothing says which is"
     " better [the one that selected in the search]",
 )
-STORAGE = click.option(
-    "--storage",
-    default=DEFAULT_STORAGE,
-    envvar="SEARCH_STORAGE",
-    show_default=True,
-    show_envvar=True,
-    metavar="FOLDER|URI",
-    help="where studies and mlflow.db lie",
-)
-TRACKING = click.option("--tracking-uri", metavar="URI", help="[MLFLOW_TRACKING_URI, else mlflow.db in the storage]")
 FORMAT = click.option(
     "--format",
     "style",
@@ -44,42 +34,63 @@ FORMAT = click.option(
     show_default=True,
     help="table prints correlations x 100, the others as they are stored",
 )
+TRACKING = click.option("--tracking-uri", metavar="URI", help="[MLFLOW_TRACKING_URI, else mlflow.db in the storage]")
 
 
-def study_argument(command: Command) -> Command:
-    """Adds `[STUDY]`, which may also be written `--study NAME`; the command gets one `study`."""
+def storage_option(name: str, note: str = "") -> Callable[[Command], Command]:
+    """Where studies lie, as the option of that name; the command gets it as `storage`."""
+    return click.option(
+        name,
+        "storage",
+        default=DEFAULT_STORAGE,
+        envvar="SEARCH_STORAGE",
+        show_default=True,
+        show_envvar=True,
+        metavar="FOLDER|URI",
+        help=f"where studies and mlflow.db lie{note}",
+    )
+
+
+def where(command: Command) -> Command:
+    """The options that name the store to read."""
+    return storage_option("--storage")(TRACKING(command))
+
+
+def on_study(command: Command) -> Command:
+    """Adds `[STUDY]`, which may also be written `--study NAME`; the command gets the study, valued by its --metric."""
 
     @functools.wraps(command)
-    def wrapped(*args: Any, positional: str | None, study: str | None, **kwargs: Any) -> Any:
-        if positional and study and positional != study:
-            raise InputError(f"two studies named, {positional} and {study}; expected one")
-        return command(*args, study=study or positional, **kwargs)
+    def wrapped(
+        *, positional: str | None, named: str | None, storage: str, tracking_uri: str | None,
+        metric: str | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        if positional and named and positional != named:
+            raise InputError(f"two studies named, {positional} and {named}; expected one")
+        return command(_study(opened(storage, tracking_uri), named or positional, metric), **options)
 
-    option = click.option("--study", metavar="NAME", help="study, or space: its newest [newest study]")
+    option = click.option("--study", "named", metavar="NAME", help="study, or space: its newest [newest study]")
     return click.argument("positional", metavar="[STUDY]", required=False)(option(wrapped))
 
 
 def studies_option(default: str) -> Callable[[Command], Command]:
-    """Adds `--study`, which may be repeated; `default` says what is taken where none is named."""
+    """Adds `--study`, which may be repeated; `default` describes what is taken where none is named."""
     return click.option("--study", "studies", multiple=True, metavar="NAME", help=f"may be repeated [{default}]")
 
 
-def studies_argument(default: str) -> Callable[[Command], Command]:
-    """Adds `[STUDY]...`, which may also be written `--study NAME`; the command gets `studies`, each once."""
+def on_studies(default: str) -> Callable[[Command], Command]:
+    """Adds `[STUDY]...`, which may also be written `--study NAME`; the command gets the store and each name once."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def wrapped(*args: Any, positional: tuple[str, ...], studies: tuple[str, ...], **kwargs: Any) -> Any:
-            return command(*args, studies=tuple(dict.fromkeys((*positional, *studies))), **kwargs)
+        def wrapped(
+            *, positional: tuple[str, ...], studies: tuple[str, ...], storage: str, tracking_uri: str | None,
+            **options: Any,
+        ) -> Any:  # fmt: skip
+            return command(opened(storage, tracking_uri), tuple(dict.fromkeys((*positional, *studies))), **options)
 
         return click.argument("positional", metavar="[STUDY]...", nargs=-1)(studies_option(default)(wrapped))
 
     return decorate
-
-
-def where(command: Command) -> Command:
-    """The options that say which store to read."""
-    return STORAGE(TRACKING(command))
 
 
 def opened(storage: str, uri: str | None) -> Store:
@@ -89,13 +100,11 @@ def opened(storage: str, uri: str | None) -> Store:
     return open_store(tracking_uri(uri, storage))
 
 
-def study_of(storage: str, uri: str | None, name: str | None, metric: str | None) -> Study:
-    """The study a command is about, valued by its metric."""
+def _study(store: Store, name: str | None, metric: str | None) -> Study:
     from concurrent.futures import ThreadPoolExecutor
 
     from analysis.reading.store import find_study
 
-    store = opened(storage, uri)
     study = find_study(store, name)
     with _without_collecting(), ThreadPoolExecutor(1) as pool:
         trials = pool.submit(store.trials, study)  # a server takes a while to answer, and so does importing pandas
@@ -104,10 +113,30 @@ def study_of(storage: str, uri: str | None, name: str | None, metric: str | None
         return read_study(store, study, metric, trials.result())
 
 
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No garbage collection: hundreds of thousands of small objects are made of a large study, none of them garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def runs_of(store: Store, studies: Sequence[str]) -> list[StoredRun]:
+    """The named studies, or all of the store, newest first."""
+    from analysis.reading.store import find_study
+    from analysis.reading.store import studies as all_studies
+
+    return [find_study(store, name) for name in studies] if studies else all_studies(store)
+
+
 def studies_with_trials(
     store: Store, runs: Sequence[StoredRun], metric: str | None, named: bool
 ) -> tuple[list[Study], list[str]]:
-    """Those of the studies that have trials, and of each other one a line that says so.
+    """Those of the studies that have trials, and of each other one a line with the reason.
 
     Raises: NoTrialsError for a study without trials that was named.
     """
@@ -125,13 +154,8 @@ def studies_with_trials(
     return found, left_out
 
 
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """No garbage collection: hundreds of thousands of small objects are made of a large study, none of them garbage."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+def show(
+    style: str, text: Callable[[], str], rows: Sequence[Mapping[str, Any]], document: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Print a result: `text` for people, `rows` as CSV, `document` as JSON or YAML."""
+    click.echo(text() if style == "table" else as_csv(rows) if style == "csv" else as_document(document(), style))

@@ -1,8 +1,8 @@
-"""The model card that travels with an exported checkpoint."""
+"""The model card that travels with an exported checkpoint, with the front matter that hubs read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -11,23 +11,31 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from analysis.checkpoints.choice import at_hub
+from analysis.reading.store import StoredRun
 from analysis.statistics.pairs import spearman_influence
 from analysis.statistics.selection import NORMAL
 from analysis.tables.record import cost, environment, openings, scores_by_configuration
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
-from analysis.writing.card_front import Result, citation, front_matter, repositories
-from analysis.writing.state_text import value_unit
-from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, stored
+from analysis.writing.answer import value_unit
+from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, TEST_SUFFIX, stored
 from trainables.contract.registry import declared
-from trainables.contract.trial import QUERIES_SUFFIX
+from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES, metric_parts, retrieval_measure
+from trainables.data.catalogue import EDACSE, EDACSE_PARTS, set_name
+
+MTEB_PREFIX = "mteb_"
+_TYPES = dict(zip(RETRIEVAL_MEASURES, ("ndcg_at_10", "mrr_at_10", "recall_at_10", "recall_at_100"), strict=True))
 
 
 @dataclass(frozen=True)
 class About:
-    """What a card says of the network. dimensions: of its vectors, None = only the script knows that made it; longest:
-    tokens that it reads, None = words of any number, or not known; licence: identifier as the hub has them
-    ("apache-2.0"), None = nobody said; loads: whether SentenceTransformer loads what a script wrote."""
+    """What a card states about the network.
+
+    dimensions: of its vectors, None = only the script knows that made it; longest: tokens that it reads, None = words
+    of any number, or not known; licence: identifier as the hub has them ("apache-2.0"), None = unknown; loads: whether
+    SentenceTransformer loads what a script wrote.
+    """
 
     dimensions: int | None = None
     longest: int | None = None
@@ -47,7 +55,12 @@ def model_card(
     method = declared(spec["method"])
     name = f"{study.name}-{trial['trial']}"
     own_loader = method.usage or ("" if about.loads else "# as the script that wrote it loads it")
-    front = front_matter(spec, name, about.licence, _results(study, trial), own_loader=bool(own_loader))
+    run = next(run for run in study.stored_trials if run.run_id == trial["run_id"])
+    scored = scores_by_configuration([run]).to_dict("records")
+    tests = [Result(row["metric"], row["mean"], row["low"], row["high"]) for row in scored]
+    bounds = _bounds(study, run.run_id)
+    results = [*_dev_results(study, trial, run, bounds), *tests]
+    front = front_matter(spec, name, about.licence, results, own_loader=bool(own_loader))
     use = (
         own_loader
         or "from sentence_transformers import SentenceTransformer\n\n"
@@ -60,20 +73,22 @@ def model_card(
         (known + stands.get(known.removesuffix("_dev"), ""), r) for known, r in checkpoint.get("revisions", {}).items()
     ]
     bibtex = citation(spec["method"], method.paper)
+    batch = trial.get(PARAM + "batch_size")
+    own_cost = f"This trial: {trial['seconds']:.0f} s of training and evaluation, batch size {batch}"
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip()}\n---",
         f"# {study.name}, trial {trial['trial']}",
         f"Sentence vectors {wide}by {_trained(spec)}, chosen by `{spec['metric']}` among {len(study.trials)} trials. "
         f"Compare vectors by cosine.{cut}",
         f"```python\n{use}\n```",
-        "## Scores\n\n" + _scores(study, trial),
+        "## Scores\n\n" + _scores(study, trial, bounds, tests),
         "## Configuration\n\n" + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in params.items()]),
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
         + (f"{about.licence}. " if about.licence else "Not stated for the encoder that it started from. ")
         + "The data keep those of their owners.",
         f"## Citation\n\n```bibtex\n{bibtex}\n```" if bibtex else "",
-        "## Cost\n\n" + "\n".join(f"- {line}" for line in [_own_cost(trial), *cost(study).lines()]),
+        "## Cost\n\n" + "\n".join(f"- {line}" for line in [own_cost, *cost(study).lines()]),
         "## Environment\n\n" + _table(("what", "value"), list(environment(study).items())),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -86,53 +101,43 @@ def _trained(spec: Mapping[str, Any]) -> str:
     return f"{spec['method']}{script}{encoder}" + (f", trained on `{data}`" if (data := spec["data"]["train"]) else "")
 
 
-def _results(study: Study, trial: pd.Series[Any]) -> list[Result]:
-    """Of this checkpoint: every dev metric, that which selected first, and what test sets were opened."""
-    run = next(run for run in study.stored_trials if run.run_id == trial["run_id"])
-    low, high = _bounds(study, trial)
-    scale = study.metric.scale / 100
-    results = [Result(study.metric.name, scale * float(trial["value"]), low / 100, high / 100)]
-    stored_name = stored(study.metric.name)
-    results += [
+def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tuple[float, float]) -> list[Result]:
+    """Of this checkpoint: every dev metric, that which selected first."""
+    selected = BEST_PREFIX + stored(study.metric.name)
+    value, (low, high) = study.metric.scale / 100 * float(trial["value"]), bounds
+    return [Result(study.metric.name, value, low / 100, high / 100)] + [
         Result(name.removeprefix(BEST_PREFIX), value)
         for name, value in sorted(run.metrics.items())
-        if name.startswith(BEST_PREFIX) and name.endswith(DEV_SUFFIX) and name != BEST_PREFIX + stored_name
+        if name.startswith(BEST_PREFIX) and name.endswith(DEV_SUFFIX) and name != selected
         and not name.startswith(BEST_PREFIX + "mean_")
     ]  # fmt: skip
-    rows = scores_by_configuration([run]).to_dict("records")
-    return results + [Result(row["metric"], row["mean"], row["low"], row["high"]) for row in rows]
 
 
-def _scores(study: Study, trial: pd.Series[Any]) -> str:
+def _scores(study: Study, trial: pd.Series[Any], bounds: tuple[float, float], tests: Sequence[Result]) -> str:
     point = study.points[study.points["point"] == trial["point"]].iloc[0]
     scale = study.metric.scale
     over = f", standard deviation {scale * point['sd']:.2f}" if point["n"] > 1 else ""
     fresh = " on seeds that did not select it" if point["confirmed"] else ""
     seeds = ", ".join(str(seed) for seed in point["seeds"])
     lines = [
-        f"- `{study.metric.name}` of this checkpoint: {scale * trial['value']:.2f}{_interval(study, trial)}, seed "
+        f"- `{study.metric.name}` of this checkpoint: {scale * trial['value']:.2f}{_interval(*bounds)}, seed "
         f"{trial['seed']}, after {trial['examples']:,.0f} training examples.",
         f"- The configuration's mean{fresh}: {scale * point['value']:.2f}, {point['n']} seed"
         f"{'s' if point['n'] > 1 else ''} ({seeds}){over}.",
     ]
-    run = next(run for run in study.stored_trials if run.run_id == trial["run_id"])
-    for row in scores_by_configuration([run]).to_dict("records"):
-        between = f" ({100 * row['low']:.2f} to {100 * row['high']:.2f})" if np.isfinite(row["low"]) else ""
-        lines.append(f"- `{row['metric']}`: {100 * row['mean']:.2f}{between}")
-    opened = openings(study.stored)
-    lines += [f"- Test sets opened: {line}" for line in opened] or ["- Test sets: not opened."]
+    lines += [f"- `{r.metric}`: {100 * r.value:.2f}{_interval(100 * r.low, 100 * r.high)}" for r in tests]
+    lines += [f"- Test sets opened: {line}" for line in openings(study.stored)] or ["- Test sets: not opened."]
     intervals = "Intervals: 95 % over pairs or queries, not over seeds."
     return "\n".join(lines) + f"\n\n{value_unit(study)} {intervals}"
 
 
-def _interval(study: Study, trial: pd.Series[Any]) -> str:
-    low, high = _bounds(study, trial)
+def _interval(low: float, high: float) -> str:
     return f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
 
 
-def _bounds(study: Study, trial: pd.Series[Any]) -> tuple[float, float]:
+def _bounds(study: Study, run_id: str) -> tuple[float, float]:
     """95 % interval over dev pairs or queries of a single-set metric, as shown; NaN where they are not stored."""
-    arrays = study.similarities(trial["run_id"]) or {}
+    arrays = study.similarities(run_id) or {}
     part = study.metric.parts[0]
     gold, queries = (arrays.get(part.removesuffix(DEV_SUFFIX) + end) for end in (GOLD_SUFFIX, QUERIES_SUFFIX))
     if len(study.metric.parts) > 1:
@@ -147,11 +152,6 @@ def _bounds(study: Study, trial: pd.Series[Any]) -> tuple[float, float]:
     return study.metric.scale * (value - half), study.metric.scale * (value + half)
 
 
-def _own_cost(trial: pd.Series[Any]) -> str:
-    batch = trial.get(PARAM + "batch_size")
-    return f"This trial: {trial['seconds']:.0f} s of training and evaluation, batch size {batch}"
-
-
 def _written(value: Any) -> str:
     """As a space file writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -162,3 +162,107 @@ def _table(head: tuple[str, str], rows: list[tuple[str, Any]]) -> str:
         return "Not stored."
     lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
     return "\n".join(lines + [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in rows])
+
+
+@dataclass(frozen=True)
+class Result:
+    """One value of a model. metric: its stored name; low, high: 95 % interval, NaN where there is none."""
+
+    metric: str
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+def repositories(data: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
+    """The sets of a trial's `data` that a hub has: short name -> (repository, commit), training data first."""
+    language = str(data.get("language", "en"))
+    names = [part.strip() for part in str(data["train"]).split("+")]
+    if EDACSE in names:
+        names += EDACSE_PARTS
+    found: dict[str, tuple[str, str | None]] = {}
+    for name in (*names, *data["dev"]):
+        if place := at_hub(name, language):
+            found[set_name(name)] = place
+    return found
+
+
+def front_matter(
+    spec: Mapping[str, Any], name: str, licence: str | None, results: list[Result], *, own_loader: bool
+) -> dict[str, Any]:
+    """The front matter of a card.
+
+    Args:
+        spec: of the trial. name: of the model. licence: identifier as the hub has them, None = not known.
+        own_loader: whether the model comes with a loader of its own.
+    """
+    data = spec["data"]
+    front: dict[str, Any] = {
+        "language": data.get("language", "en"),
+        **({"license": licence} if licence else {}),
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-similarity", "feature-extraction", spec["method"]]
+        + (["sentence-transformers"] if not own_loader else []),
+    }
+    if not own_loader:
+        front |= {"library_name": "sentence-transformers"}
+        if spec["encoder"] and not spec["encoder"].startswith(("builtin:", "/", ".", "~")):
+            front["base_model"] = spec["encoder"].split("@")[0]
+    if there := repositories(data):
+        front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))
+    by_script = bool(spec.get("script"))
+    if index := [_entry(result, data, by_script) for result in results if np.isfinite(result.value)]:
+        front["model-index"] = [{"name": name, "results": index}]
+    return front
+
+
+def _entry(result: Result, data: Mapping[str, Any], by_script: bool) -> dict[str, Any]:
+    """A row of the index, with the interval in its name: the format has no field for it.
+
+    by_script: a script measured it, and only the script knows what it is.
+    """
+    split, retrieved = "test" if result.metric.endswith(TEST_SUFFIX) else "dev", retrieval_measure(result.metric)
+    stem = result.metric.removesuffix(DEV_SUFFIX).removesuffix(TEST_SUFFIX)
+    task, kind, what, dataset = "sentence-similarity", "cosine_spearman", "Spearman x 100", stem
+    if len(metric_parts(result.metric)) > 1:
+        what, kind = "mean x 100", "mean"
+    elif retrieved:
+        dataset, _, measure = stem.rpartition("_")
+        task, kind, what = "information-retrieval", _TYPES[measure], f"{retrieved} x 100"
+    elif stem.startswith(MTEB_PREFIX):
+        task, kind, what, dataset = "mteb", "main_score", "MTEB's main score x 100", stem.removeprefix(MTEB_PREFIX)
+    elif stem.startswith("transfer_"):
+        task, kind, what = "text-classification", "accuracy", "accuracy x 100"
+    elif stem.endswith(("_mean", "_wmean")) or stem.startswith("avg"):
+        what = "mean of Spearman x 100"
+    known = at_hub(dataset, str(data.get("language", "en"))) or (dataset, None)
+    repository, commit = repositories(data).get(dataset, known)
+    if by_script:
+        kind, what = result.metric, f"{result.metric} x 100"
+    elif np.isfinite(result.low):
+        what += f" (95 %: {100 * result.low:.2f} to {100 * result.high:.2f})"
+    about = {"name": f"{dataset} {split}", "type": repository, "split": split}
+    return {
+        "task": {"type": task},
+        "dataset": about | ({"revision": commit} if commit else {}),
+        "metrics": [{"type": kind, "value": round(100 * result.value, 4), "name": what}],
+    }
+
+
+def citation(method: str, paper: str) -> str:
+    """BibTeX of `Declaration.paper`, "" where it names none.
+
+    >>> print(citation("simcse", "SimCSE: Simple Contrastive Learning, arXiv:2104.08821"))
+    @misc{simcse,
+      title = {SimCSE: Simple Contrastive Learning},
+      eprint = {2104.08821},
+      archiveprefix = {arXiv}
+    }
+    """
+    title, _, where = paper.rpartition(", ")
+    kind, _, number = where.partition(":")
+    if not title or not number:
+        return ""
+    fields = {"title": title} | ({"eprint": number, "archiveprefix": "arXiv"} if kind == "arXiv" else {kind: number})
+    lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
+    return f"@misc{{{method},\n{lines}\n}}"

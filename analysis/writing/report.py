@@ -6,7 +6,6 @@ import base64
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,14 @@ from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.record import commands, cost, environment, openings, scores_by_configuration, space_text
 from analysis.tables.study import Study
 from analysis.tables.trials import failures, rank_points
-from analysis.writing.ranking_rows import printed, records
-from analysis.writing.state_text import state_lines, value_unit
-from analysis.writing.verdict_text import held_lines, verdict_lines
+from analysis.writing.answer import held_lines, state_lines, value_unit, verdict_lines
+from analysis.writing.output import printed, records
 
 SHOWN = 15  # rows of the ranking
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A figure as a data URI. wide: made for more than one column; small screens scroll it rather than shrink it."""
-
-    name: str
-    caption: str
-    source: str
-    wide: bool
-
-
 def report(study: Study, rng: np.random.Generator, now: datetime | None = None) -> str:
-    """The page; a study without a completed trial gets one too, which says so.
+    """The page; a study without a completed trial gets one too.
 
     Args: rng: of the importance's bootstrap.
     """
@@ -65,7 +53,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         all_of_them=f"analysis table {shlex.quote(study.name)}",
         tests=_tests(runs),
         openings=openings(study.stored),
-        figures=[embedded(picture) for picture in gallery(study, measured)],
+        figures=[_embedded(picture) for picture in gallery(study, measured)],
         importance=importance_rows(measured) if measured else [],
         importance_note=note,
         failures=failures(study.trials).to_dict("records"),
@@ -79,31 +67,35 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
     )
 
 
-def importance_rows(measured: Importance) -> list[dict[str, str]]:
-    """Importance as cells of a table: shares in percent with their 90 % intervals."""
+def importance_rows(measured: Importance, ped: str = "among the best (PED-ANOVA)") -> list[dict[str, str]]:
+    """Importance as cells of a table: shares in percent with their 90 % intervals. ped: heading of that column."""
     rows = [
         {
             "parameter": p.name,
             "variance (fANOVA)": _share(p.fanova),
-            "among the best (PED-ANOVA)": _share(p.ped_anova),
+            ped: _share(p.ped_anova),
             "points": f"{p.points}{' in which it existed' if p.conditional else ''}",
         }
         for p in measured.params
     ]
-    nothing = {"among the best (PED-ANOVA)": "", "points": str(measured.completed)}
     if measured.seed:
-        rows.append({"parameter": "seed", "variance (fANOVA)": _share(measured.seed), **nothing})
+        share, points = _share(measured.seed), str(measured.completed)
+        rows.append({"parameter": "seed", "variance (fANOVA)": share, ped: "", "points": points})
     return rows
 
 
-def embedded(picture: Picture) -> Embedded:
-    """The figure as SVG in a data URI: scripts and styles of several SVGs cannot meet in one page that way."""
+def _embedded(picture: Picture) -> dict[str, Any]:
+    """The figure as SVG in a data URI: scripts and styles of several SVGs cannot meet in one page that way.
+
+    wide: made for more than one column; small screens scroll it rather than shrink it.
+    """
     buffer = io.BytesIO()
     with style():
         picture.figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode()
     wide = picture.figure.get_size_inches()[0] > 1.3 * WIDTH
-    return Embedded(picture.name, picture.caption, f"data:image/svg+xml;base64,{data}", wide)
+    source = f"data:image/svg+xml;base64,{data}"
+    return {"name": picture.name, "caption": picture.caption, "source": source, "wide": wide}
 
 
 def _verdict(study: Study) -> list[str]:

@@ -123,7 +123,7 @@ def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) 
     """Print what `confirm` could show, from the seed noise that the analysis measures."""
     import analysis
     from analysis.errors import AnalysisError, InputError
-    from analysis.writing.forecast_text import forecast_lines
+    from analysis.writing.answer import forecast_lines
     from search.store.errors import UserError
 
     try:

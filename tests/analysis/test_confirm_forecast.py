@@ -15,7 +15,7 @@ from analysis.statistics.seed_noise import SeedValues, seed_noise
 from analysis.statistics.selection import Power, planned, spent
 from analysis.statistics.study_verdict import confirm_forecast
 from analysis.tables.study import Study
-from analysis.writing.forecast_text import forecast_lines
+from analysis.writing.answer import forecast_lines
 from search.schema import CONFIRMATION
 
 

@@ -11,7 +11,7 @@ from simulate import METRIC
 from small_tables import judge
 
 from analysis.tables.study import Held, Study, held
-from analysis.writing.verdict_text import held_lines
+from analysis.writing.answer import held_lines
 
 VALUES = {"p0": [0.70, 0.72], "p1": [0.80, 0.82]}
 HELD = {"p0": [0.69, 0.70], "p1": [0.74, 0.75]}
@@ -40,7 +40,7 @@ def test_means_over_the_counted_seeds() -> None:
     assert held(study({"p1": [0.74]}), "p0") is None  # of the baseline nothing is stored
 
 
-def test_lines() -> None:
+def test_held_lines() -> None:
     found = study(HELD)
     verdict = judge(found.trials)
     assert held_lines(found, verdict) == [

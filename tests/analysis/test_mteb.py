@@ -87,7 +87,7 @@ def study(storage: Path) -> Study:
     return read_study(opened, find_study(opened, "small-1"))
 
 
-def said(storage: Path, *arguments: str) -> tuple[int, str]:
+def run_test(storage: Path, *arguments: str) -> tuple[int, str]:
     command = ["test", "small-1", "--storage", str(storage), "--reason", "the paper", *arguments]
     result = CliRunner().invoke(main, command)
     return result.exit_code, result.output
@@ -95,7 +95,7 @@ def said(storage: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.usefixtures("with_mteb")
 def test_tasks_of_a_file_by_mteb_s_own_code(storage: Path) -> None:
-    code, output = said(storage, "--mteb", str(storage.parent / "tasks.py"), "--format", "json")
+    code, output = run_test(storage, "--mteb", str(storage.parent / "tasks.py"), "--format", "json")
     assert code == 0, output
     about = json.loads(output)
     values = {row["task"]: row["value"] for row in about["scores"]}
@@ -117,7 +117,7 @@ def test_tasks_of_a_file_by_mteb_s_own_code(storage: Path) -> None:
     names = scores_by_configuration([run])["metric"].tolist()
     assert names == ["mteb_LocalSearch_test", "mteb_SupportQuestions_test"]  # so the card and the report have them
 
-    code, output = said(storage, "--mteb", str(storage.parent / "tasks.py"))
+    code, output = run_test(storage, "--mteb", str(storage.parent / "tasks.py"))
     assert code == 0, output
     assert "Not the first look" in output
     assert re.search(r"SupportQuestions +cosine_spearman +\d\d\.\d\d", output)
@@ -125,7 +125,7 @@ def test_tasks_of_a_file_by_mteb_s_own_code(storage: Path) -> None:
 
 @pytest.mark.usefixtures("with_mteb")
 def test_data_that_the_study_knows_are_named_and_counted(storage: Path) -> None:
-    from analysis.checkpoints.mteb_tasks import find_tasks, known_data
+    from analysis.checkpoints.mteb import find_tasks, known_data
 
     (task,) = find_tasks(["STSBenchmark"])
     assert len(find_tasks(["STSBenchmark", "MTEB(eng, v2)"])) == 41  # each task once
@@ -162,19 +162,17 @@ def test_data_that_the_study_knows_are_named_and_counted(storage: Path) -> None:
         (["--mteb", "CIFAR10"], 2, "CIFAR10: expected a task on text"),
     ],
 )
-def test_faults_are_one_line_and_nothing_is_opened(
-    untouched: Path, tmp_path: Path, arguments: list[str], code: int, message: str
-) -> None:
+def test_mistakes_open_nothing(untouched: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     (tmp_path / "empty.py").write_text("import json\n")
     (tmp_path / "broken.py").write_text("nosuch\n")
     named = {"EMPTY": str(tmp_path / "empty.py"), "BROKEN": str(tmp_path / "broken.py")}
-    got, output = said(untouched, *(named.get(a, a) for a in arguments))
+    got, output = run_test(untouched, *(named.get(a, a) for a in arguments))
     assert (got, message in output, output.count("\n")) == (code, True, 1), output
     assert openings(study(untouched).stored) == []
 
 
 @pytest.mark.usefixtures("with_mteb")
-def test_a_hub_that_does_not_answer_is_one_line(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_one_line(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 
     with socket.socket() as taken:
@@ -182,7 +180,7 @@ def test_a_hub_that_does_not_answer_is_one_line(untouched: Path, monkeypatch: py
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_HOME", str(untouched.parent / "empty"))
-        code, output = said(untouched, "--mteb", "STSBenchmark")
+        code, output = run_test(untouched, "--mteb", "STSBenchmark")
     assert (code, output.count("\n")) == (1, 1), output
     assert output.startswith("analysis: STSBenchmark: its data, mteb/stsbenchmark-sts of the hub: ")
     assert output.endswith("check the network\n")
@@ -190,18 +188,20 @@ def test_a_hub_that_does_not_answer_is_one_line(untouched: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("with_mteb")
-def test_a_network_of_its_own_is_evaluated_by_its_vectors(storage: Path) -> None:
+def test_own_network_is_evaluated_by_its_vectors(storage: Path) -> None:
     trial_folder(storage / "small-1" / "trials" / "c0000.2", "gclsr", "zh", params=TINY_GCLSR)
-    code, output = said(storage, "--mteb", str(storage.parent / "tasks.py"), "--trial", "c0000.2", "--format", "json")
+    code, output = run_test(
+        storage, "--mteb", str(storage.parent / "tasks.py"), "--trial", "c0000.2", "--format", "json"
+    )
     assert code == 0, output
     trained = load_trained(str(storage / "small-1" / "trials" / "c0000.2"))
     ours = score(trained, [load_pairs("builtin", "test", "zh")])[1]["builtin_test"]
     assert json.loads(output)["scores"][0]["value"] == pytest.approx(ours, abs=1e-4)
 
 
-def test_without_the_extra_it_says_what_to_install(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_names_what_to_install(untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
-    code, output = said(untouched, "--mteb", "STSBenchmark")
+    code, output = run_test(untouched, "--mteb", "STSBenchmark")
     assert (code, output.count("\n")) == (2, 1)
     assert output.endswith("install it: pip install 'contrastive-search[mteb]'\n")
     assert openings(study(untouched).stored) == []

@@ -16,7 +16,7 @@ from small_store import SPACE, SmallStore
 from analysis.commands.main import main
 from analysis.tables.metric import parse_metric
 from analysis.tables.study import Study
-from analysis.writing.state_text import value_unit
+from analysis.writing.answer import value_unit
 from search import schema
 
 pytestmark = pytest.mark.costly
@@ -55,7 +55,7 @@ def call(store: SmallStore, *arguments: str) -> Result:
     return CliRunner(env=environment).invoke(main, [*arguments, "--storage", str(store.folder)])
 
 
-def test_another_study_without_the_metric_takes_no_verdict_along(store: SmallStore, tmp_path: Path) -> None:
+def test_study_without_the_metric_spoils_no_verdict(store: SmallStore, tmp_path: Path) -> None:
     found = call(store, "best", "new-1", "--metric", "max(x_dev)")
     assert found.exit_code == 0, found.output
     assert "Best: t0001, x_dev 90.00" in found.output
@@ -63,7 +63,7 @@ def test_another_study_without_the_metric_takes_no_verdict_along(store: SmallSto
     assert "Best: t0001, x_dev 90.00" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_the_commands_that_go_by_what_selected_are_told_or_say_so(store: SmallStore) -> None:
+def test_named_commands_follow_the_metric_that_selected(store: SmallStore) -> None:
     found = call(store, "best", "new-1", "--metric", "max(x_dev)").output
     assert "Ranked by x_dev; builtin_dev selected, and by that `search confirm`" in found
     assert "Not confirmed on fresh seeds; `search confirm new-1` confirms what builtin_dev chose." in found
@@ -74,11 +74,11 @@ def test_the_commands_that_go_by_what_selected_are_told_or_say_so(store: SmallSt
 
 
 @pytest.mark.parametrize("metric", [MEAN, MEAN.replace(",", ", "), "a_mse_dev", "mean(b_mse_dev,a_mse_dev)"])
-def test_the_least_is_best_of_what_selected_and_of_its_parts(store: SmallStore, metric: str) -> None:
+def test_least_is_best_of_a_loss_and_its_parts(store: SmallStore, metric: str) -> None:
     assert "Best: t0000, " in call(store, "best", "mse-1", "--metric", metric).output
 
 
-def test_a_parameter_that_is_called_as_a_column_is_one_beside_it(store: SmallStore) -> None:
+def test_parameter_named_like_a_column_gets_its_own(store: SmallStore) -> None:
     header, first = next(
         pair for pair in zip(*(call(store, "best", "mse-1").output.splitlines()[i:] for i in (0, 1)), strict=False)
         if pair[0].startswith("rank")
@@ -87,8 +87,7 @@ def test_a_parameter_that_is_called_as_a_column_is_one_beside_it(store: SmallSto
     assert first.split()[0] == "1"
 
 
-def test_a_metric_that_did_not_select_and_is_no_correlation_is_asked_which_way_it_is_better(store: SmallStore) -> None:
-    """A loss was ranked upside down without a word."""
+def test_direction_of_an_unknown_metric_must_be_named(store: SmallStore) -> None:
     found = call(store, "best", "new-1", "--metric", "x_dev")
     assert found.exit_code == 2
     assert found.output.endswith("whether more of it is better: write max(x_dev) or min(x_dev)\n")
@@ -106,6 +105,6 @@ def test_a_metric_that_did_not_select_and_is_no_correlation_is_asked_which_way_i
         ("stsb_dev", "Values are Spearman correlations x 100."),
     ],
 )
-def test_values_are_called_what_they_are(metric: str, unit: str) -> None:
+def test_values_are_named(metric: str, unit: str) -> None:
     study = SimpleNamespace(metric=parse_metric(metric), space={"data": {"dev": ["stsb", "data/nfcorpus"]}})
     assert value_unit(cast(Study, study)) == unit

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
-from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, kept, with_checkpoint
+from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, have_weights, with_checkpoint
 from analysis.checkpoints.openings import record_opening
 from analysis.checkpoints.testing import (
     TestResult,
@@ -25,6 +25,7 @@ from analysis.checkpoints.testing import (
     gains,
     load_sets,
     open_tests,
+    overlaps,
     score,
     seen_sets,
     summary,
@@ -35,9 +36,9 @@ from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import find_study, open_store
 from analysis.tables.record import openings, scores_by_configuration
 from analysis.tables.study import Study, read_study
-from analysis.writing.gain_text import gain_text
+from analysis.writing.answer import gain_text
 from trainables.contract.trial import TrialSpec
-from trainables.data.sets import load_pairs
+from trainables.data.sets import Pairs, load_pairs
 from trainables.evaluation.metrics import cosines, spearman
 
 pytestmark = pytest.mark.costly
@@ -60,25 +61,19 @@ def study(store: SmallStore) -> Study:
     return read_study(opened, find_study(opened, "small-1"))
 
 
-def test_english_average_rounds_as_the_papers_do() -> None:
-    values = dict(
-        zip(("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"), np.linspace(0.6, 0.8, 7), strict=True)
-    )
-    values["sts12"] = 0.600049  # 60.00 when rounded first
-    rounded = [round(100 * v, 2) for v in values.values()]
-    assert averages(values, "en") == {"avg_test": pytest.approx(round(sum(rounded) / 7, 2) / 100)}
-    assert averages({k: v for k, v in values.items() if k != "sts14"}, "en") == {}
+def test_averages_are_those_of_the_papers() -> None:
+    sets = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+    english = dict(zip(sets, np.linspace(0.6, 0.8, 7), strict=True)) | {"sts12": 0.600049}  # 60.00 when rounded first
+    rounded = [round(100 * v, 2) for v in english.values()]
+    assert averages(english, "en") == {"avg_test": pytest.approx(round(sum(rounded) / 7, 2) / 100)}
+    assert averages({k: v for k, v in english.items() if k != "sts14"}, "en") == {}
+    chinese = {"atec": 0.3, "bq": 0.4, "lcqmc": 0.6, "pawsx": 0.1, "stsb": 0.7}
+    assert averages(chinese, "zh") == {
+        "avg_test": pytest.approx(0.42), "avg_without_stsb_test": pytest.approx(0.35),
+    }  # fmt: skip
 
 
-def test_chinese_average_with_and_without_stsb() -> None:
-    values = {"atec": 0.3, "bq": 0.4, "lcqmc": 0.6, "pawsx": 0.1, "stsb": 0.7}
-    assert averages(values, "zh") == {
-        "avg_test": pytest.approx(0.42),
-        "avg_without_stsb_test": pytest.approx(0.35),
-    }
-
-
-def test_scores_are_spearman_on_the_test_set_with_an_interval(tmp_path: Path) -> None:
+def test_scores_are_spearman_with_an_interval(tmp_path: Path) -> None:
     trained = load_trained(str(trial_folder(tmp_path / "t")))
     pairs = load_pairs("builtin", "test", "en")
     scores, metrics, similarities = score(trained, [pairs])
@@ -93,7 +88,7 @@ def test_scores_are_spearman_on_the_test_set_with_an_interval(tmp_path: Path) ->
     assert (one.high - one.low) / 2 == pytest.approx(1.96 * np.std(draws), rel=0.2)
 
 
-def test_the_confirmed_best_is_chosen_and_seeds_without_weights_are_named(store: SmallStore) -> None:
+def test_confirmed_best_is_chosen_and_seeds_without_weights_named(store: SmallStore) -> None:
     s = study(store)
     chosen = chosen_trials(s, [])
     assert list(chosen["trial"]) == ["c0000.0", "c0000.1", "c0000.2"]
@@ -108,7 +103,7 @@ def test_the_confirmed_best_is_chosen_and_seeds_without_weights_are_named(store:
         chosen_trials(s, ["t001"])
 
 
-def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) -> None:
+def test_every_opening_is_on_record(store: SmallStore) -> None:
     s = study(store)
     there, _ = with_checkpoint(s, chosen_trials(s, []))
     first = open_tests(s, there, "for the paper", now=NOW)
@@ -141,9 +136,7 @@ def test_every_opening_is_on_record_and_a_second_one_says_so(store: SmallStore) 
     assert table.loc["builtin_test", "sd"] == pytest.approx(np.std(values, ddof=1))
 
 
-def test_a_store_that_refuses_a_record_is_told_and_nothing_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_opened_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise MlflowException("Permission denied\nand more")
 
@@ -187,7 +180,7 @@ def test_which_sets_selected_and_which_test() -> None:
     assert seen_sets(data, "other_dev") == ([], {})
 
 
-def test_a_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
+def test_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
     for name, header in (("mine", "a,b,grade,score"), ("usual", "sentence1,sentence2,score,x"), ("other", "p,q,r,s")):
         (tmp_path / f"{name}.csv").write_text(f"{header}\none,two,1,9\nthree,four,2,8\nfive,six,3,7\n")
     files = [str(tmp_path / f"{name}.csv") for name in ("mine", "usual", "other")]
@@ -199,7 +192,7 @@ def test_a_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
     assert "expected a column a (first)" in missing[files[2]]
 
 
-def test_a_dev_file_that_is_gone_takes_no_score_along(
+def test_missing_dev_file_takes_no_score_along(
     store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read after the sets are opened and scored, to look for overlaps."""
@@ -215,13 +208,6 @@ def test_a_dev_file_that_is_gone_takes_no_score_along(
     assert "builtin_test" in opened.results[0].metrics
     assert list(opened.unread) == [gone]
     assert "does not exist" in opened.unread[gone]
-
-
-@pytest.mark.real_data
-def test_stsb_that_trained_and_selected_is_seen(real_data: Path) -> None:  # noqa: ARG001  # skips without data
-    data = {"train": "stsb+wiki", "dev": ["stsb", "sickr"], "language": "en"}
-    seen, _ = seen_sets(data, "stsb_dev")
-    assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
 
 
 def test_transfer_of_the_tasks_that_are_there(tmp_path: Path) -> None:
@@ -241,12 +227,9 @@ def test_transfer_of_the_tasks_that_are_there(tmp_path: Path) -> None:
         transfer_scores(trained, tmp_path / "t")
 
 
-def result(trial: str, point: str, seed: int, value: float, baseline: bool = False) -> TestResult:
-    return TestResult(trial, trial, seed, point, baseline, {}, {"stsb_test": value}, {})
-
-
 def test_two_configurations_are_never_one_mean() -> None:
-    table = summary([result("a.0", "a", 0, 0.7), result("b.0", "b", 0, 0.5, True), result("a.1", "a", 1, 0.8)])
+    given = [("a.0", "a", 0, 0.7, False), ("b.0", "b", 0, 0.5, True), ("a.1", "a", 1, 0.8, False)]
+    table = summary([TestResult(t, t, s, p, base, {}, {"stsb_test": v}, {}) for t, p, s, v, base in given])
     assert table["trials"].tolist() == ["a.0, a.1", "b.0"]
     assert table["mean"].tolist() == pytest.approx([0.75, 0.5])
     assert table["baseline"].tolist() == [False, True]
@@ -264,9 +247,9 @@ def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path
     best = chosen_trials(s, [])
     baseline = baseline_trials(s, best)
     assert list(baseline["trial"]) == ["c0001.0", "c0001.1", "c0001.2"]
-    assert kept(s, baseline) == [True, False, True]
+    assert have_weights(s, baseline) == [True, False, True]
     assert baseline_trials(s, baseline).empty  # the baseline itself is tested
-    opened = open_tests(s, pd.concat([best, baseline[kept(s, baseline)]]), "for the paper", now=NOW)
+    opened = open_tests(s, pd.concat([best, baseline[have_weights(s, baseline)]]), "for the paper", now=NOW)
     (gain,) = gains(opened.results, np.random.default_rng(0))
     value = {r.trial: r.metrics["builtin_test"] for r in opened.results}
     by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]  # seeds 100 and 102 have both
@@ -280,24 +263,19 @@ def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path
     assert "unknown" in gain_text([], "the paper's setting")
 
 
-def test_the_encoder_before_training_is_scored_apart(tmp_path: Path) -> None:
-    made = SmallStore(tmp_path / "store")
-    fill(made)
-    for trial in ("c0000.0", "c0000.2"):
-        trial_folder(made.folder / "small-1" / "trials" / trial, "edacse", "zh", seed=int(trial[-1]))
-    one = study(made)
-    trials, _ = with_checkpoint(one, one.trials[one.trials["trial"].isin(["c0000.0", "c0000.2"])])
-    opened = open_tests(one, trials, "a printed row", ["builtin"], now=NOW, untrained=True)
-    (one_result,) = opened.results
-    folder = str(made.folder / "small-1" / "trials" / "c0000.0")
+def test_encoder_before_training_is_scored_apart(store: SmallStore) -> None:
+    one = study(store)
+    trials, _ = with_checkpoint(one, chosen_trials(one, []))
+    (one_result,) = open_tests(one, trials, "a printed row", ["builtin"], now=NOW, untrained=True).results
+    folder = str(store.folder / "small-1" / "trials" / "c0000.0")
     pairs = load_pairs("builtin", "test", "zh")
     before, after = (score(load_trained(folder, untrained=u), [pairs])[1]["builtin_test"] for u in (True, False))
     assert one_result.metrics == {"untrained_builtin_test": pytest.approx(before)}
     assert abs(before - after) > 1e-4
-    found = next(r for r in study(made).stored_trials if r.run_id == one_result.run_id)
+    found = next(r for r in study(store).stored_trials if r.run_id == one_result.run_id)
     assert found.metrics["untrained_builtin_test"] == pytest.approx(before)
-    assert scores_by_configuration([found]).empty  # no score of the trained network
-    assert "the start of c0000.0" in openings(study(made).stored)[-1]
+    assert "untrained_builtin_test" not in set(scores_by_configuration([found])["metric"])
+    assert "the start of c0000.0" in openings(study(store).stored)[-1]
 
 
 def test_word_vectors_before_training_are_their_mean(tmp_path: Path) -> None:
@@ -308,3 +286,29 @@ def test_word_vectors_before_training_are_their_mean(tmp_path: Path) -> None:
         known = [words[w] for w in re.sub("[^a-z]", " ", text.lower().replace("'", "")).split() if w in words]
         np.testing.assert_allclose(vector, np.mean(known, axis=0), atol=1e-6)
     assert not trained.embed(["qqq"]).any()
+
+
+def pair_set(name: str, *rows: tuple[str, str]) -> Pairs:
+    first, second = ([row[i] for row in rows] for i in (0, 1))
+    return Pairs(name, first, second, np.arange(len(rows), dtype=float), None, "here")
+
+
+def test_order_case_and_blanks_do_not_hide_a_pair() -> None:
+    test = pair_set("t", ("A dog.", "A cat."), ("a  CAT.", "a dog."), ("A dog.", "A cow."), ("A dog.", "A cat."))
+    dev = pair_set("d", ("A dog.", "A cat."), ("A pig.", "A hen."))
+    (line,) = overlaps([test], [("dev", dev)])
+    assert line.startswith("t test: 3 of 4 pairs (75.0 %) also stand in d dev, which selected")
+
+
+def test_sets_without_overlap_are_not_mentioned() -> None:
+    test, dev = pair_set("t", ("A dog.", "A cat.")), pair_set("d", ("A dog.", "A pig."))
+    assert overlaps([test], [("dev", dev), ("train", dev)]) == []
+
+
+@pytest.mark.real_data
+def test_published_counts_of_stsb_in_sts12_to_16(real_data: Path) -> None:  # noqa: ARG001  # skips without data
+    tests = [load_pairs(f"sts{year}", "test", "en") for year in range(12, 17)]
+    seen, _ = seen_sets({"train": "stsb+wiki", "dev": ["stsb", "sickr"], "language": "en"}, "stsb_dev")
+    assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
+    counts = [int(line.split()[2].replace(",", "")) for line in overlaps(tests, seen)]
+    assert counts == [259, 1002, 81, 597, 193, 1861, 580, 1102, 22, 197]

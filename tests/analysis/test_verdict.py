@@ -19,7 +19,7 @@ from analysis.statistics.seed_noise import SeedValues, seed_noise, unknown_metri
 from analysis.statistics.study_verdict import study_verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
-from analysis.writing.verdict_text import verdict_lines
+from analysis.writing.answer import verdict_lines
 from search.schema import CONFIRMATION, SEED_SD
 
 LOSS = Metric("eval_loss_dev", ("eval_loss_dev",), "min")

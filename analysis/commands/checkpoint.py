@@ -1,0 +1,184 @@
+"""The commands that open trained weights: test, export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from analysis.commands.options import FORMAT, on_study, show, where
+from analysis.errors import InputError
+
+if TYPE_CHECKING:
+    from analysis.tables.study import Study
+
+
+@click.command(short_help="Open the sealed test sets, on record")
+@on_study
+@click.option("--reason", required=True, metavar="TEXT", help="why; is kept with the study")
+@click.option("--trial", "trials", multiple=True, metavar="ID", help="may be repeated [all seeds of the best point]")
+@click.option("--set", "sets", multiple=True, metavar="NAME", help="may be repeated [the suite of the language]")
+@click.option("--transfer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="SentEval's downstream")
+@click.option(
+    "--mteb", multiple=True, metavar="TASK", help="MTEB's task or benchmark, or a .py file of tasks; repeatable"
+)
+@click.option("--untrained", is_flag=True, help="the encoder before training, as the trial pools it")
+@FORMAT
+@where
+def test(
+    study: Study,
+    reason: str,
+    trials: tuple[str, ...],
+    sets: tuple[str, ...],
+    transfer: Path | None,
+    mteb: tuple[str, ...],
+    untrained: bool,
+    style: str,
+) -> None:
+    """Score the (confirmed) best and the baseline on the test sets: STS12-16, STS-B, SICK-R; the Chinese five.
+
+    Every opening is written to MLflow with time and reason before anything is scored. Selecting anything by what it
+    says would spoil the test sets.
+
+    With --mteb the checkpoint that `analysis export` writes (or each --trial) is scored on those tasks instead, by MTEB
+    itself: the extra `mteb`.
+    """
+    if mteb:
+        if sets or transfer or untrained:
+            raise InputError("--mteb: scores its own tasks; expected no --set, --transfer or --untrained beside it")
+        _mteb(study, mteb, trials, reason, style)
+        return
+    import numpy as np
+    import pandas as pd
+
+    from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
+    from analysis.checkpoints.testing import gains, open_tests, printed, summary
+    from analysis.writing.answer import gain_text
+    from analysis.writing.output import text_table
+
+    chosen, without = with_checkpoint(study, chosen_trials(study, trials))
+    baseline = baseline_trials(study, chosen) if not (trials or untrained) else study.trials.iloc[:0]
+    there = have_weights(study, baseline)
+    without += list(baseline.loc[[not t for t in there], "trial"])
+    opened = open_tests(study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained)
+    gained = gains(opened.results, np.random.default_rng(0))
+    table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]
+    _earlier(study, opened.earlier)
+
+    def text() -> str:
+        rows = []
+        for row in table:
+            mine = [r for r in opened.results if r.trial in row["trials"].split(", ")]
+            one = mine[0].scores.get(row["metric"].removesuffix("_test")) if len(mine) == 1 else None
+            rows.append(
+                {
+                    "trials": row["trials"] + (" (baseline)" if row["baseline"] else ""), "metric": row["metric"],
+                    "mean": printed(row["mean"]), "sd": printed(row["sd"]) if row["n"] > 1 else "", "n": str(row["n"]),
+                    "95 % over pairs": f"{printed(one.low)} to {printed(one.high)}" if one else "",
+                }
+            )  # fmt: skip
+        unchecked = "Not checked for overlap with what selected"
+        return "\n\n".join(
+            [
+                f"{study.name}. Spearman correlations and accuracies x 100; sd over seeds.",
+                text_table(rows),
+                gain_text(gained, study.baseline_name),
+                *([f"Left out, their weights were not kept: {', '.join(without)}"] if without else []),
+                *(f"Not scored: {name}: {why}" for name, why in opened.missing.items()),
+                *(f"{unchecked}: {name}: {why}" for name, why in opened.unread.items()),
+                *(f"Warning: {overlap}" for overlap in opened.overlaps),
+            ]
+        )
+
+    def document() -> dict[str, Any]:
+        return {
+            "study": study.name,
+            "metrics": table,
+            "trials": [{"trial": r.trial, "seed": r.seed, **r.metrics} for r in opened.results],
+            "overlaps": list(opened.overlaps),
+            "gains": [asdict(gain) for gain in gained],
+            "earlier": list(opened.earlier),
+            "missing": dict(opened.missing),
+            "unread": dict(opened.unread),
+            "without_weights": without,
+        }
+
+    show(style, text, table, document)
+
+
+def _mteb(study: Study, tasks: tuple[str, ...], named: tuple[str, ...], reason: str, style: str) -> None:
+    from analysis.checkpoints.choice import chosen_trials, exported_trial, with_checkpoint
+    from analysis.checkpoints.mteb import open_mteb
+    from analysis.checkpoints.testing import printed
+    from analysis.writing.output import text_table
+
+    chosen = with_checkpoint(study, chosen_trials(study, named))[0] if named else exported_trial(study).to_frame().T
+    opened = open_mteb(study, chosen, reason, tasks)
+    _earlier(study, opened.earlier)
+    rows = [asdict(score) for score in opened.scores]
+    about = {"warnings": list(opened.warnings), "earlier": list(opened.earlier), "folder": opened.folder}
+    shown = [{"trial": s.trial, "task": s.task, "measure": s.measure, "score": printed(s.value)} for s in opened.scores]
+    parts = [
+        f"{study.name}. MTEB's main scores x 100.",
+        text_table(shown),
+        *(f"Warning: {line}" for line in opened.warnings),
+        f"MTEB's result files: {opened.folder}",
+    ]
+    show(style, lambda: "\n\n".join(parts), rows, lambda: {"study": study.name, "scores": rows, **about})
+
+
+def _earlier(study: Study, lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(f"Not the first look: the test sets of {study.name} were opened at {line}", err=True)
+
+
+@click.command(short_help="The best checkpoint for SentenceTransformer and AutoModel")
+@on_study
+@click.option("--trial", metavar="ID", help="[the seed with the best dev value of the best point]")
+@click.option("--out", type=click.Path(path_type=Path), help="new folder [models/STUDY-TRIAL]")
+@click.option("--licence", metavar="ID", help="as hubs write it, apache-2.0 [what the encoder's card states]")
+@click.option("--push-to-hub", "repository", metavar="REPO", help="upload to that model of the hub, made if not there")
+@click.option("--public", is_flag=True, help="seen by all [private]")
+@where
+def export(
+    study: Study, trial: str | None, out: Path | None, licence: str | None, repository: str | None, public: bool
+) -> None:
+    """Write the (confirmed) best checkpoint for SentenceTransformer(path) and AutoModel, with a model card.
+
+    Models of methods with a network of their own come with their own loader; the folder's README.md says how. Of a
+    script it is the folder that the script saved at its best evaluation. With --push-to-hub the folder is uploaded as
+    well, with the token of `hf auth login` or HF_TOKEN.
+    """
+    from analysis.checkpoints.choice import exists, exported_trial, read_record, trial_path
+    from analysis.checkpoints.export import base_licence, check_repository, copy_model, push
+    from analysis.checkpoints.export import export as write
+    from analysis.checkpoints.trained import load_trained
+    from analysis.writing.card import About, model_card
+    from trainables.contract.config import values
+    from trainables.contract.trial import MODEL
+
+    if public and not repository:
+        raise InputError("--public: says who sees a model of the hub; expected --push-to-hub beside it")
+    if repository:
+        check_repository(repository)
+    row = exported_trial(study, trial)
+    path = trial_path(study, str(row["folder"]))
+    folder = out or Path("models") / f"{study.name}-{row['trial']}"
+    if (record := read_record(path)) and exists(f"{path}/{MODEL}"):  # a script wrote it
+        spec, loads = record["spec"], exists(f"{path}/{MODEL}/modules.json")
+        about = About(licence=licence or base_licence(spec["encoder"], ask=bool(repository)), loads=loads)
+        copy_model(f"{path}/{MODEL}", folder, model_card(study, row, spec["params"], record, about))
+    else:
+        trained = load_trained(path)
+        about = About(
+            dimensions=trained.embed(["a"]).shape[1],
+            longest=getattr(trained.network, "longest", None),
+            licence=licence or base_licence(trained.spec.encoder, ask=bool(repository)),
+        )
+        write(trained, folder, model_card(study, row, values(trained.config), trained.record, about))
+    click.echo(str(folder))
+    if repository:
+        click.echo(push(folder, repository, public=public))

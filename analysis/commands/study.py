@@ -1,0 +1,159 @@
+"""The commands about one study: best, importance, plot, report, optuna."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from analysis.commands.options import FORMAT, METRIC, TRACKING, on_study, show, storage_option, where
+from analysis.errors import AnalysisError, unknown
+
+if TYPE_CHECKING:
+    from analysis.tables.study import Study
+
+ROOMY = 100  # characters of a terminal that takes the headings in full
+
+
+@click.command(short_help="The ranking, and whether the best beats the paper's defaults")
+@on_study
+@METRIC
+@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="rows shown")
+@click.option("--trials", is_flag=True, help="rank single trials instead of configurations over their seeds")
+@FORMAT
+@where
+def best(study: Study, top: int, trials: bool, style: str) -> None:
+    """Rank a study's configurations and say whether the best beats the paper's defaults."""
+    from analysis.checkpoints.choice import way_to_export
+    from analysis.statistics.study_verdict import study_verdict
+    from analysis.tables.trials import rank_points, rank_trials
+    from analysis.writing.answer import held_lines, state_lines, unit_lines, verdict_lines
+    from analysis.writing.output import least_important, paragraphs, printed, records, terminal_width, text_table
+
+    state = state_lines(study)
+    if not (study.trials["stop"] == "completed").any():
+        raise AnalysisError(" ".join(state) + " No trial has been completed, so nothing can be ranked yet.")
+    ranked = rank_trials(study.trials, study.metric) if trials else rank_points(study.points, study.metric)
+    rows = records(ranked.head(top), study.searched)
+    verdict = study_verdict(study)
+    checkpoint, export = way_to_export(study, verdict.best)
+    content = {
+        "study": study.name, "metric": study.metric.name, "finished": study.finished, "trials": study.counts(),
+        "rows": rows, "verdict": verdict.to_dict(), "export": export,
+    }  # fmt: skip
+
+    def text() -> str:
+        width = terminal_width()
+        ranking = text_table(printed(rows, study.metric), width, least_important(study.searched))
+        sentences = verdict_lines(verdict, study.name, study.baseline_name, study.selecting)
+        lines = [*sentences, *held_lines(study, verdict), checkpoint]
+        return f"{paragraphs([*state, *unit_lines(study)], width)}\n\n{ranking}\n\n{paragraphs(lines, width)}"
+
+    show(style, text, rows, lambda: content)
+
+
+@click.command(short_help="Which hyperparameters moved the score")
+@on_study
+@METRIC
+@click.option("--draws", default=20, show_default=True, type=click.IntRange(2), help="bootstrap draws of the intervals")
+@FORMAT
+@where
+def importance(study: Study, draws: int, style: str) -> None:
+    """fANOVA and PED-ANOVA of the searched parameters, and the share of the seed."""
+    import numpy as np
+
+    from analysis.statistics.importance import importance as measure
+    from analysis.writing.output import paragraphs, terminal_width, text_table
+    from analysis.writing.report import importance_rows
+
+    measured = measure(study, np.random.default_rng(0), draws)
+
+    def text() -> str:
+        width = terminal_width()
+        ped = "PED-ANOVA" if width is not None and width < ROOMY else "among the best (PED-ANOVA)"
+        table = text_table(importance_rows(measured, ped), width, ["points", "PED-ANOVA"])
+        return f"{table}\n\n{paragraphs([measured.note], width)}"
+
+    content = {"study": study.name, "metric": study.metric.name, **asdict(measured), "note": measured.note}
+    show(style, text, [asdict(p) for p in measured.params], lambda: content)
+
+
+@click.command(short_help="Figures as PNG and SVG, and an interactive page")
+@on_study
+@METRIC
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="folder [plots/STUDY]")
+@click.option("--only", "names", multiple=True, metavar="NAME", help="one figure, may be repeated; `html` for the page")
+@where
+def plot(study: Study, out: Path | None, names: tuple[str, ...]) -> None:
+    """Draw what the study's data allow: history, learning curves, parameters, importance, cost, similarities."""
+    import numpy as np
+
+    from analysis.plots.gallery import NAMES, gallery
+    from analysis.plots.style import save
+    from analysis.statistics.importance import importance as measure
+
+    for name in names:
+        if name not in (*NAMES, "html"):
+            raise unknown("figure", name, (*NAMES, "html"), shown=len(NAMES) + 1)
+    folder = out or Path("plots") / study.name
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the work if it cannot be written
+    measured = None
+    if not names or {"importance", "contour"} & set(names):
+        try:
+            measured = measure(study, np.random.default_rng(0))
+        except AnalysisError as reason:
+            click.echo(f"importance: not drawn, {reason}", err=True)
+    drawn = set(names) - {"html"}
+    for picture in gallery(study, measured, tuple(drawn)) if drawn or not names else []:
+        for path in save(picture.figure, folder, picture.name):
+            click.echo(str(path))
+        drawn.discard(picture.name)
+    if not names or "html" in names:
+        try:
+            from analysis.plots.page import page
+        except ModuleNotFoundError as missing:
+            if missing.name != "plotly":
+                raise
+            lacks = 'needs plotly: pip install "contrastive-search[interactive]"'
+            if names:
+                raise AnalysisError(f"interactive.html {lacks}") from None
+            click.echo(f"interactive.html: not drawn, it {lacks}", err=True)
+        else:
+            path = folder / "interactive.html"
+            path.write_text(page(study), encoding="utf-8")
+            click.echo(str(path))
+    if drawn:
+        raise AnalysisError(f"the study has no data for: {', '.join(sorted(drawn))}")
+
+
+@click.command(short_help="Everything about a study as one HTML file")
+@on_study
+@METRIC
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="file [STUDY.html]")
+@where
+def report(study: Study, out: Path | None) -> None:
+    """Write one self-contained HTML file: verdict, table, figures, importance, failures, cost, how to run it again."""
+    import numpy as np
+
+    from analysis.writing.report import report as make
+
+    path = out or Path(f"{study.name}.html")
+    path.parent.mkdir(parents=True, exist_ok=True)  # fails before the work if it cannot be written
+    path.write_text(make(study, np.random.default_rng(0)), encoding="utf-8")
+    click.echo(str(path))
+
+
+@click.command(short_help="A copy for optuna.visualization and optuna-dashboard")
+@on_study
+@METRIC
+@click.option("--storage", "target", required=True, metavar="URL", help="Optuna's: sqlite:///optuna.db")
+@storage_option("--from", ": --storage of the other commands")
+@TRACKING
+def optuna(study: Study, target: str) -> None:
+    """Copy a study's trials into an Optuna storage, under the study's name."""
+    from analysis.statistics.importance import optuna_study
+
+    written = optuna_study(study, target)
+    click.echo(f"{study.name}: {len(written.trials)} trials written; optuna-dashboard {target} shows them")
