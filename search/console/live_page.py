@@ -22,9 +22,8 @@ from search.console.logs import log_lines
 from search.console.status import check_driven_here, study_status
 from search.console.trial_table import cells, importance
 from search.space import SpaceError
-from search.store.errors import UserError
 from search.store.journal import read
-from search.store.layout import StudyFolder, absolute, find_study, studies
+from search.store.layout import StudyFolder, UserError, absolute, find_study, studies
 from search.wording import best_trials, headline
 
 ROWS, CURVES = 30, 60  # ended trials in the table, best first; learning curves that are drawn

@@ -7,9 +7,8 @@ import fsspec
 from search.schema import TRACEBACK_FILE
 from search.space import load_space
 from search.store.bucket import pull
-from search.store.errors import UserError
 from search.store.journal import fold, read
-from search.store.layout import StudyFolder, absolute, find_study
+from search.store.layout import StudyFolder, UserError, absolute, find_study
 from search.store.ledger import Ledger
 from search.wording import trial_line
 from trainables.contract.trial_files import LOG

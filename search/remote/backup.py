@@ -17,8 +17,7 @@ import fsspec
 from filelock import FileLock, Timeout
 
 from search.schema import DATABASE, SQLITE, tracking_uri
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE, absolute, is_remote
+from search.store.layout import CLUSTER_FILE, UserError, absolute, is_remote
 from trainables.contract.errors import first_line
 
 HEAD_STORE = "~/search/mlflow.db"  # what `search ui` serves where MLFLOW_TRACKING_URI names this machine itself

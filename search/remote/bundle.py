@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from search.space import Space
-from search.store.errors import UserError
+from search.store.layout import UserError
 
 PACKAGES = ("search", "trainables", "analysis")
 CARRIED = "carried"

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from search.store.errors import UserError
+from search.store.layout import UserError
 
 PLACEHOLDER = re.compile(r"SET-[\w-]*")
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # names that both Amazon and Google take

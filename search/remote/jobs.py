@@ -25,8 +25,7 @@ from search.remote.cluster_file import refuse_unfinished
 from search.remote.tunnel import DASHBOARD, Head, Tunnel, find_head, tunnel
 from search.space import Space
 from search.store.environment import environment
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE
+from search.store.layout import CLUSTER_FILE, UserError
 from trainables.contract.errors import last_line
 
 POLL_S = 2.0  # seconds between two looks at a job

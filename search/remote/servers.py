@@ -23,8 +23,7 @@ from typing import Any
 from search.remote.backup import ARTIFACTS, is_loopback, restore, store_path
 from search.remote.tunnel import free_port
 from search.schema import SQLITE, tracking_uri
-from search.store.errors import UserError
-from search.store.layout import StudyFolder, is_remote
+from search.store.layout import StudyFolder, UserError, is_remote
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import view_address
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search.remote.cluster_file import read_cluster, refuse_unfinished
-from search.store.errors import UserError
+from search.store.layout import UserError
 from trainables.contract.errors import last_line
 
 DASHBOARD, MLFLOW = 8265, 5000  # ports on the head's loopback

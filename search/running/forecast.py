@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search.space import Space
-from search.store.errors import UserError
+from search.store.layout import UserError
 from search.study.pruners import first_rung, warmup_examples
 from search.study.rungs import rungs
 from search.wording import wanted_points

@@ -20,20 +20,18 @@ from search.console.output import Output, fitted, parted
 from search.console.phases import Phases
 from search.remote.backup import out_of_reach
 from search.running.preflight import check_files
+from search.running.private_ray import Interrupted, handled
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
-from search.running.signals import Interrupted, handled
 from search.schema import tracking_uri
 from search.space import Space
 from search.space.encoder_fit import encoder_notes
 from search.space.outside import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
-from search.store.errors import UserError
-from search.store.journal import Journal, JournalWriteError, read, writable
-from search.store.layout import StudyFolder, storage_option
+from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable
+from search.store.layout import StudyFolder, UserError, storage_option
 from search.store.ledger import FORMAT, Event, Ledger
-from search.store.lock import exclusive, running_beside
 from search.store.retention import CheckpointRetention
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status

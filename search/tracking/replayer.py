@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from filelock import Timeout
 
-from search.store.lock import tracking_lock
+from search.store.journal import tracking_lock
 from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 

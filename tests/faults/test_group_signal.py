@@ -48,7 +48,7 @@ def test_the_group_is_told_to_end(number: signal.Signals, tmp_path: Path) -> Non
 
 LEFT_BEHIND = """
 import pathlib, sys, time
-from search.running.signals import handled
+from search.running.private_ray import handled
 told = []
 with handled(told.append):
     print("ready", flush=True)

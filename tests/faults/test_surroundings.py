@@ -27,8 +27,7 @@ from search.remote.bundle import SECRET, make_bundle
 from search.remote.tunnel import use_token
 from search.running.ray_session import check_head
 from search.store.environment import environment, moved_on
-from search.store.errors import UserError
-from search.store.layout import check_name, new_study
+from search.store.layout import UserError, check_name, new_study
 from search.tracking.mlflow_store import unreachable
 from trainables.contract.errors import DataError
 from trainables.data.token_cache import cache_dir

@@ -12,9 +12,8 @@ from harness import Death, World, make_space
 
 from search.cli.main import main
 from search.store.bucket import held, pull
-from search.store.errors import UserError
-from search.store.layout import StudyFolder, absolute, find_study, new_study, studies
-from search.store.lock import alive, exclusive, running_beside, running_here
+from search.store.journal import alive, exclusive, running_beside, running_here
+from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, studies
 
 
 def test_storage_is_absolute_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from harness import Death, World, make_space
 from search.cli.main import main
 from search.space import SpaceError, paper_point
 from search.space.load import load_space
-from search.store.errors import UserError
 from search.store.journal import Journal
+from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.study.plan import make_trial
 from search.study.related import MOST, differ, related_points

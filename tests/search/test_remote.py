@@ -23,8 +23,7 @@ from search.remote.bundle import bundled_name, make_bundle
 from search.remote.jobs import mismatches, own_output
 from search.remote.tunnel import DASHBOARD, Head, read_cluster
 from search.space import Space, load_space
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE, absolute, storage_option
+from search.store.layout import CLUSTER_FILE, UserError, absolute, storage_option
 
 HEAD = Head(Path("c.yaml"), "search", "203.0.113.5", "ubuntu", "~/key.pem")
 

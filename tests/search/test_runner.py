@@ -29,11 +29,9 @@ from search.running import tuner
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import Options, confirm_study, resume_study, run_study
 from search.space import Space
-from search.store.errors import UserError
-from search.store.journal import read
-from search.store.layout import StudyFolder
+from search.store.journal import exclusive, read
+from search.store.layout import StudyFolder, UserError
 from search.store.ledger import Ledger
-from search.store.lock import exclusive
 
 pytestmark = pytest.mark.ray
 HERE = Path(__file__).parent

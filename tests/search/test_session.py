@@ -21,8 +21,8 @@ from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
 from search.running.session import SEARCH, Options, Session, _Observer
 from search.space import load_space
-from search.store.errors import UserError
 from search.store.journal import fold, read
+from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 

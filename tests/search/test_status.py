@@ -22,10 +22,9 @@ from search.console.display import LiveTable, PlainLines, display_for
 from search.console.status import listing, print_status, print_studies, study_status
 from search.running.result import StudyResult, closing_lines
 from search.running.session import SEARCH, Options, Session
-from search.store.journal import read
+from search.store.journal import exclusive, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.store.lock import exclusive
 from search.store.retention import CheckpointRetention
 from search.tracking.tracker import Tracker
 from search.wording import best_trials, duration, headline, seconds_left, trial_line

@@ -18,8 +18,7 @@ from harness import EVALUATIONS, RUNG, Death, World, make_space, unpacked
 
 from search import schema
 from search.console.status import bring_up_to_date, study_status
-from search.store.journal import read
-from search.store.lock import exclusive, tracking_lock
+from search.store.journal import exclusive, read, tracking_lock
 from search.tracking.batches import TrialBatch
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay

@@ -25,7 +25,7 @@ from search.cli.ui import _say_views
 from search.remote import backup
 from search.remote import servers as ui
 from search.remote.tunnel import free_port
-from search.store.errors import UserError
+from search.store.layout import UserError
 from search.study.plan import point_means
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import saved_views
