@@ -229,6 +229,7 @@ class Session:
 
     def _drive(self, driver: Driver, display: Display) -> None:
         from search.running.tuner import StudyLost, run_tune
+        from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
             if driver.pausing:
@@ -238,11 +239,9 @@ class Session:
 
         if not self.phases.open:  # else with the first evaluation
             display.start()
-        resources = driver.space.resources
         try:
             with handled(pause) if self.options.handle_signals else nullcontext():
-                trainable = self.options.trainable or _trial_job()
-                run_tune(driver, trainable, resources)
+                run_tune(driver, self.options.trainable or TrialJob, driver.space.resources)
         except StudyLost:
             pass  # the driver's state says so
         except Interrupted as stop:
@@ -342,9 +341,3 @@ def write_space(journal: Journal, space: Space) -> None:
 def as_kept(space: Space) -> Any:
     """The resolved space as the journal gives it back."""
     return json.loads(json.dumps(writable(space.resolved())))
-
-
-def _trial_job() -> Any:
-    from trainables.on_ray.trainable import TrialJob
-
-    return TrialJob
