@@ -56,7 +56,7 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Death):
-        world.session(die_at=80)
+        world.session(die_at=30)
     status, _, ledger = study_status(world.folder)
     assert status.state == "died"
     assert status.paused == len(ledger.open_trials) > 0
@@ -73,7 +73,7 @@ def test_a_study_whose_driver_was_killed(world: World, capsys: pytest.CaptureFix
 
 def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=120)
+        world.session(die_at=42)
     world.folder.lock.touch()
     with exclusive(world.folder):
         status, space, ledger = study_status(world.folder, now=world.now)
@@ -153,7 +153,7 @@ def test_lines_for_a_log_file(world: World) -> None:
 
 def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=120)
+        world.session(die_at=42)
     ledger = study_status(world.folder)[2]
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=True, color_system=None)
@@ -310,7 +310,7 @@ def test_a_terminal_breaks_between_words(
 ) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     with pytest.raises(Death):
-        world.session(die_at=60)
+        world.session(die_at=25)
     print_status(str(tmp_path), None, "table")
     whole = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

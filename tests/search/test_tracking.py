@@ -158,7 +158,7 @@ def test_a_trial_says_where_its_point_comes_from(world: World) -> None:
 
 def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=60)
+        world.session(die_at=25)
     tracker(world).catch_up()
     assert {run.info.status for run in runs(world).values()} >= {"RUNNING"}
     assert replay(tracker(world)) == ""
