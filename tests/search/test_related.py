@@ -98,9 +98,9 @@ def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Pa
     whole = World(space, tmp_path / "whole", memory=memory).session(concurrency=1).ledger
     killed = World(space, tmp_path / "killed", memory=memory)
     rng = random.Random(0)
-    for life in range(12):
+    for session in range(12):
         try:
-            killed.session(concurrency=1, seed=life, die_at=rng.randint(3, 40))
+            killed.session(concurrency=1, seed=session, die_at=rng.randint(3, 40))
         except Death:
             killed.memory = []  # it is in the journal
     again = killed.session(concurrency=1).ledger

@@ -334,8 +334,8 @@ def test_a_study_that_runs_beside_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 
     def said(**options: Any) -> str:
         out = io.StringIO()
-        life = Session(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
-        life._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
+        session = Session(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
+        session._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
         return out.getvalue()
 
     with exclusive(mine):

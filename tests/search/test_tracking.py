@@ -209,7 +209,7 @@ def test_a_store_that_was_emptied_is_told_again(world: World, empty_store: Path)
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("study", [True, False])
 def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, study: bool, live: bool) -> None:
-    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later life."""
+    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later session."""
     from mlflow import MlflowClient
 
     (paused, *_) = world.session(interrupt_at=8).ledger.open_trials
