@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from search.console.status import StudyStatus
     from search.running.result import StudyResult
     from search.space import Space, SpaceError
-    from search.store.errors import UserError
+    from search.store.layout import UserError
 
 __all__ = [
     "Space", "SpaceError", "StudyResult", "StudyStatus", "UserError", "confirm", "load_space", "resume", "run", "smoke",
@@ -29,7 +29,7 @@ _HOME = {
     "SpaceError": "search.space",
     "StudyResult": "search.running.result",
     "StudyStatus": "search.console.status",
-    "UserError": "search.store.errors",
+    "UserError": "search.store.layout",
     "confirm": "search.api",
     "load_space": "search.api",
     "resume": "search.api",

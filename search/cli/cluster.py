@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from search.cli.common import SMOKE, STORAGE, STUDY, losable, user_errors
-from search.store.errors import UserError
+from search.store.layout import UserError
 
 if TYPE_CHECKING:
     from search.remote.jobs import Job
@@ -145,8 +145,8 @@ def check(file: str) -> None:
 @user_errors
 def idle(storage: str) -> None:
     """On the head, before Ray is restarted: exit code 1 and a line that names them while studies run here."""
+    from search.store.journal import running_here
     from search.store.layout import absolute
-    from search.store.lock import running_here
 
     if running := running_here(absolute(storage)):
         why = f"studies run here ({', '.join(running)})"

@@ -50,9 +50,9 @@ def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from search.running.signals import handled, stop_at_once
+        from search.running.private_ray import handled, stop_at_once
         from search.space import SpaceError
-        from search.store.errors import UserError
+        from search.store.layout import UserError
         from trainables.contract.errors import DataError, EncoderError
 
         try:

@@ -124,7 +124,7 @@ def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) 
     import analysis
     from analysis.errors import AnalysisError, InputError
     from analysis.writing.answer import forecast_lines
-    from search.store.errors import UserError
+    from search.store.layout import UserError
 
     try:
         results = analysis.read(study, storage=storage)

@@ -22,9 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 from search.console.display import cells, importance
 from search.console.status import check_driven_here, log_lines, study_status
 from search.space import SpaceError
-from search.store.errors import UserError
 from search.store.journal import read
-from search.store.layout import StudyFolder, absolute, find_study, studies
+from search.store.layout import StudyFolder, UserError, absolute, find_study, studies
 from search.wording import best_trials, headline
 
 ROWS, CURVES = 30, 60  # ended trials in the table, best first; learning curves that are drawn

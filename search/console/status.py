@@ -22,11 +22,9 @@ from search.console.output import fitted
 from search.schema import TRACEBACK_FILE
 from search.space import Space, SpaceError, load_space
 from search.store.bucket import last_sign, pull
-from search.store.errors import UserError
-from search.store.journal import fold, read
-from search.store.layout import StudyFolder, absolute, find_study, storage_option, studies
+from search.store.journal import alive, fold, read, tracking_lock
+from search.store.layout import StudyFolder, UserError, absolute, find_study, storage_option, studies
 from search.store.ledger import Ledger
-from search.store.lock import alive, tracking_lock
 from search.wording import (
     best_trials,
     counted,

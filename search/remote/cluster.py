@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import yaml
 
-from search.store.errors import UserError
+from search.store.layout import UserError
 from trainables.contract.errors import last_line
 
 PLACEHOLDER = re.compile(r"SET-[\w-]*")

@@ -29,8 +29,7 @@ import aiohttp
 from search.remote.cluster import DASHBOARD, Head, Tunnel, find_head
 from search.space import Space
 from search.store.environment import environment
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE
+from search.store.layout import CLUSTER_FILE, UserError
 from trainables.contract.errors import last_line
 
 PACKAGES = ("search", "trainables", "analysis")

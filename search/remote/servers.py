@@ -20,8 +20,7 @@ from typing import Any
 
 from search.remote.cluster import free_port
 from search.schema import SQLITE, tracking_uri
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE
+from search.store.layout import CLUSTER_FILE, UserError
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import view_address
 

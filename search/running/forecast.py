@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 from search.space import Space
-from search.store.errors import UserError
+from search.store.layout import UserError
 from search.study.pruners import first_rung, warmup_examples
 from search.study.rungs import rungs
 from search.wording import wanted_points
@@ -53,38 +53,27 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     whole = [cost for cost in (small, large) if cost.stop == "completed"]
     if not whole:
         return lines
-    count, most = trials(space), full_length_trials(space, whole[0].examples)
-    if count is None and most is None:
+    most = full_length_trials(space, whole[0].examples)
+    limits = [n for n in (trials(space), most) if n is not None]
+    if not limits:
         return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
     seconds = sum(cost.seconds for cost in whole) / len(whole)
-    if most is not None and (count is None or most <= count):
-        hours = most * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
-        lines.append(
-            f"forecast: training of {most:g} full-length trials of about {seconds:.0f} s, {hours:.2f} device-hours"
-        )
-        return [*lines, *disk_and_money(space, whole, hours, price)]
-    assert count is not None
-    hours = count * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
-    share = pruned_share(space, max(cost.examples for cost in whole))
-    lines.append(
-        f"forecast: {count} trials of about {seconds:.0f} s, {hours:.2f} device-hours without pruning"
-        + (
-            f", about {hours * share:.2f} with {space.pruner.kind} (expected share of the examples {share:.0%})"
-            if share < 1
-            else ""
-        )
-    )
-    return [*lines, *disk_and_money(space, whole, hours * share, price)]
-
-
-def disk_and_money(space: Space, whole: Sequence[Cost], hours: float, price: float | None) -> list[str]:
-    """What checkpoints take, and what the device-hours cost."""
+    hours = min(limits) * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
+    if min(limits) == most:
+        line = f"forecast: training of {most:g} full-length trials of about {seconds:.0f} s"
+        lines.append(f"{line}, {hours:.2f} device-hours")
+    else:
+        share = pruned_share(space, max(cost.examples for cost in whole))
+        line = f"forecast: {limits[0]} trials of about {seconds:.0f} s, {hours:.2f} device-hours without pruning"
+        expected = f"{space.pruner.kind} (expected share of the examples {share:.0%})"
+        lines.append(line + (f", about {hours * share:.2f} with {expected}" if share < 1 else ""))
+        hours *= share
     weights = max(cost.weights for cost in whole)
     disk = weights * space.search.keep_best
-    lines = [
+    lines.append(
         f"forecast: disk {disk / 2**20:.0f} MiB for the {space.search.keep_best} best checkpoints, "
         f"and up to {3 * weights / 2**20:.0f} MiB for every trial that runs"
-    ]
+    )
     if space.pruner.kind == "asha":
         lines.append(f"forecast: and up to {space.pruner.states_gb:g} GB for the states of paused trials")
     if price is not None:

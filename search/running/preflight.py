@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from search.space import Space
-from search.store.errors import UserError
 from search.store.journal import Journal
+from search.store.layout import UserError
 from trainables.contract.errors import first_line
 
 OR = " or "  # between the names of one revision: of two that have one in common nothing changed

@@ -2,7 +2,8 @@
 
 Ray's processes get a session of their own, so that a signal to our process group (a closing terminal, SLURM,
 Kubernetes) reaches the driver alone, which then has the trials save their state. They still die with the driver:
-the kernel kills them when it is gone, however it went (Ray asks for that, PR_SET_PDEATHSIG).
+the kernel kills them when it is gone, however it went (Ray asks for that, PR_SET_PDEATHSIG). The signals that end a
+search (Ctrl-C, and what schedulers and closing terminals send) are handled here too, since Ray takes SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ import logging
 import os
 import secrets
 import shutil
+import signal
+import stat
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 from filelock import FileLock, Timeout
 
-from search.running.signals import kept
-from search.store.errors import UserError
+from search.store.layout import UserError
 from trainables.contract.errors import first_line
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's word for: this node's address is 127.0.0.1
 STORE_BYTES = 256 * 2**20  # trials exchange a few numbers
 YOUNG_S = 60.0  # between a folder's birth and its lock
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 TRIES = 2  # on a loaded machine Ray's own start can time out
 
 
@@ -156,3 +161,64 @@ def _parent() -> Path:
         raise UserError(f"{parent}: belongs to another user; Ray's sockets would not be safe there")
     parent.chmod(0o700)
     return parent
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the program now; `number` gives its exit code, 128 + number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """`handle(signal)` is called for the ending signals; nothing changes outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal module's interface
+        leave_lost_terminal()
+        handle(signal.Signals(number))
+
+    before = {number: signal.signal(number, caught) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def leave_lost_terminal() -> None:
+    """Print nowhere from here on where the terminal is gone (SIGHUP says so): writing to it raises, in the middle of
+    closing the study."""
+    for number in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, number)
+                os.close(null)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """The ending signals mean what they meant before: Ray takes SIGTERM for itself, from the middle of its start on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDING}
+    try:
+        yield
+    except SystemExit as stop:  # Ray's answer to SIGTERM
+        if stop.code == signal.SIGTERM:
+            raise Interrupted(signal.SIGTERM) from stop
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_at_once(number: signal.Signals) -> None:
+    """Raise what ends the program, cleaning up on its way out."""
+    raise Interrupted(number)

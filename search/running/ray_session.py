@@ -14,10 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from search.running.private_ray import LOOPBACK, leave_ray, private_ray
-from search.running.signals import kept
+from search.running.private_ray import LOOPBACK, kept, leave_ray, private_ray
 from search.space import Resources
-from search.store.errors import UserError
+from search.store.layout import UserError
 from trainables.contract.errors import first_line
 
 HEAD_S = 5.0  # how long a cluster's head may take to answer

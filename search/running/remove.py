@@ -7,8 +7,7 @@ import os
 from search.console.status import check_driven_here, study_status
 from search.schema import tracking_uri, unreachable
 from search.space import load_space
-from search.store.errors import UserError
-from search.store.layout import StudyFolder, absolute, find_study
+from search.store.layout import StudyFolder, UserError, absolute, find_study
 from search.tracking.mlflow_store import remove_runs, trouble
 
 

@@ -14,11 +14,9 @@ from search.space import Space, load_space
 from search.space.local_checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.errors import UserError
-from search.store.journal import Journal, fold, salvage
-from search.store.layout import StudyFolder, absolute, find_study, new_study, storage_option
+from search.store.journal import Journal, exclusive, fold, salvage
+from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
-from search.store.lock import exclusive
 from search.study.related import related_points
 from search.study.search_plan import OWN_FAULTS
 from trainables.contract.errors import close_to

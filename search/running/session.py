@@ -19,20 +19,18 @@ from search.console.display import Display, Phases, display_for
 from search.console.output import Output, fitted, parted
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_files
+from search.running.private_ray import Interrupted, handled
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
-from search.running.signals import Interrupted, handled
 from search.schema import tracking_uri, unreachable
 from search.space import Space
 from search.space.local_checks import encoder_notes
 from search.space.outside import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
-from search.store.errors import UserError
-from search.store.journal import Journal, JournalWriteError, read, writable
-from search.store.layout import StudyFolder, storage_option
+from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable
+from search.store.layout import StudyFolder, UserError, storage_option
 from search.store.ledger import FORMAT, Event, Ledger
-from search.store.lock import exclusive, running_beside
 from search.store.retention import CheckpointRetention
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
@@ -229,6 +227,7 @@ class Session:
 
     def _drive(self, driver: Driver, display: Display) -> None:
         from search.running.tuner import StudyLost, run_tune
+        from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
             if driver.pausing:
@@ -238,11 +237,9 @@ class Session:
 
         if not self.phases.open:  # else with the first evaluation
             display.start()
-        resources = driver.space.resources
         try:
             with handled(pause) if self.options.handle_signals else nullcontext():
-                trainable = self.options.trainable or _trial_job()
-                run_tune(driver, trainable, resources)
+                run_tune(driver, self.options.trainable or TrialJob, driver.space.resources)
         except StudyLost:
             pass  # the driver's state says so
         except Interrupted as stop:
@@ -342,9 +339,3 @@ def write_space(journal: Journal, space: Space) -> None:
 def as_kept(space: Space) -> Any:
     """The resolved space as the journal gives it back."""
     return json.loads(json.dumps(writable(space.resolved())))
-
-
-def _trial_job() -> Any:
-    from trainables.on_ray.trainable import TrialJob
-
-    return TrialJob

@@ -26,9 +26,8 @@ from typing import Any
 
 import fsspec
 
-from search.store.journal import passed
+from search.store.journal import StudyHeldError, passed
 from search.store.layout import SMALL, StorageError, StudyFolder, is_remote
-from search.store.lock import StudyHeldError
 from trainables.contract.errors import first_line
 from trainables.contract.trial import whole_file
 

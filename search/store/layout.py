@@ -35,7 +35,6 @@ from uuid import uuid4
 import fsspec
 import platformdirs
 
-from search.store.errors import UserError
 from trainables.contract.errors import first_line
 from trainables.contract.trial import PAUSE_FILE, TRIALS
 
@@ -46,6 +45,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a study: a folder, a
 TAKEN = ("mlflow.db", "mlruns", "mlartifacts")  # what MLflow puts into a storage
 DRAFT_S = 600.0  # a study's folder is made in milliseconds: older drafts are left-overs
 UNQUOTED = "?%#"  # MLflow makes a second folder of the address of a database below such a path
+
+
+class UserError(ValueError):
+    """The request cannot be carried out as it was made: exit code 2, the message and no traceback."""
 
 
 class StorageError(UserError):

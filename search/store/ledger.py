@@ -131,9 +131,7 @@ class Ledger:
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
     files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
-    stages: dict[str, str] = field(
-        default_factory=dict
-    )  # stage -> how its last session ended, "died" without a `close`
+    stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
     confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
     _stage: str = "search"
     _stages: list[str] = field(default_factory=list)  # of each session

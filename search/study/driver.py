@@ -70,9 +70,7 @@ class Driver:
         self._budgets, self._owned = budgets, owned
         self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
-        self._again = [
-            record.trial for record in mine if record.waiting is None
-        ]  # running when an earlier session ended
+        self._again = [record.trial for record in mine if record.waiting is None]  # open when a session ended
         self._active: dict[str, Trial] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
@@ -94,20 +92,14 @@ class Driver:
             return None  # patience starts nothing new, and what is open goes on
         if self._crowded():
             return None
-        if self._again:
-            trial = self._again.pop(0)
+        trial = self._again.pop(0) if self._again else self.plan.next()
+        if trial is None:
+            return None
+        if trial.id in self.ledger.trials:  # it ran before, or is promoted from its rung
             self._mark_trial(trial.id, False)  # it may have failed on the way to a pause
             self._write("again", id=trial.id)
         else:
-            planned = self.plan.next()
-            if planned is None:
-                return None
-            trial = planned
-            if trial.id in self.ledger.trials:  # promoted from its rung
-                self._mark_trial(trial.id, False)
-                self._write("again", id=trial.id)
-            else:
-                self._write("start", **asdict(trial))
+            self._write("start", **asdict(trial))
         self._active[trial.id] = trial
         return trial
 
@@ -158,11 +150,8 @@ class Driver:
 
     def stopped(self, trial_id: str) -> None:
         """Tune has stopped a trial as told (or dropped it before it started)."""
-        record = self.ledger.trials[trial_id]
-        if self._verdicts.get(trial_id) == "prune":
-            self.ended(trial_id, Outcome("pruned", record.best, record.best_at, record.examples, record.seconds))
-        else:
-            self.ended(trial_id, Outcome("paused", record.best, record.best_at, record.examples, record.seconds))
+        stop = "pruned" if self._verdicts.get(trial_id) == "prune" else "paused"
+        self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 
     def ended(self, trial_id: str, outcome: Outcome) -> None:
         """A trial has ended by itself, or `stopped` says how. One that ran out of memory runs once more, alone."""
@@ -207,9 +196,7 @@ class Driver:
             self._retries[trial_id] += 1
             self._retry(trial_id, f"{fault.kind}: {fault.reason}")
             return
-        r = self.ledger.trials[trial_id]
-        stop = f"failed:{fault.kind}"
-        self.ended(trial_id, Outcome(stop, r.best, r.best_at, r.examples, r.seconds, fault.reason, fault.traceback))
+        self.ended(trial_id, _outcome(record, f"failed:{fault.kind}", fault.reason, fault.traceback))
 
     def avoided(self, trial: Trial | None = None) -> set[str]:
         """Nodes whose devices were at fault for several trials, or for this one."""
@@ -295,9 +282,7 @@ class Driver:
             self.status, self.reason = "finished", ""
         if self.status == "finished" and self.stage == "search":
             for record in self.ledger.waiting():
-                self._write("end", id=record.trial.id, **asdict(
-                    Outcome("pruned", record.best, record.best_at, record.examples, record.seconds)
-                ))  # fmt: skip
+                self._write("end", id=record.trial.id, **asdict(_outcome(record, "pruned")))
                 self.plan.ended(record)
         self._write("close", status=self.status, reason=self.reason)
         self._mark_study(False)
@@ -305,8 +290,7 @@ class Driver:
     def _take_up(self) -> None:
         """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
         while self._judged:
-            record = self._judged.pop()
-            self._pause(record)
+            self._pause(self._judged.pop())
 
     def _pause(self, record: TrialRecord) -> None:
         """Write that a trial is paused; one that waits at its rung has a value by which it counts meanwhile."""
@@ -353,3 +337,8 @@ class Driver:
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _outcome(record: TrialRecord, stop: str, reason: str = "", traceback: str = "") -> Outcome:
+    """How a trial ends that could not tell it itself, by its last evaluation."""
+    return Outcome(stop, record.best, record.best_at, record.examples, record.seconds, reason, traceback)

@@ -15,9 +15,8 @@ from typing import Any
 
 from search.space import PAPER, Param, Space, paper_point
 from search.store.bucket import pull
-from search.store.errors import UserError
 from search.store.journal import fold
-from search.store.layout import StorageError, find_study
+from search.store.layout import StorageError, UserError, find_study
 from search.store.ledger import Ledger
 from search.study.plan import point_means
 from search.study.samplers import Point, walk

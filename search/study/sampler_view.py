@@ -250,11 +250,8 @@ class _Gains:
             furthest = [c for c in curves.values() if c.last == self._end]
             for curve in furthest:
                 curve.value = curve.latest
-            self._most, self._factor, self._learned = (
-                max((c.latest for c in furthest), default=0.0),
-                self._end,
-                constant,
-            )
+            self._most = max((c.latest for c in furthest), default=0.0)
+            self._factor, self._learned = self._end, constant
         self._between: dict[tuple[int, int], Gain] = {}
 
     def reached(self, i: int) -> float:

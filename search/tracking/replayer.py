@@ -11,9 +11,8 @@ from filelock import Timeout
 from search.schema import tracking_uri
 from search.space import load_space
 from search.store.bucket import pull
-from search.store.errors import UserError
-from search.store.layout import absolute, find_study
-from search.store.lock import alive, tracking_lock
+from search.store.journal import alive, tracking_lock
+from search.store.layout import UserError, absolute, find_study
 from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 

@@ -1,4 +1,4 @@
-"""A machine whose clock is set, while a study runs or between two of its lives."""
+"""A machine whose clock is set, while a study runs or between two of its sessions."""
 
 from __future__ import annotations
 

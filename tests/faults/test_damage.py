@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
     World(space, tmp_path, study="whole").session()
     world = World(space, tmp_path, study="hurt")
     with pytest.raises(Death):
-        world.session(die_at=100)
+        world.session(die_at=50)
     return world
 
 

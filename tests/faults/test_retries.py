@@ -115,7 +115,7 @@ def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path
     assert driver.reason == ""
 
 
-def test_a_trial_that_waits_for_its_retry_is_closed_with_its_life(tmp_path: Path) -> None:
+def test_a_trial_that_waits_for_its_retry_is_closed_with_its_session(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     trial = started(driver)
     driver.interrupt("SIGTERM")

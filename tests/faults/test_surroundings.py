@@ -28,8 +28,7 @@ from search.remote.jobs import SECRET, make_bundle
 from search.running.ray_session import check_head
 from search.schema import unreachable
 from search.store.environment import environment, moved_on
-from search.store.errors import UserError
-from search.store.layout import check_name, new_study
+from search.store.layout import UserError, check_name, new_study
 from trainables.contract.errors import DataError
 from trainables.data.token_cache import cache_dir
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from search.running.preflight import check_files
 from search.running.runner import Options, confirm_study, resume_study
-from search.store.errors import UserError
 from search.store.journal import Journal
+from search.store.layout import UserError
 from search.store.ledger import Ledger
 from trainables.data.checks import data_revisions
 

@@ -11,9 +11,9 @@ from harness import World, make_space
 from search.cli.main import main
 from search.running import remove
 from search.schema import tracking_uri
-from search.store.errors import UserError
+from search.store.journal import exclusive
+from search.store.layout import UserError
 from search.store.ledger import Trial
-from search.store.lock import exclusive
 from search.tracking.tracker import Tracker
 from trainables.contract.trial import LOG
 

@@ -13,7 +13,7 @@ from search.store.journal import Journal, JournalWriteError, cut_torn_line, fini
 from search.store.ledger import Ledger
 
 
-def test_a_torn_last_line_is_cut_and_the_rest_kept(tmp_path: Path) -> None:
+def test_torn_last_line_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "j"
     whole = '{"e": "session","t":1}\n{"e":"close","t":2,"status":"finished","reason":""}\n'
     path.write_text(whole + '{"e":"start","t":3,"id":"t00')
@@ -39,20 +39,20 @@ def test_offsets_lead_to_the_next_event(tmp_path: Path) -> None:
     assert second == path.stat().st_size
 
 
-def test_replaying_gives_the_ledger_that_lived(tmp_path: Path) -> None:
+def test_replayed_ledger_equals_the_live_one(tmp_path: Path) -> None:
     """Live and replayed states are equal, event for event."""
     world = World(make_space({"trials": 7}, pruner={"kind": "median"}), tmp_path)
-    lived = world.session().ledger
+    live = world.session().ledger
     replayed = Ledger()
     for event in read(world.folder.journal):
         replayed.apply(json.loads(json.dumps(event)))
-    assert replayed == lived
+    assert replayed == live
     journal = Journal(world.folder.journal, Ledger())
     journal.close()
-    assert journal.ledger == lived
+    assert journal.ledger == live
 
 
-def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
+def test_time_between_sessions_does_not_count(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", Ledger())
     journal.append("session", 1_000, stage="search")
     journal.append("close", 4_000, status="interrupted", reason="")
@@ -67,8 +67,8 @@ def test_time_between_lives_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "late", [{"e": "point", "number": 0}, {"e": "rung", "id": "t0000", "level": 0, "value": 0.5, "go": True}]
 )
-def test_what_a_driver_writes_while_it_plans_is_of_no_life(late: dict[str, object], tmp_path: Path) -> None:
-    """The one before it was killed between a trial's end and its point's: the night until then was its work."""
+def test_events_written_while_planning_belong_to_no_session(late: dict[str, object], tmp_path: Path) -> None:
+    """A driver killed between a trial's end and its point's must not count the time until the next session."""
     world = World(make_space({"trials": 1}), tmp_path)
     world.session()
     (start,) = [e for e in read(world.folder.journal) if e["e"] == "start"]
@@ -83,8 +83,8 @@ def test_only_finite_values_are_stored(value: float | None, kept: float | None) 
     assert finite(value) == kept
 
 
-def test_half_an_emoji_is_written_escaped(tmp_path: Path) -> None:
-    """A tweet cut in the middle of one, in an error's message: its trial had no end."""
+def test_lone_surrogates_are_escaped(tmp_path: Path) -> None:
+    """From an emoji cut in two, in an error's message."""
     journal = Journal(tmp_path / "j", Ledger())
     journal.append("session", 1, stage="search")
     more = {"\ud83d": ["\ud83d"]}
@@ -95,7 +95,7 @@ def test_half_an_emoji_is_written_escaped(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_nothing_is_finished_once_an_event_is_lost(tmp_path: Path) -> None:
+def test_study_does_not_finish_after_a_lost_event(tmp_path: Path) -> None:
     """Tune goes on after an error of ours in what it calls."""
     journal = Journal(tmp_path / "j", Ledger())
     journal.append("session", 1, stage="search")
@@ -109,8 +109,7 @@ def test_nothing_is_finished_once_an_event_is_lost(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_what_a_power_cut_may_not_take_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts and ends, not every evaluation."""
+def test_all_events_but_evaluations_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(make_space({"trials": 2}), tmp_path)
     synced: list[str] = []
     path = world.folder.journal

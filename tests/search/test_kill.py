@@ -21,7 +21,7 @@ from processes import below, sigkill
 
 from search import schema
 from search.space import Space
-from search.store.journal import read
+from search.store.journal import fold, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
 from search.study.samplers import key
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "5"))  # of each target
 TARGETS = ("driver", "trial", "raylet", "tracker")
-BEHIND = 3  # exit code of a life that is done, but says that the tracker did not keep up: it is resumed like others
+BEHIND = 3  # exit code of a finished session whose tracker did not keep up: it is resumed like others
 CHILD = f"""
 import sys
 BEHIND = {BEHIND}
@@ -87,7 +87,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.kill()
 
 
-def life(command: str, space: Space, root: Path, server: Server) -> subprocess.Popen[bytes]:
+def session(command: str, space: Space, root: Path, server: Server) -> subprocess.Popen[bytes]:
     file = root / "given.yaml"
     file.write_text(space.to_yaml())
     path = f"{HERE}:{HERE.parents[1]}"
@@ -103,6 +103,16 @@ def victims(driver: subprocess.Popen[bytes], target: str) -> list[psutil.Process
     return below(driver.pid, "raylet" if target == "raylet" else "ray::FakeTrial")
 
 
+def disturb(target: str, driver: subprocess.Popen[bytes], server: Server, rng: random.Random) -> None:
+    """Kill one process of the target; an MLflow server comes back within a second."""
+    if target == "tracker":
+        server.kill()
+        time.sleep(rng.random())
+        server.start()
+    else:
+        sigkill(victims(driver, target)[:1])
+
+
 def wait_for_start(folder: StudyFolder, driver: subprocess.Popen[bytes], evaluations: int) -> None:
     until = time.monotonic() + 120
     while sum(e["e"] == "eval" for e in read(folder.journal)) < evaluations:
@@ -114,7 +124,7 @@ def wait_for_start(folder: StudyFolder, driver: subprocess.Popen[bytes], evaluat
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(ROUNDS))
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, server: Server, tmp_path: Path) -> None:
+def test_killed_study_resumes_to_the_same_end(target: str, round_: int, server: Server, tmp_path: Path) -> None:
     rng = random.Random(f"{target}{round_}")
     data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.03)}
     params = {"learning_rate": {"grid": [1e-5, 3e-5, 1e-4]}, "batch_size": {"choice": [16, 32, 64]}}
@@ -126,25 +136,18 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
         space = make_space({"trials": 9, "max_retries": 5}, name=name, data=data)
     undisturbed = World(space, tmp_path / "undisturbed").session().ledger
     folder = StudyFolder(str(tmp_path / "runs"), "study")
-    driver = life("run", space, tmp_path, server)
+    driver = session("run", space, tmp_path, server)
     wait_for_start(folder, driver, rng.randrange(1, 30))
-    if target == "tracker":
-        server.kill()
-        time.sleep(rng.random())
-        server.start()
-    else:
-        sigkill(victims(driver, target)[:1])
+    disturb(target, driver, server, rng)
     code = driver.wait(timeout=300)
-    lives = 1
+    sessions = 1
     while code != 0:
-        assert lives < 5
-        code = life("resume", space, tmp_path, server).wait(timeout=300)
-        lives += 1
+        assert sessions < 5
+        code = session("resume", space, tmp_path, server).wait(timeout=300)
+        sessions += 1
     if target == "driver":
-        assert lives >= 2
-    ledger = Ledger()
-    for event in read(folder.journal):
-        ledger.apply(event)
+        assert sessions >= 2
+    ledger = fold(folder.journal, Ledger())
     ran = {i: (key(s.trial.point), s.trial.seed) for i, s in ledger.trials.items()}
     assert ran == {i: (key(s.trial.point), s.trial.seed) for i, s in undisturbed.trials.items()}
     assert ledger.stops == {"completed": 9}
@@ -155,34 +158,27 @@ def test_a_killed_study_is_resumed_to_the_same_end(target: str, round_: int, ser
 @pytest.mark.parametrize("round_", range(ROUNDS))
 @pytest.mark.parametrize("stage", ["resume", "confirm"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_later_life_that_is_killed(target: str, stage: str, round_: int, server: Server, tmp_path: Path) -> None:
+def test_killed_later_session_resumes(target: str, stage: str, round_: int, server: Server, tmp_path: Path) -> None:
     """A resumed search, or one that confirms: resumed again, every point has run once on every seed."""
     rng = random.Random(f"{target}{stage}{round_}")
     data = {"train": "builtin", "dev": ["stsb"], "columns": orders(sleep=0.03)}
     name = f"{stage}-{target}-{round_}"
     space = make_space({"trials": 5, "max_retries": 5}, name=name, data=data)
     folder = StudyFolder(str(tmp_path / "runs"), "study")
-    driver = life("run", space, tmp_path, server)
+    driver = session("run", space, tmp_path, server)
     if stage == "resume":
         wait_for_start(folder, driver, rng.randrange(1, 12))
         driver.kill()
     driver.wait(timeout=300)
     before = sum(e["e"] == "eval" for e in read(folder.journal))
-    driver = life(stage, space, tmp_path, server)
+    driver = session(stage, space, tmp_path, server)
     wait_for_start(folder, driver, before + rng.randrange(1, 12))
-    if target == "tracker":
-        server.kill()
-        time.sleep(rng.random())
-        server.start()
-    else:
-        sigkill(victims(driver, target)[:1])
-    code, lives = driver.wait(timeout=300), 2
+    disturb(target, driver, server, rng)
+    code, sessions = driver.wait(timeout=300), 2
     while code != 0:
-        assert lives < 6
-        code, lives = life("resume", space, tmp_path, server).wait(timeout=300), lives + 1
-    ledger = Ledger()
-    for event in read(folder.journal):
-        ledger.apply(event)
+        assert sessions < 6
+        code, sessions = session("resume", space, tmp_path, server).wait(timeout=300), sessions + 1
+    ledger = fold(folder.journal, Ledger())
     ran = [(r.trial.stage, key(r.trial.point), r.trial.seed) for r in ledger.trials.values()]
     assert len(set(ran)) == len(ran)
     assert sum(where == "search" for where, *_ in ran) == 5
@@ -195,7 +191,7 @@ def test_a_later_life_that_is_killed(target: str, stage: str, round_: int, serve
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrent", [1, 4])
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_a_killed_search_that_pauses_and_promotes(round_: int, concurrent: int, server: Server, tmp_path: Path) -> None:
+def test_killed_asha_search_resumes(round_: int, concurrent: int, server: Server, tmp_path: Path) -> None:
     """The same points and seeds as undisturbed; one trial at a time also the same promotions (with several they depend
     on who is faster), and no paused trial is forgotten."""
     rng = random.Random(f"asha{concurrent}{round_}")
@@ -205,17 +201,15 @@ def test_a_killed_search_that_pauses_and_promotes(round_: int, concurrent: int, 
     space = make_space(search, name=name, data=data, pruner={"kind": "asha"}, resources={"cpus": 0.25})
     undisturbed = World(space, tmp_path / "undisturbed", value=fake_value).session(concurrency=concurrent).ledger
     folder = StudyFolder(str(tmp_path / "runs"), "study")
-    driver = life("run", space, tmp_path, server)
+    driver = session("run", space, tmp_path, server)
     wait_for_start(folder, driver, rng.randrange(1, 15))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     codes = [BEHIND]
     while codes[-1] == BEHIND and len(codes) < 5:
-        codes.append(life("resume", space, tmp_path, server).wait(timeout=300))
+        codes.append(session("resume", space, tmp_path, server).wait(timeout=300))
     assert codes[-1] == 0
-    ledger = Ledger()
-    for event in read(folder.journal):
-        ledger.apply(event)
+    ledger = fold(folder.journal, Ledger())
     ran = {i: (key(s.trial.point), s.trial.seed) for i, s in ledger.trials.items()}
     assert ran == {i: (key(s.trial.point), s.trial.seed) for i, s in undisturbed.trials.items()}
     assert set(ledger.stops) == {"completed", "pruned"}

@@ -9,12 +9,11 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 from harness import Death, World, make_space
-from search.store.mirror import Mirror
 
 from search.cli.main import main
-from search.store.errors import UserError
-from search.store.layout import StudyFolder, absolute, find_study, new_study, studies
-from search.store.lock import alive, exclusive, running_beside, running_here
+from search.store.bucket import held, pull
+from search.store.journal import alive, exclusive, running_beside, running_here
+from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, studies
 
 
 def test_storage_is_absolute_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_who_runs_here_keeps_ray_from_being_restarted(
+def test_running_studies_keep_ray_from_being_restarted(
     remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray up` again asks it on the head (`search cluster idle` in cluster.yaml); a bucket is not asked."""
@@ -75,7 +74,7 @@ def test_who_runs_here_keeps_ray_from_being_restarted(
     assert running_here(storage) == []
 
 
-def test_a_disk_without_locks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_disk_without_locks_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A lock that outlives its holder would be worse: the study could never be resumed."""
     fcntl = pytest.importorskip("fcntl")
     folder = new_study(str(tmp_path), "a")
@@ -90,7 +89,7 @@ def test_a_disk_without_locks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatc
         alive(folder)
 
 
-def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_study_behind_a_uri_resumes_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver dies, its machine with its working copy is gone; what was sent is enough to go on."""
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
@@ -103,22 +102,23 @@ def test_a_study_behind_a_uri_is_resumed_on_another_machine(monkeypatch: pytest.
 
     world = Remote(make_space({"trials": 8}), tmp_path)
     with pytest.raises(Death):
-        world.session(die_at=120)
-    Mirror(world.folder).push()
+        world.session(die_at=50)
+    with held(world.folder, str) as hold:
+        hold.push()
     ended = world.folder.journal.read_text().count('"e":"end"')
     assert ended > 0
     monkeypatch.setattr("search.store.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "two" / name))
     assert not world.folder.journal.exists()
     found = find_study("memory://runs", None)
     assert found.study == "fake-1"
-    found.pull()
+    pull(found)
     driver = world.session()
     assert driver.ledger.stops == {"completed": 8}
     assert world.folder.journal.read_text().count('"e":"start"') == 8
     filesystem.store.clear()
 
 
-def test_the_pause_marker_is_put_up_and_taken_away() -> None:
+def test_pause_marker_is_created_and_removed() -> None:
     folder = StudyFolder("memory://pausing", "a-1")
     filesystem = fsspec.filesystem("memory")
     folder.mark_pause(True)
@@ -128,7 +128,7 @@ def test_the_pause_marker_is_put_up_and_taken_away() -> None:
     assert not filesystem.exists("/pausing/a-1/PAUSE")
 
 
-def test_deleting_says_whether_it_was_there(tmp_path: Path) -> None:
+def test_delete_returns_whether_the_path_existed(tmp_path: Path) -> None:
     folder = StudyFolder(str(tmp_path), "a-1")
     (tmp_path / "d" / "e").mkdir(parents=True)
     (tmp_path / "f").write_text("")

@@ -17,8 +17,8 @@ from harness import Death, World, make_space
 
 from search.console.live_page import TOKEN_HEADER, LivePage
 from search.console.status import study_status
+from search.store.journal import exclusive
 from search.store.ledger import Trial
-from search.store.lock import exclusive
 from trainables.contract.trial import LOG
 
 WIDTHS = (400, 800, 1400)

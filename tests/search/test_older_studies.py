@@ -13,9 +13,8 @@ import pytest
 from harness import World
 
 from search.space import load_space
-from search.store.errors import UserError
 from search.store.journal import fold, read
-from search.store.layout import StudyFolder
+from search.store.layout import StudyFolder, UserError
 from search.store.ledger import Ledger
 
 STUDIES = Path(__file__).parents[1] / "studies"

@@ -154,9 +154,9 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
     expected = plain.session(concurrency=workers).ledger
     world = World(asha_space(sampler=sampler, trials=14), tmp_path / "killed")
     rng = random.Random(workers)
-    for life in range(10):
+    for session in range(10):
         try:
-            world.session(concurrency=workers, seed=life, die_at=rng.randint(5, 40))
+            world.session(concurrency=workers, seed=session, die_at=rng.randint(5, 40))
         except Death:
             continue
     ledger = world.session(concurrency=workers).ledger

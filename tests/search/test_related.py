@@ -16,8 +16,8 @@ from harness import Death, World, make_space
 from search.cli.main import main
 from search.space import SpaceError, paper_point
 from search.space.load import load_space
-from search.store.errors import UserError
 from search.store.journal import Journal
+from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.study.plan import make_trial
 from search.study.related import MOST, differ, related_points
@@ -98,9 +98,9 @@ def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Pa
     whole = World(space, tmp_path / "whole", memory=memory).session(concurrency=1).ledger
     killed = World(space, tmp_path / "killed", memory=memory)
     rng = random.Random(0)
-    for life in range(12):
+    for session in range(12):
         try:
-            killed.session(concurrency=1, seed=life, die_at=rng.randint(3, 40))
+            killed.session(concurrency=1, seed=session, die_at=rng.randint(3, 40))
         except Death:
             killed.memory = []  # it is in the journal
     again = killed.session(concurrency=1).ledger

@@ -25,8 +25,7 @@ from search.remote.jobs import bundled_name, make_bundle, mismatches
 from search.remote.servers import out_of_reach
 from search.space import Space, load_space
 from search.store.environment import environment
-from search.store.errors import UserError
-from search.store.layout import CLUSTER_FILE, absolute, storage_option
+from search.store.layout import CLUSTER_FILE, UserError, absolute, storage_option
 
 HEAD = Head("c.yaml", "search", "203.0.113.5", "ubuntu", "~/key.pem")
 

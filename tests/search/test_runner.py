@@ -29,11 +29,9 @@ from search.running import tuner
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import Options, confirm_study, resume_study, run_study
 from search.space import Space
-from search.store.errors import UserError
-from search.store.journal import read
-from search.store.layout import StudyFolder
+from search.store.journal import exclusive, read
+from search.store.layout import StudyFolder, UserError
 from search.store.ledger import Ledger
-from search.store.lock import exclusive
 
 pytestmark = pytest.mark.ray
 HERE = Path(__file__).parent
@@ -349,7 +347,7 @@ def test_the_journal_is_json_lines_and_the_encoders_notes_are_kept(
     monkeypatch.setattr("search.running.runner.encoder_notes", lambda _: [note])
     result = run_study(make_space({"trials": 1, "concurrent": 1}), str(tmp_path / "runs"), options=options())
     kinds = [json.loads(line)["e"] for line in result.folder.journal.read_text().splitlines()]
-    assert kinds == ["space", "files", "life", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
+    assert kinds == ["space", "files", "session", "start", *["eval"] * EVALUATIONS, "end", "point", "close"]
     store = open_store(result.tracking_uri)
     assert reproduction.environment(read_study(store, find_study(store, result.folder.study)))["encoder"] == note
 

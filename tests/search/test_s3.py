@@ -16,8 +16,7 @@ from harness import make_space
 from search.console.status import print_status
 from search.running.remove import deletable, stop_study
 from search.store.bucket import fetch, held, pull
-from search.store.errors import UserError
-from search.store.layout import StudyFolder, find_study, new_study, studies
+from search.store.layout import StudyFolder, UserError, find_study, new_study, studies
 from trainables.contract.trial import TrialSpec
 from trainables.on_ray.messages import study_pausing
 from trainables.training.checkpoint import TrialFiles

@@ -19,9 +19,8 @@ from analysis.reading.store import open_store
 from search.cli.main import main
 from search.console.status import bring_up_to_date, study_status
 from search.running.remove import deletable
-from search.store.errors import UserError
-from search.store.layout import StorageError, StudyFolder, new_study
-from search.store.lock import alive, exclusive, running_beside
+from search.store.journal import alive, exclusive, running_beside
+from search.store.layout import StorageError, StudyFolder, UserError, new_study
 from search.tracking import replayer, tracker  # noqa: F401  (here and not as another user, for the same reason)
 
 NOBODY = 65534

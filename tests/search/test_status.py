@@ -22,10 +22,9 @@ from search.console.display import LiveTable, display_for
 from search.console.status import listing, print_status, print_studies, study_status
 from search.running.result import StudyResult, closing_lines
 from search.running.session import SEARCH, Options, Session
-from search.store.journal import read
+from search.store.journal import exclusive, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
-from search.store.lock import exclusive
 from search.store.retention import CheckpointRetention
 from search.tracking.tracker import Tracker
 from search.wording import best_trials, duration, headline, seconds_left, trial_line
@@ -56,7 +55,7 @@ def test_a_finished_study(world: World, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_crashed_study(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Death):
-        world.session(die_at=80)
+        world.session(die_at=30)
     status, _, ledger = study_status(world.folder)
     assert (status.state, status.paused) == ("died", len(ledger.open_trials))
     assert ledger.open_trials
@@ -72,7 +71,7 @@ def test_a_crashed_study(world: World, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=120)
+        world.session(die_at=42)
     world.folder.lock.touch()
     with exclusive(world.folder):
         status, space, ledger = study_status(world.folder, now=world.now)
@@ -149,7 +148,7 @@ def test_lines_for_a_log_file(world: World) -> None:
 
 def test_the_live_table_shows_running_and_best_trials(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=120)
+        world.session(die_at=42)
     ledger = study_status(world.folder)[2]
     out = io.StringIO()
     display = LiveTable(Console(file=out, width=160, force_terminal=True, color_system=None), world.space, ledger)
@@ -294,7 +293,7 @@ def test_a_terminal_breaks_between_words(
 ) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     with pytest.raises(Death):
-        world.session(die_at=60)
+        world.session(die_at=25)
     print_status(str(tmp_path), None, "table")
     whole = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -318,8 +317,8 @@ def test_a_study_beside_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def said(**options: Any) -> str:
         out = io.StringIO()
-        life = Session(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
-        life._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
+        session = Session(make_space(), mine, Options(console=Console(file=out, width=200), **options), [SEARCH])
+        session._introduce(Tracker("sqlite:///nowhere.db", mine, make_space()))
         return out.getvalue()
 
     with exclusive(mine):

@@ -88,7 +88,7 @@ def test_conditional_and_list_parameters_reach_optuna_and_come_back(tmp_path: Pa
 @pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int, tmp_path: Path) -> None:
-    """The driver dies again and again at a random write; each next life goes on. With the same evaluations for the
+    """The driver dies again and again at a random write; each next session goes on. With the same evaluations for the
     same trial, random and grid studies end with the very trials of an undisturbed one."""
     changes: dict[str, Any] = {"params": GRID} if sampler == "grid" else {}
     search = {"sampler": sampler, "trials": None if sampler == "grid" else 8, "repeats": repeats}

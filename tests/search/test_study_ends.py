@@ -45,7 +45,7 @@ def test_patience_counts_training_not_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
-def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_life(
+def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_session(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = make_space({"trials": 100, "patience": 5})
@@ -136,7 +136,7 @@ def test_downtime_does_not_count_against_the_time_budget(tmp_path: Path) -> None
     world = World(make_space({"trials": 500, "time": 4}), tmp_path)
     with pytest.raises(Death):
         world.session(die_at=60)
-    world.now += 3600  # an hour between the lives
+    world.now += 3600  # an hour between the sessions
     driver = world.session()
     assert driver.status == "out_of_budget"
     assert driver.ledger.elapsed() == pytest.approx(4, abs=0.2)

@@ -112,7 +112,7 @@ def test_seeds_of_the_last_points_fill_idle_places(failing: int | None, tmp_path
     world = World(space, tmp_path, fault=lambda trial, k: "nan" if trial.repeat == failing and k == 1 else None)
     ledger = world.session(concurrency=4).ledger
     kinds = [event["e"] for event in read(world.folder.journal)]
-    assert kinds[1:5] == ["start"] * 4  # after the life's own line
+    assert kinds[1:5] == ["start"] * 4  # after the session's own line
     assert kinds.count("point") == 1
     point = ledger.points[0]
     assert not ledger.open_trials

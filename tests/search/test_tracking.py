@@ -22,9 +22,8 @@ from analysis.reading.store import find_study, open_store
 from analysis.tables.study import read_study
 from search import schema
 from search.console.status import bring_up_to_date, study_status
-from search.store.errors import UserError
-from search.store.journal import read
-from search.store.lock import exclusive, tracking_lock
+from search.store.journal import exclusive, read, tracking_lock
+from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay, track
 from search.tracking.runs import TrialBatch, trial_name
@@ -164,7 +163,7 @@ def test_a_trial_says_where_its_point_comes_from(world: World) -> None:
 
 def test_a_dead_driver_leaves_nothing_running_once_looked_at(world: World) -> None:
     with pytest.raises(Death):
-        world.session(die_at=30)
+        world.session(die_at=25)
     tracker(world).catch_up()
     assert {run.info.status for run in runs(world).values()} >= {"RUNNING"}
     assert replay(tracker(world)) == ""
@@ -283,7 +282,7 @@ def test_mlflow_is_not_rebuilt_beside_another_process(world: World) -> None:
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("study", [True, False])
 def test_a_run_that_was_deleted_in_mlflow_takes_no_other_along(world: World, study: bool, live: bool) -> None:
-    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later life."""
+    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later session."""
     from mlflow import MlflowClient
 
     (paused, *_) = world.session(interrupt_at=8).ledger.open_trials

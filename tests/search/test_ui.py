@@ -23,7 +23,7 @@ from harness import make_space, unpacked
 from search.cli.cluster import _print_views
 from search.remote import servers as ui
 from search.remote.cluster import free_port
-from search.store.errors import UserError
+from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store
 from search.tracking.saved_views import saved_views
 

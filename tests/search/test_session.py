@@ -1,4 +1,4 @@
-"""A life of a study without Ray: what it keeps of `--set`, hears of `search stop`, answers, and what cannot end it."""
+"""A session of a study without Ray: stored overrides, stop requests, exit codes, a display that fails."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
 from search.running.session import SEARCH, Options, Session, _Observer
 from search.space import load_space
-from search.store.errors import UserError
 from search.store.journal import fold, read
+from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 
@@ -39,7 +39,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("search.running.session.ray_session", session)
     tracked = SimpleNamespace(start=lambda: None, finish=lambda _: True, trouble="")
-    monkeypatch.setattr("search.running.session.Replayer", lambda _: tracked)
+    monkeypatch.setattr("search.running.session.Replayer", lambda *_: tracked)
 
 
 def kept(world: World) -> tuple[int | None, bool]:
@@ -49,8 +49,7 @@ def kept(world: World) -> tuple[int | None, bool]:
 
 
 @pytest.mark.usefixtures("refusing")
-def test_what_ray_refuses_is_not_kept(tmp_path: Path) -> None:
-    """It was: every later resume was refused, too."""
+def test_overrides_that_ray_refuses_are_not_stored(tmp_path: Path) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     world.session(interrupt_at=9)
     before = kept(world)
@@ -62,7 +61,7 @@ def test_what_ray_refuses_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("refusing")
-def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -> None:
+def test_overrides_are_stored_though_nothing_is_left_to_run(tmp_path: Path) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     world.session()
     result = resume_study(str(tmp_path), overrides=["search.trials=4"], options=QUIET)
@@ -71,17 +70,15 @@ def test_what_is_asked_for_is_kept_also_where_nothing_is_to_do(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("refusing")
-def test_a_life_without_work_says_why_there_is_none(tmp_path: Path) -> None:
+def test_session_without_work_reports_the_reason(tmp_path: Path) -> None:
     World(make_space({"trials": None, "budget": 3}), tmp_path).session()
     result = resume_study(str(tmp_path), options=QUIET)
-    assert result.reason == "the budget of 3 whole trials is spent"
+    assert result.reason == "the budget of 3 full-length trials is spent"
     assert any(line.endswith("search resume fake-1" + result.storage_option + " --set search.budget=...")
                for line in closing_lines(result))  # fmt: skip
 
 
-def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How to go on is said without it."""
-
+def test_interrupted_start_stores_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -93,28 +90,28 @@ def test_an_interrupted_start_keeps_what_was_asked_for(tmp_path: Path, monkeypat
     assert kept(world) == (9, True)
 
 
-def test_word_to_stop_is_heard_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at the data and a bucket's lease may take a minute, and `search stop` has taken it for running."""
+def test_stop_request_counts_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking data and taking a bucket may last a minute, and `search stop` counts the study as running."""
     world = World(make_space(), tmp_path)
     world.session(interrupt_at=3)
-    heard = []
-    monkeypatch.setattr(Session, "_run", lambda life, *_: heard.append(life.folder.asked_to_stop()))
+    found: list[bool] = []
+    monkeypatch.setattr(Session, "_run", lambda session, *_: found.append(session.folder.asked_to_stop()))
     monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
     world.folder.ask_to_stop()
     Session(world.space, world.folder, QUIET, [SEARCH]).run()
     monkeypatch.setattr("search.running.session.check_files", lambda *_: world.folder.ask_to_stop())
     Session(world.space, world.folder, QUIET, [SEARCH]).run()
-    assert heard == [False, True]
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(("fresh", "code"), [([None, None], 1), ([0.7, None], 0)])
-def test_a_confirmation_of_which_nothing_came_to_its_end(fresh: list[float | None], code: int, tmp_path: Path) -> None:
+def test_confirmation_without_a_completed_trial_fails(fresh: list[float | None], code: int, tmp_path: Path) -> None:
     world = World(make_space(), tmp_path)
     ledger = recorded(world.space, {0: [0.6], 1: [0.7]}, {1: fresh})
-    life = Session(world.space, world.folder, QUIET, [SEARCH])
-    assert life._exit_code(ledger) == 0, "nothing was to do"
-    life.drivers = [SimpleNamespace(status="finished", stage="confirm", reason="")]  # type: ignore[list-item]
-    assert life._exit_code(ledger) == code
+    session = Session(world.space, world.folder, QUIET, [SEARCH])
+    assert session._exit_code(ledger) == 0, "nothing was to do"
+    session.drivers = [SimpleNamespace(status="finished", stage="confirm", reason="")]  # type: ignore[list-item]
+    assert session._exit_code(ledger) == code
     result = StudyResult(
         space=world.space, folder=world.folder, status="finished", exit_code=code, reason="", ledger=ledger
     )
@@ -130,10 +127,10 @@ class Full(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_cannot_be_shown_is_no_trial_s_failure(
+def test_display_failure_is_no_trial_failure(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Raised inside Tune, it was taken for one."""
+    """An error raised inside Tune would end the trial."""
     monkeypatch.setattr("search.running.session.RETENTION_S", 0.0)
     applied: list[bool] = []
     monkeypatch.setattr(CheckpointRetention, "apply", lambda *_: applied.append(True))
@@ -143,10 +140,10 @@ def test_what_cannot_be_shown_is_no_trial_s_failure(
     display = display_for(console, world.space, ledger, verbose=True)
     retention = CheckpointRetention(world.folder, ledger, 1)
     replayer: Any = SimpleNamespace(trouble="it is down")
-    observe = _Observer(display, retention, replayer, Phases(console))
+    observe = _Observer(display, retention, replayer, Phases(console), lambda: True)
     with caplog.at_level(logging.WARNING):
         for event in read(world.folder.journal):
             observe(event)
     assert len(applied) == 2, "checkpoints go on to be deleted"
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.endswith("No space left on device")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.endswith("No space left on device")
