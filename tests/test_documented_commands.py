@@ -35,6 +35,7 @@ PROGRAMS = {"search": search, "analysis": analysis}
 PLAYED = {  # in a test of their own: pattern of the command -> the file that plays it
     r"search .*--cluster cluster\.yaml.*": "tests/cluster/test_ray_up.py",  # a cloud of namespaces, as root
     r"search (status|confirm) search-1234.*": "tests/cluster/test_slurm.py",  # SLURM on this machine, as root
+    r"search track STUDY --storage s3://.*": "tests/search/test_trials_file.py",  # from a folder
     r"search run docs/examples/st_simcse\.yaml": "tests/faults/test_sentence_transformers.py",  # minutes, killed twice
     r"analysis export --push-to-hub .*": "tests/analysis/test_publish.py",  # a server that speaks the hub's protocol
     r"analysis test .*--mteb mteb_task\.py": "tests/analysis/test_mteb.py",  # needs a file of pairs beside it
@@ -114,8 +115,10 @@ STORY = [
     Step("analysis report", "", "simcse_unsup-1.html"),
     Step("analysis export", "", "simcse_unsup-1"),
     Step("analysis export --out model/", "", "model"),
+    Step("analysis optuna --storage sqlite:///optuna.db", "", "simcse_unsup-1"),
     Step('analysis test --reason "the paper"', "", "builtin"),
     Step('analysis test --reason "the paper\'s table"', "", "opened"),
+    Step("search track simcse_unsup-1", "", "trials"),
     Step("search run spaces/simcse_sup.yaml --from simcse_unsup-1", FEW, "is finished"),
     Step("search run spaces/edacse.yaml --smoke", FEW, "is finished"),
     Step("search run spaces/edacse.yaml", FEW, "is finished"),

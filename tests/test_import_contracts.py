@@ -116,9 +116,9 @@ def test_no_room_may_import_any_room_above_it(contract, copy):
     assert {(f"{package}.{low}", f"{package}.{high}") for low, high in upward} <= reported
 
 
-def test_the_picture_of_the_rooms_is_the_one_of_the_contracts():
+def test_documented_layers_match_the_import_contracts():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:-1] for line in text[text.index("## Rooms") : text.index("## Decisions")].splitlines()]
+    rows = [line.split("|")[1:-1] for line in text[text.index("## Layers") : text.index("## Decisions")].splitlines()]
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows if len(row) == 3]
     drawn = {column[0][0]: [rooms for rooms in column[1:] if rooms] for column in zip(*rows, strict=True) if column[0]}
     for contract in LAYERED:

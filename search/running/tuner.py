@@ -96,6 +96,8 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
+        if not self._shared.driver.owns():  # else a driver that was suspended would let a trial go on
+            raise StudyLost
         if PHASE in result:
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
@@ -111,9 +113,9 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
         """None: Tune starts pending trials in order by itself. Called in every step, so budgets are checked here."""
         driver = self._shared.driver
-        driver.tick()
-        if driver.lost:
+        if not driver.owns():
             raise StudyLost
+        driver.tick()
         if driver.pausing:
             for trial in list(tune_controller.get_live_trials()):
                 if trial.status == TuneTrial.PENDING:

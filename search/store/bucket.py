@@ -71,7 +71,7 @@ class Hold:
         self._sent_files: dict[str, tuple[int, int]] = {}  # (time of change, bytes) of each small file that is there
         self._unmerged: list[tuple[int, int]] = []  # (number, first byte) of the segments since the last merge
         self._number = self._sent = 0  # of the last segment; bytes of the journal that the bucket has
-        self._confirmed = passed()
+        self._confirmed = self._tried = passed()
         self._session = secrets.token_hex(8)
         self._holder = f"{socket.gethostname()} (process {os.getpid()})"
 
@@ -112,7 +112,8 @@ class Hold:
         `TRUST_S`, and for good once another driver has taken the study."""
         if not self._remote:
             return True
-        if not self.is_lost and passed() - self._confirmed > TRUST_S:
+        # Callers may be Tune's loop: a bucket that does not answer is asked once in TRUST_S.
+        if not self.is_lost and passed() - max(self._confirmed, self._tried) > TRUST_S:
             self._try()
         return not self.is_lost and passed() - self._confirmed <= TRUST_S
 
@@ -172,6 +173,7 @@ class Hold:
             self.trouble = f"{self._folder.storage}: {first_line(error)}"
         else:
             self.trouble = ""
+        self._tried = passed()
         return not self.trouble
 
     def _new_lines(self) -> bytes:

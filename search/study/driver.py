@@ -324,6 +324,11 @@ class Driver:
         self.lost = self.reason = reason
         self.status, self.pausing = "failed", True
 
+    def owns(self) -> bool:
+        """Whether the study is still this driver's; one that was suspended looks at the bucket first."""
+        self._owned()
+        return not self.lost
+
     def _mark_trial(self, trial_id: str, pausing: bool) -> None:
         if self._owned():
             self.folder.mark_trial(trial_id, pausing)

@@ -49,8 +49,8 @@ def test_signal_to_the_group_pauses_the_study(number: signal.Signals, tmp_path: 
 LEFT_BEHIND = """
 import pathlib, sys, time
 from search.running.private_ray import handled
-told = []
-with handled(told.append):
+received = []
+with handled(received.append):
     print("ready", flush=True)
     while not received:
         time.sleep(0.01)

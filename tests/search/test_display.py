@@ -149,7 +149,7 @@ def test_the_opening_follows_one_trial_and_ends_with_a_result() -> None:
 def test_phases_are_reported_to_listeners_at_intervals() -> None:
     said: list[tuple[str, int, int]] = []
     phases.phase("nobody")
-    with phases.heard(lambda *what: said.append(what)):
+    with phases.phases_to(lambda *what: said.append(what)):
         for k in range(1000):
             phases.phase("tokenising", k, 1000)
         phases.phase("training")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import harness
 import optuna
 import pytest
-import record_curves
 from harness import World, curve, make_space
 
 from search.space import Pruner
@@ -20,22 +20,26 @@ from search.study.pruners import earliest, first_rung, make_pruner, non_negative
 
 pytestmark = pytest.mark.costly
 
+ROOT = Path(__file__).parents[2]
+RECORDED = json.loads(gzip.decompress((ROOT / "benchmarks" / "curves" / "builtin.json.gz").read_bytes()))["trials"]
 CURVES: dict[tuple[Any, ...], list[float]] = {
-    tuple(values): curve for *values, curve in json.loads(record_curves.FILE.read_text(encoding="utf-8"))
+    tuple(trial["point"].values()): [value for _, value, *_ in trial["curve"]] for trial in RECORDED
 }
+CHOICES = {name: list(dict.fromkeys(trial["point"][name] for trial in RECORDED)) for name in RECORDED[0]["point"]}
+RECORDED_EVALUATIONS = 27
 SEEDS = 20
 
 
 def searches(sampler: str, pruner: str, stride: int, tmp_path: Path, **search: Any) -> list[tuple[World, Ledger]]:
     """Searches over the recorded grid, one per seed, two trials at a time. Every point that a sampler can propose was
-    trained to its end (record_curves.py), so that a search replays what it would have seen; `stride` evaluations of
+    trained to its end (benchmarks/curves/record.py), so that a search replays it; `stride` evaluations of
     the recording are one here.
     """
     found = []
     for seed in range(SEEDS):
         space = make_space(
             {"sampler": sampler, "seed": seed, "baseline": "none", **search},
-            params={name: {"choice": values} for name, values in record_curves.CHOICES.items()},
+            params={name: {"choice": values} for name, values in CHOICES.items()},
             pruner={"kind": pruner},
         )
         world = World(space, tmp_path / f"{pruner}{seed}", value=lambda trial, k: recorded(trial)[k * stride - 1])
@@ -44,7 +48,7 @@ def searches(sampler: str, pruner: str, stride: int, tmp_path: Path, **search: A
 
 
 def recorded(trial: Trial) -> list[float]:
-    return CURVES[tuple(trial.params[name] for name in record_curves.CHOICES)]
+    return CURVES[tuple(trial.params[name] for name in CHOICES)]
 
 
 def best_of(ledger: Ledger) -> float:
@@ -59,7 +63,7 @@ def test_hyperband_spends_at_most_45_percent_and_keeps_the_best(
 ) -> None:
     """Against the same points trained in full: median over the seeds, and in most single searches too; with 27
     evaluations a trial and with 13."""
-    evaluations = record_curves.EVALUATIONS // stride
+    evaluations = RECORDED_EVALUATIONS // stride
     monkeypatch.setattr(harness, "EVALUATIONS", evaluations)
     shares, losses = [], []
     for world, ledger in searches("random", "hyperband", stride, tmp_path, trials=40):
@@ -78,8 +82,8 @@ def test_tpe_with_pruned_trials_is_not_worse_on_the_same_budget(
 ) -> None:
     """Twelve whole trials' worth of training (device hours), a ninth of the grid, with and without pruning; TPE takes
     each of the four hyperparameters as categories, the recorded values. Medians over the seeds."""
-    monkeypatch.setattr(harness, "EVALUATIONS", record_curves.EVALUATIONS)
-    budget = 12 * record_curves.EVALUATIONS * 0.1 / 3600  # an evaluation takes 0.1 s in the harness
+    monkeypatch.setattr(harness, "EVALUATIONS", RECORDED_EVALUATIONS)
+    budget = 12 * RECORDED_EVALUATIONS * 0.1 / 3600  # an evaluation takes 0.1 s in the harness
 
     def median_best(kind: str) -> float:
         found = searches("tpe", kind, 1, tmp_path, trials=len(CURVES), device_hours=budget)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_methods import life, spec_of, weights
+from test_methods import session, spec_of, weights
 from tiny_families import tiny
 from torch import nn
 
@@ -109,8 +109,8 @@ def test_adapters_have_dropout_of_their_own(family: str) -> None:
 
 
 def test_a_trial_trains_and_stores_adapters_and_head_only(warm, tmp_path) -> None:
-    full, _ = life(spec_of("simcse", tmp_path / "full"), warm)
-    outcome, seen = life(spec_of("simcse", tmp_path / "lora", **LORA), warm)
+    full, _ = session(spec_of("simcse", tmp_path / "full"), warm)
+    outcome, seen = session(spec_of("simcse", tmp_path / "lora", **LORA), warm)
     assert outcome.stop == full.stop == "completed", outcome.traceback
     stored = weights(tmp_path / "lora")
     assert {name.partition(".")[0] for name in stored} == {"encoder", "head"}
@@ -143,11 +143,11 @@ def test_trials_of_a_process_share_the_frozen_weights() -> None:
 )
 def test_a_paused_trial_ends_as_an_undisturbed_one(method, warm, tmp_path) -> None:
     own = LORA | {"lora.dropout": 0.2}
-    whole, seen = life(spec_of(method, tmp_path / "whole", seed=3, **own), warm)
+    whole, seen = session(spec_of(method, tmp_path / "whole", seed=3, **own), warm)
     assert whole.stop == "completed", whole.traceback
     spec = spec_of(method, tmp_path / "paused", seed=3, **own)
-    assert life(spec, warm, ["pause"])[0].stop == "paused"
-    again, rest = life(spec, ProcessCache() if method == "simcse" else warm)
+    assert session(spec, warm, ["pause"])[0].stop == "paused"
+    again, rest = session(spec, ProcessCache() if method == "simcse" else warm)
     assert rest[0].resumed_from == 8
     assert (again.best, rest[-1].metrics["loss"]) == (whole.best, seen[-1].metrics["loss"])
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "paused")
@@ -165,12 +165,12 @@ def test_the_base_in_bf16_gives_the_numbers_of_autocast(warm, tmp_path, monkeypa
         step(self, batch)
 
     monkeypatch.setattr(Training, "_step", watched)
-    _, seen = life(spec, warm)
+    _, seen = session(spec, warm)
     assert types[0] == {torch.bfloat16}
     monkeypatch.setattr(
         "trainables.encoders.network.share_frozen_weights", lambda *_: None
     )  # weights stay float32, cast in every step
-    _, there = life(dataclasses.replace(spec, folder=str(tmp_path / "cast")), warm)
+    _, there = session(dataclasses.replace(spec, folder=str(tmp_path / "cast")), warm)
     assert types[-1] == {torch.float32}
     assert [e.value for e in seen] == [e.value for e in there]
     assert [e.metrics["loss"] for e in seen] == [e.metrics["loss"] for e in there]
@@ -222,7 +222,7 @@ def test_freezing_reaches_embeddings_and_the_first_blocks(family: str) -> None:
 
 
 def test_a_trial_leaves_frozen_layers_alone(warm, tmp_path) -> None:
-    outcome, _ = life(spec_of("simcse", tmp_path, freeze=1, learning_rate=1e-3), warm)
+    outcome, _ = session(spec_of("simcse", tmp_path, freeze=1, learning_rate=1e-3), warm)
     assert outcome.stop == "completed", outcome.traceback
     after = weights(tmp_path)
     before = load_trained(str(tmp_path), untrained=True).network.state_dict()
@@ -245,11 +245,11 @@ def test_learning_rates_by_layer(head: str) -> None:
 
 def test_a_trial_with_layer_decay_is_resumed(warm, tmp_path) -> None:
     own: dict[str, Any] = {"layer_decay": 0.7, "learning_rate": 1e-3}
-    life(spec_of("simcse", tmp_path / "whole", **own), warm)
+    session(spec_of("simcse", tmp_path / "whole", **own), warm)
     spec = spec_of("simcse", tmp_path / "paused", **own)
-    assert life(spec, warm, ["pause"])[0].stop == "paused"
-    life(spec, warm)
-    life(spec_of("simcse", tmp_path / "plain", learning_rate=1e-3), warm)
+    assert session(spec, warm, ["pause"])[0].stop == "paused"
+    session(spec, warm)
+    session(spec_of("simcse", tmp_path / "plain", learning_rate=1e-3), warm)
     one, other, plain = (weights(tmp_path / name) for name in ("whole", "paused", "plain"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not all(torch.equal(one[name], plain[name]) for name in one)
@@ -262,7 +262,7 @@ def test_layers_computed_again_give_the_same_numbers(warm, tmp_path, monkeypatch
     found = []
     for on in (True, False):
         own: dict[str, Any] = {"checkpointing": on, "dropout": 0.2, "lora.rank": 2}
-        found.append(life(spec_of("simcse", tmp_path / str(on), **own), warm)[1])
+        found.append(session(spec_of("simcse", tmp_path / str(on), **own), warm)[1])
         assert len(again) == 2 * 2  # layers of two steps; none more without
     assert [e.metrics["loss"] for e in found[0]] == [e.metrics["loss"] for e in found[1]]
     one, other = weights(tmp_path / "True"), weights(tmp_path / "False")
