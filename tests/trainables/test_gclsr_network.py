@@ -12,14 +12,16 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from trainables.encoders.word_vectors import WordVectors, unknown_id, unknown_vectors
-from trainables.methods.gclsr.augmentation import (
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.network import (
     MASKED_SCORE,
     OPERATIONS,
+    GclsrNetwork,
+    Layout,
+    TextCNN,
     augment,
     softmax_attention,
 )
-from trainables.methods.gclsr.config import GclsrConfig
-from trainables.methods.gclsr.network import GclsrNetwork, Layout, TextCNN
 
 DIM, LONGEST = 7, 12
 CONFIG = GclsrConfig(filters=5, region_sizes=(1, 3, 12), max_words=LONGEST, batch_size=4)

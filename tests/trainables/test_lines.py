@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from trainables.contract.errors import DataError
 from trainables.contract.registry import declared
-from trainables.data import lines, sets
-from trainables.data.files import read_lines
-from trainables.data.lines import LineTexts
+from trainables.data import files as lines
+from trainables.data import sets
+from trainables.data.files import LineTexts, read_lines
 from trainables.data.sets import load_corpus
-from trainables.data.token_cache import DiskCache, TokenCache, content_hash
-from trainables.data.tokens import StoredTexts
+from trainables.data.tokens import DiskCache, StoredTexts, TokenCache, content_hash
 from trainables.methods.method import tokenised_sentences
 from trainables.training.method_trial import CachedTextTools
 
@@ -98,7 +97,7 @@ def test_tokens_are_the_same_from_memory_and_from_the_disk(tmp_path: Path, monke
     made = []
     for limit in (1 << 26, 10):
         monkeypatch.setattr(sets, "IN_MEMORY", limit)
-        monkeypatch.setattr("trainables.data.token_cache.CHUNK", 64)
+        monkeypatch.setattr("trainables.data.tokens.CHUNK", 64)
         cache = TokenCache(letters, "letters", DiskCache(tmp_path / str(limit)))
         tools = CachedTextTools("en", None, None, cache, None, {"query": "Q: "})  # type: ignore[arg-type]
         columns = load_corpus(str(path), "en").columns
@@ -112,7 +111,7 @@ def test_tokens_are_the_same_from_memory_and_from_the_disk(tmp_path: Path, monke
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 16 bytes a line, where lines and tokens begin, tokenising takes what one chunk takes."""
     monkeypatch.setattr(sets, "IN_MEMORY", 10)
-    monkeypatch.setattr("trainables.data.token_cache.CHUNK", 256)
+    monkeypatch.setattr("trainables.data.tokens.CHUNK", 256)
     monkeypatch.setattr(lines, "BLOCK", 1 << 16)
     peaks = []
     for count in (2_000, 20_000):

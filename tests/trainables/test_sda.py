@@ -28,7 +28,7 @@ from trainables.methods.sda import edits
 from trainables.methods.sda import method as sda
 from trainables.methods.sda.config import COMPARISON_EDITS, EDITS, SdaConfig
 from trainables.methods.sda.edits import RULE_SETS, edited_texts
-from trainables.methods.sda.words import pick_places
+from trainables.methods.sda.rules import pick_places
 
 CASES = json.loads((Path(__file__).parent.parent / "goldens" / "sda_rules_en.json").read_text("utf-8"))["cases"]
 SENTENCES = [case["raw"] for case in CASES]

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.data.token_cache import (
+from trainables.data.tokens import (
     DiskCache,
     TokenCache,
+    TokenColumn,
     cache_dir,
     content_hash,
     tokenizer_encoder,
     tokenizer_fingerprint,
 )
-from trainables.data.tokens import TokenColumn
 
 TEXTS = ["a bc", "", "ccc a", "a bc"]
 

@@ -34,6 +34,7 @@ from trainables.data.catalogue import (
 from trainables.data.files import (
     NUMBERED,
     ROLES,
+    LineTexts,
     Table,
     is_role,
     kind_of,
@@ -41,8 +42,8 @@ from trainables.data.files import (
     read_lines,
     read_table,
     text_size,
+    unpacked,
 )
-from trainables.data.lines import LineTexts, unpacked
 
 log = logging.getLogger(__name__)
 

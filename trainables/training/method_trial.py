@@ -31,8 +31,7 @@ from trainables.data.parses import Parses
 from trainables.data.parsing import parsed
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
-from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
-from trainables.data.tokens import PromptSizes, TokenColumn, Tokens, measured
+from trainables.data.tokens import MAX_TOKENS, DiskCache, PromptSizes, TokenCache, TokenColumn, Tokens, measured
 from trainables.encoders.load import (
     EncoderSource,
     LoadedEncoder,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainables.data.parses import Token
-from trainables.methods.sda.official import word_negated
-from trainables.methods.sda.words import (
+from trainables.methods.sda.rules import (
     AUXILIARIES,
     CLAUSES,
     EN,
@@ -30,6 +29,7 @@ from trainables.methods.sda.words import (
     root_of,
     rule_table,
     subtree,
+    word_negated,
 )
 
 QUOTE = '"'

@@ -15,9 +15,10 @@ from random import Random
 from trainables.contract.errors import DataError
 from trainables.data.parses import Parses
 from trainables.data.parsing import Cached, cores, in_chunks
-from trainables.methods.sda import corrected, official
+from trainables.methods.sda import corrected
+from trainables.methods.sda import rules as official
 from trainables.methods.sda.config import COMPARISON_EDITS
-from trainables.methods.sda.words import LANGUAGES, Dice, Rule, pick, pick_places
+from trainables.methods.sda.rules import LANGUAGES, Dice, Rule, pick, pick_places
 
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
