@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_tools import FakeTools
 from torch import nn
 
 from trainables.contract.config import build
@@ -115,22 +116,6 @@ def synonyms(word: str) -> list[str]:
     return SYNONYMS.get(word, [])
 
 
-class Desk:
-    """Words are numbered as they come."""
-
-    language = "en"
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def tokenise(self, texts: Any, prompt: str = "") -> TokenColumn:
-        assert prompt in ("", "query")
-        rows = [[self.numbers.setdefault(w, len(self.numbers)) for w in text.split()] for text in texts]
-        return TokenColumn(np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *map(len, rows)]))
-
-    embed = parse = cached = None
-
-
 def test_eda_does_one_of_four_things() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(2000):
@@ -161,12 +146,12 @@ def test_back_translations_come_from_a_table(tmp_path: Path) -> None:
     file = tmp_path / "back.tsv"
     file.write_text("sentence\ttranslation\na b c\tc b a a\nx\ty\n", encoding="utf-8")
     config = build(GclsrConfig, {"sentence_augmentation": "back_translation", "back_translations": str(file)})
-    examples = gclsr.prepare(TEXTS, config, 0, Desk())
+    examples = gclsr.prepare(TEXTS, config, 0, FakeTools())
     assert examples.facts == {"sentence_augmentation_share": 1 / 3}
     views = all_columns(examples, Batch(np.array([0, 1])), config, np.random.default_rng(0))
     assert [len(row) for row in views["augmented"]] == [4, 3]
     with pytest.raises(DataError, match="has none of the training sentences"):
-        gclsr.prepare({"sentence": ["other"]}, config, 0, Desk())
+        gclsr.prepare({"sentence": ["other"]}, config, 0, FakeTools())
     with pytest.raises(DataError, match="no such file: missing"):
         back_translations("missing.tsv")
     file.write_text("sentence\tback\na\tb\n", encoding="utf-8")
@@ -203,8 +188,7 @@ def test_back_translations_and_outside_texts_have_word_vectors(tmp_path: Path, m
 def test_eda_needs_words_between_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chinese as it is usually written is one word to it: it would change nothing."""
     monkeypatch.setattr(gclsr, "wordnet", lambda _: synonyms)
-    config, desk = build(GclsrConfig, {"sentence_augmentation": "eda"}), Desk()
-    desk.language = "zh"
+    config, desk = build(GclsrConfig, {"sentence_augmentation": "eda"}), FakeTools("zh")
     whole, apart = ["一个男人在弹吉他。", "今天天气很好 today", "两只狗"], ["一个 男人 在 弹 吉他", "两 只 狗", ""]
     with pytest.raises(DataError, match=r"^params.sentence_augmentation: eda changes words with blanks between"):
         gclsr.prepare({"sentence": whole}, config, 0, desk)

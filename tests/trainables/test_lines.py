@@ -18,8 +18,7 @@ from trainables.data import sets
 from trainables.data.files import LineTexts, read_lines
 from trainables.data.sets import load_corpus
 from trainables.data.tokens import DiskCache, StoredTexts, TokenCache, content_hash
-from trainables.methods.method import tokenised_sentences
-from trainables.training.method_trial import CachedTextTools
+from trainables.methods.method import TextTools, tokenised_sentences
 
 
 def letters(texts):
@@ -99,7 +98,7 @@ def test_tokens_are_the_same_from_memory_and_from_the_disk(tmp_path: Path, monke
         monkeypatch.setattr(sets, "IN_MEMORY", limit)
         monkeypatch.setattr("trainables.data.tokens.CHUNK", 64)
         cache = TokenCache(letters, "letters", DiskCache(tmp_path / str(limit)))
-        tools = CachedTextTools("en", None, None, cache, None, {"query": "Q: "})  # type: ignore[arg-type]
+        tools = TextTools("en", None, None, cache, None, {"query": "Q: "})  # type: ignore[arg-type]
         columns = load_corpus(str(path), "en").columns
         made.append(tokenised_sentences(columns, declared("simcse").config(), 0, tools).columns["sentence"])
     np.testing.assert_array_equal(made[0].flat, made[1].flat)

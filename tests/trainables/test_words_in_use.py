@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_methods import life, spec_of, weights
+from test_methods import session, spec_of, weights
 
 from analysis.checkpoints.trained import load_trained
 from trainables.encoders import words_in_use
@@ -75,7 +75,7 @@ def test_the_same_losses_and_weights_to_the_last_digit(method, small, monkeypatc
     ends, rest = {}, {}
     for on in (True, False):
         small(on)
-        outcome, seen = life(spec_of(method, tmp_path / str(on), **OWN), warm)
+        outcome, seen = session(spec_of(method, tmp_path / str(on), **OWN), warm)
         assert outcome.stop == "completed", outcome.traceback
         ends[on] = [(e.value, e.metrics["loss"]) for e in seen], [*steps]
         rest[on] = whole(tmp_path / str(on))
@@ -99,7 +99,7 @@ def test_weight_decay_reaches_the_rows_that_are_not_there(small, warm, tmp_path)
     found = {}
     for on in (True, False):
         small(on)
-        life(spec_of("simcse", tmp_path / str(on), **OWN | {"weight_decay": 0.1, "learning_rate": 1e-2}), warm)
+        session(spec_of("simcse", tmp_path / str(on), **OWN | {"weight_decay": 0.1, "learning_rate": 1e-2}), warm)
         found[on] = whole(tmp_path / str(on))
     ours, theirs = (found[on].pop(f"{TABLE}.weight") for on in (True, False))
     assert all(torch.equal(found[True][name], found[False][name]) for name in found[True])
@@ -113,10 +113,10 @@ def test_weight_decay_reaches_the_rows_that_are_not_there(small, warm, tmp_path)
 @pytest.mark.parametrize("method", ["simcse", pytest.param("esimcse", marks=pytest.mark.slow)])
 def test_a_paused_trial_ends_as_an_undisturbed_one(method, small, warm, tmp_path) -> None:
     small(True)
-    undisturbed, _ = life(spec_of(method, tmp_path / "whole", **OWN | {"weight_decay": 0.1}), warm)
+    undisturbed, _ = session(spec_of(method, tmp_path / "whole", **OWN | {"weight_decay": 0.1}), warm)
     spec = spec_of(method, tmp_path / "paused", **OWN | {"weight_decay": 0.1})
-    assert life(spec, warm, ["pause"])[0].stop == "paused"
-    again, _ = life(spec, warm)
+    assert session(spec, warm, ["pause"])[0].stop == "paused"
+    again, _ = session(spec, warm)
     assert again.best == undisturbed.best
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "paused")
     assert one.keys() == other.keys()
@@ -127,7 +127,7 @@ def test_a_paused_trial_ends_as_an_undisturbed_one(method, small, warm, tmp_path
 def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, monkeypatch, warm, tmp_path) -> None:
     spec = spec_of("simcse", tmp_path / "off", **OWN | {"weight_decay": decay})
     small(False)
-    _, off = life(spec, warm)
+    _, off = session(spec, warm)
     known: list[bool] = []
     keep, covers = SentenceNetwork.keep_words, WordsInUse.covers
 
@@ -142,7 +142,7 @@ def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, mo
     monkeypatch.setattr(SentenceNetwork, "keep_words", fewer)
     monkeypatch.setattr(WordsInUse, "covers", counted)
     small(True)
-    outcome, on = life(dataclasses.replace(spec, folder=str(tmp_path / "on")), warm)
+    outcome, on = session(dataclasses.replace(spec, folder=str(tmp_path / "on")), warm)
     assert outcome.stop == "completed", outcome.traceback
     assert known[-1] is False
     assert [e.value for e in on] == [e.value for e in off]

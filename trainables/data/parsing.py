@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -28,13 +26,10 @@ USUAL_PIPELINES = {"en": "en_core_web_sm", "zh": "zh_core_web_md"}  # SDA's (met
 FORMAT = 3  # of the stored parses; part of every cache key
 CHUNK = 1000  # sentences handed to a process at a time
 ALONE = 2000  # sentences up to which starting further processes costs more than it saves
-LOG_SECONDS = 10.0  # between two log lines of progress
 
 A = TypeVar("A", bound=tuple[Any, ...])
 R = TypeVar("R")
 Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # TextTools.cached
-
-log = logging.getLogger(__name__)
 
 
 class ParserError(DataError):
@@ -151,7 +146,7 @@ def cores() -> int:
 
 
 def in_chunks(work: Callable[[A], R], chunks: Sequence[A], processes: int, title: str) -> list[R]:
-    """`[work(c) for c in chunks]`, in that order, on up to `processes` processes; progress is logged under `title`.
+    """`[work(c) for c in chunks]`, in that order, on up to `processes` processes; progress is reported under `title`.
 
     Not by spaCy's `nlp.pipe(n_process=)`: it forks, and its parent takes longer to unpack a parse than a process takes
     to make it.
@@ -171,13 +166,8 @@ def in_chunks(work: Callable[[A], R], chunks: Sequence[A], processes: int, title
 
 def _followed(results: Iterator[R], chunks: Sequence[A], title: str) -> list[R]:
     total, done, found = sum(len(chunk[0]) for chunk in chunks), 0, list[R]()
-    start = last = time.monotonic()
     for chunk, result in zip(chunks, results, strict=True):
         found.append(result)
         done += len(chunk[0])
         phase(title, done, total)
-        now = time.monotonic()
-        if done == total or now - last >= LOG_SECONDS:
-            last, rate = now, done / max(now - start, 1e-9)
-            log.info("%s: %s of %s sentences, %s a second", title, f"{done:,}", f"{total:,}", f"{rate:,.0f}")
     return found

@@ -182,7 +182,9 @@ def corpus_columns(
         if needs == "triplets":
             raise DataError(f"{path}: expected a table with anchor, positive and negative, got one sentence a line")
         if head is None and text_size(path) > IN_MEMORY:
-            texts: dict[str, Sequence[str]] = {"sentence": stored_lines(source)}
+            files = matching(path)  # left on the disk; what is gzipped is unpacked into the cache
+            plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
+            texts: dict[str, Sequence[str]] = {"sentence": LineTexts(plain, source.digest, files)}
         else:
             texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
@@ -201,13 +203,6 @@ def corpus_columns(
         message = f"{path}: expected training texts, at least two to tell apart, got {got}"
         raise DataError(f"{message} ({note})" if note else message)
     return texts, note, lost
-
-
-def stored_lines(source: Source) -> LineTexts:
-    """The lines of large text files, left on the disk; what is gzipped is unpacked into the cache."""
-    files = matching(source.path)
-    plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
-    return LineTexts(plain, source.digest, files)
 
 
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:
