@@ -179,27 +179,22 @@ class Checked:
 
 def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[str] = ()) -> list[Checked]:
     """Check every file, and its data as far as they are on this machine; never raises for what is written in them."""
+    from trainables.data.checks import check_data
+
     checked = []
     files = [os.fspath(path) for path in paths]
     for path in files:
         try:
             space = load_space(path, overrides, find_data=True)
-            checked.append(Checked(path, space, notes=(*local.notes(space), *data_notes(space))))
+            spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
+            left_out = check_data(spec | {"holdout": space.metric.holdout}, local_only=True)
+            checked.append(Checked(path, space, notes=(*local.notes(space), *(f"data: {note}" for note in left_out))))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:
             of_which = f"{path}: " if len(files) > 1 else ""  # the lines name data files
             checked.append(Checked(path, None, tuple(of_which + line for line in str(error).splitlines())))
     return checked
-
-
-def data_notes(space: Space) -> list[str]:
-    """What of a space's data will be left out. Raises: DataError with all that is wrong with them."""
-    from trainables.data.checks import check_data
-
-    spec: dict[str, Any] = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
-    spec["holdout"] = space.metric.holdout
-    return [f"data: {note}" for note in check_data(spec, local_only=True)]
 
 
 def describe(param: Param) -> str:

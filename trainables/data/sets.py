@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,6 @@ def load_corpus(
         triplets without those that lack a text, and without hard negatives that most of them lack.
     Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
     """
-    if needs not in ("sentences", "triplets"):
-        raise ValueError(f"needs: expected sentences or triplets, got {needs!r}")
     if "+" in name_or_path and not Path(name_or_path).is_file():
         parts = [load_corpus(part.strip(), language, needs, columns) for part in name_or_path.split("+")]
         for part in parts:
@@ -143,8 +141,6 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     Returns: the pairs with a gold score and two sentences; PAWS-X without its untranslated rows.
     Raises: DataError, also when fewer than two pairs or only equal scores are left (no correlation is defined).
     """
-    if split not in get_args(Split):
-        raise ValueError(f"split: expected one of {', '.join(get_args(Split))}, got {split!r}")
     if (name_or_path, split) == (BUILTIN, "train"):
         raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
     source = find_source(name_or_path, language, split)

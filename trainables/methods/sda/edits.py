@@ -133,7 +133,7 @@ def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[st
             return repeat_words
         case "random_punctuation":
             return functools.partial(insert_random_marks, language=language)
-    raise ValueError(f"edit: expected one of {', '.join(COMPARISON_EDITS)}, got {name!r}")
+    raise AssertionError(f"{name}: the configuration allows {', '.join(COMPARISON_EDITS)}")
 
 
 def crop(words: Sequence[str], rng: Dice, share: float) -> Words:
