@@ -21,8 +21,7 @@ from fake_tools import FakeTools
 from outcomes import outcomes
 
 from trainables.contract.config import build
-from trainables.data.parses import Parses
-from trainables.data.parsing import parsed
+from trainables.data.parses import Parses, parsed
 from trainables.data.tokens import TokenColumn
 from trainables.methods.losses import info_nce, info_nce_margin
 from trainables.methods.sda import edits

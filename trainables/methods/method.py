@@ -26,8 +26,7 @@ from trainables.contract.declaration import Declaration
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
-from trainables.data.parses import Parses
-from trainables.data.parsing import parsed
+from trainables.data.parses import Parses, parsed
 from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
 from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder

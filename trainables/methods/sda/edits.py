@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from trainables.contract.errors import DataError
-from trainables.data.parses import Parses
-from trainables.data.parsing import Cached, cores, in_chunks
+from trainables.data.parses import Cached, Parses, cores, in_chunks
 from trainables.methods.sda import corrected
 from trainables.methods.sda import rules as official
 from trainables.methods.sda.config import COMPARISON_EDITS
