@@ -169,18 +169,6 @@ def test_words_change_with_probability_p_and_draws_follow_the_generator() -> Non
     assert torch.equal(w, word_vectors(4000))
 
 
-def test_operations_come_with_their_probabilities() -> None:
-    w = word_vectors(5000)
-    out = augmented(5000, 1.0, PROBABILITIES)
-    noise = ((out - w).square().mean(1) / w.square().mean(1)).sqrt()
-    zeroed = (out == 0).sum(1) > 5
-    centred = (out.mean(1).abs() < 1e-6) & ~zeroed
-    loud = (noise > 0.2) & ~zeroed & ~centred
-    counts = [int(kind.sum()) for kind in (loud, centred, zeroed)]
-    for count, share in zip(counts, (0.5, 0.1, 0.2), strict=True):
-        assert abs(count - 5000 * share) < 5 * math.sqrt(5000 * share * (1 - share))
-
-
 def test_gaussian_noise_has_a_ratio_of_6_to_11_decibels() -> None:
     w = word_vectors(2000)
     snr = -10 * ((augmented(2000, 1.0, only("gwn")) - w).square().mean(1) / w.square().mean(1)).log10()

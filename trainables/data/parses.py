@@ -6,6 +6,7 @@ comes with the builtin corpus).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -13,6 +14,7 @@ import itertools
 import json
 import multiprocessing
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +27,11 @@ from numpy.typing import NDArray
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import phase
 from trainables.data.builtin import FOLDER, corpus_file
+
+
+def numbers() -> defaultdict[str, int]:
+    """Numbers strings in the order of their first use."""
+    return defaultdict(itertools.count().__next__)
 
 
 class Token(NamedTuple):
@@ -109,7 +116,7 @@ class Parses:
     @staticmethod
     def from_tokens(sentences: Iterable[Sequence[Token]]) -> Parses:
         """Parses given as tokens."""
-        words, labels = _Numbers(), _Numbers()
+        words, labels = numbers(), numbers()
         columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
         starts = [0]
         for sentence in sentences:
@@ -131,7 +138,7 @@ class Parses:
     @staticmethod
     def joined(parts: Sequence[Parses]) -> Parses:
         """The sentences of all parts, under one table of words and one of labels."""
-        words, labels = _Numbers(), _Numbers()
+        words, labels = numbers(), numbers()
         columns: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, dtype)] for name, dtype in COLUMNS.items()}
         starts = [np.zeros(1, np.int64)]
         for part in parts:
@@ -145,14 +152,6 @@ class Parses:
             starts.append(part.starts[1:] + starts[-1][-1])
         arrays = {name: np.concatenate(column) for name, column in columns.items()}
         return Parses(list(words), list(labels), **arrays, starts=np.concatenate(starts))
-
-
-class _Numbers(dict[str, int]):
-    """Numbers strings in the order of their first use."""
-
-    def __missing__(self, key: str) -> int:
-        self[key] = number = len(self)
-        return number
 
 
 BUILTIN = "builtin"
@@ -291,19 +290,16 @@ def in_chunks(work: Callable[[A], R], chunks: Sequence[A], processes: int, title
         processes: 1 = in this process. More are started afresh ("spawn"): a copy of a process that already runs torch's
             threads may hang, and a trial's process does run them.
     """
-    processes = min(processes, len(chunks))
-    if processes <= 1:
-        return _followed(map(work, chunks), chunks, title)
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return _followed(pool.map(work, chunks), chunks, title)
-
-
-def _followed(results: Iterator[R], chunks: Sequence[A], title: str) -> list[R]:
     total, done, found = sum(len(chunk[0]) for chunk in chunks), 0, list[R]()
-    for chunk, result in zip(chunks, results, strict=True):
-        found.append(result)
-        done += len(chunk[0])
-        phase(title, done, total)
+    with contextlib.ExitStack() as stack:
+        run: Callable[..., Iterator[R]] = map
+        if (processes := min(processes, len(chunks))) > 1:
+            spawned = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+            run = stack.enter_context(spawned).map
+        for chunk, result in zip(chunks, run(work, chunks), strict=True):
+            found.append(result)
+            done += len(chunk[0])
+            phase(title, done, total)
     return found
 
 
