@@ -30,6 +30,7 @@ from trainables.data.catalogue import (
     find_named,
     find_source,
     set_name,
+    train_parts,
 )
 from trainables.data.files import (
     NUMBERED,
@@ -113,8 +114,8 @@ def load_corpus(
         triplets without those that lack a text, and without hard negatives that most of them lack.
     Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
     """
-    if "+" in name_or_path and not Path(name_or_path).is_file():
-        parts = [load_corpus(part.strip(), language, needs, columns) for part in name_or_path.split("+")]
+    if len(names := train_parts(name_or_path)) > 1:
+        parts = [load_corpus(name, language, needs, columns) for name in names]
         for part in parts:
             if part.columns.keys() != parts[0].columns.keys():
                 first, other = (", ".join(one.columns) for one in (parts[0], part))
