@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search.space.conditions import check_combinations, check_conditions, check_search, check_size, distinct
+from search.space.checks import check_combinations, check_conditions, check_search, check_size
 from search.space.nodes import Node, Problems
-from search.space.params import KINDS, Param, read_param, stored
+from search.space.params import KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
     Pruner,
     Resources,

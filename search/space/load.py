@@ -12,12 +12,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from search.space import local_checks as local
 from search.space.build import build
-from search.space.conditions import check_unused, distinct
-from search.space.local_checks import check_taken_names
+from search.space.checks import (
+    check_encoder,
+    check_names,
+    check_prompts,
+    check_sample_sizes,
+    check_taken_names,
+    check_unused,
+    notes,
+)
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
-from search.space.params import Param
+from search.space.params import Param, distinct
 from search.space.space import TRAIN_KEYS, Space, paper_notes
 from trainables.contract.config import GROUPS
 from trainables.contract.errors import DataError, close_to
@@ -72,7 +78,7 @@ def load_space(
         raise SpaceError(problems.found)
     root = _grouped(override(root, overrides, problems), problems)
     if find_data:
-        local.check_names(root, problems)
+        check_names(root, problems)
     space = build(root, source, problems, draws=find_data)
     problems.raise_if_any()
     assert space is not None
@@ -80,8 +86,8 @@ def load_space(
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
-        check_unused(space, root, problems)
-        local.check_all(space, root, problems)
+        for check in (check_unused, check_taken_names, check_encoder, check_prompts, check_sample_sizes):
+            check(space, root, problems)
     problems.raise_if_any()
     return space
 
@@ -188,7 +194,7 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
             space = load_space(path, overrides, find_data=True)
             spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
             left_out = check_data(spec | {"holdout": space.metric.holdout}, local_only=True)
-            checked.append(Checked(path, space, notes=(*local.notes(space), *(f"data: {note}" for note in left_out))))
+            checked.append(Checked(path, space, notes=(*notes(space), *(f"data: {note}" for note in left_out))))
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:

@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -97,7 +98,8 @@ def measured(prompts: Mapping[str, str]) -> dict[str, str]:
     return {name: prompt.rstrip() for name, prompt in prompts.items()}
 
 
-def local_prompt_sizes(folder: Path, prompts: Mapping[str, str]) -> PromptSizes | None:
+@cache
+def local_prompt_sizes(folder: Path, prompts: tuple[tuple[str, str], ...]) -> PromptSizes | None:
     """Sizes by the tokenizer in an encoder's folder; None where it has no `tokenizer.json` that can be read."""
     from tokenizers import Tokenizer
 
@@ -112,7 +114,7 @@ def local_prompt_sizes(folder: Path, prompts: Mapping[str, str]) -> PromptSizes 
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return PromptSizes(
-        {name: count(text, special=False) for name, text in measured(prompts).items()},
+        {name: count(text, special=False) for name, text in measured(dict(prompts)).items()},
         count("a", special=True) - count("a", special=False),
     )
 
