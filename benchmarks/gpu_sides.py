@@ -94,7 +94,7 @@ def ours(
     import torch
 
     from benchmarks.packing import training
-    from trainables.data.token_cache import tokenizer_encoder
+    from trainables.data.tokens import tokenizer_encoder
 
     one = training(
         "simcse", "auto", Path(encoder), Path(sentences), False, torch.device(device),

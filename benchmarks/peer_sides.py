@@ -164,7 +164,7 @@ def peer_search(case: str) -> None:
     )
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
-    from trainables.data.parsing import cores
+    from trainables.data.parses import cores
 
     torch.set_num_threads(cores())  # whatever the environment sets: ours takes all of them, too
     given = json.loads(case)

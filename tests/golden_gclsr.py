@@ -9,19 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from trainables.methods.gclsr.augmentation import (
+from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.method import optimiser
+from trainables.methods.gclsr.network import (
     OPERATIONS,
+    Layout,
+    TextCNN,
     choose_operations,
     gaussian_white_noise,
     padding_importance,
+    predictor,
+    projector,
     random_background_noise,
     random_zero_spans,
     remove_mean,
     word_importance,
 )
-from trainables.methods.gclsr.config import GclsrConfig
-from trainables.methods.gclsr.method import optimiser
-from trainables.methods.gclsr.network import Layout, TextCNN, predictor, projector
 from trainables.methods.losses import grouped_cosine
 
 EXACT = {"atol": 1e-8, "rtol": 0.0}

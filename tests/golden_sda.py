@@ -9,8 +9,8 @@ from typing import Any
 from outcomes import outcomes
 
 from trainables.data.parses import Token
-from trainables.methods.sda import official
-from trainables.methods.sda.words import LANGUAGES, Dice
+from trainables.methods.sda import rules as official
+from trainables.methods.sda.rules import LANGUAGES, Dice
 
 TOLERANCE = 1e-8  # the files' own
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 
-from trainables.methods.sda.words import Dice
+from trainables.methods.sda.rules import Dice
 
 
 class Replay:

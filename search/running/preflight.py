@@ -23,7 +23,7 @@ def preflight(space: Space) -> list[str]:
     """
     from trainables.contract.registry import declared
     from trainables.data.checks import check_data
-    from trainables.data.token_cache import cache_dir, ready
+    from trainables.data.tokens import cache_dir, ready
     from trainables.encoders.locate import check_encoder
 
     method = declared(space.method)

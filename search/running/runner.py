@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from search.running.result import StudyResult
 from search.running.session import SEARCH, Options, Session, Stage, as_kept, write_space
 from search.space import Space, load_space
-from search.space.local_checks import encoder_notes
+from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
 from search.store.journal import Journal, exclusive, fold, salvage

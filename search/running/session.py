@@ -24,8 +24,8 @@ from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
 from search.schema import tracking_uri, unreachable
 from search.space import Space
-from search.space.local_checks import encoder_notes
-from search.space.outside import changed
+from search.space.checks import encoder_notes
+from search.space.space import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
 from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable

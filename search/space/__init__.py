@@ -4,10 +4,9 @@
 `paper_point(space)` is the published setting in it; `check_spaces(paths)` is what `search check` prints.
 """
 
-from search.space.load import Checked, check_spaces, load_space, space_from
+from search.space.load import Checked, check_spaces, load_space, smoke, space_from
 from search.space.nodes import Problem, SpaceError
 from search.space.params import Param
-from search.space.scale import smoke
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from search.space.space import PAPER, Space, paper_notes, paper_point
 

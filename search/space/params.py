@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
@@ -138,7 +138,7 @@ class Param:
 def read_param(field: Hyperparameter, node: Node, problems: Problems) -> Param:
     """A `{float: [low, high], ...}` mapping as a parameter of this hyperparameter field.
 
-    `when` is read as lists of values; `conditions.py` checks it against the other parameters. A mistaken parameter is
+    `when` is read as lists of values; `checks.py` checks it against the other parameters. A mistaken parameter is
     reported and has no values, so that its conditions can still be checked.
     """
     given = node.value
@@ -250,3 +250,12 @@ def _same(a: Any, b: Any) -> bool:
     if _is_number(a) and _is_number(b):
         return math.isclose(a, b)
     return bool(a == b)
+
+
+def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The first of all equal values (lists do not hash)."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return tuple(found)

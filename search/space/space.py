@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from search.space.outside import written
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract.config import hyperparameters
@@ -32,6 +32,24 @@ LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "l
 NO_PRESET = "none"
 PAPER = "paper"
 _OTHER = object()  # stands for every value that no condition names
+
+
+def written(code: Plugin) -> str | dict[str, str]:
+    """A plugin or a script in a resolved space, which needs the file no more."""
+    return {"file": code.file, "text": code.text} if code.text else code.file
+
+
+def changed(files: Iterable[Plugin]) -> list[str]:
+    """One line for each plugin or script whose file is there and has another content than the study keeps."""
+    lines = []
+    for plugin in files:
+        try:
+            same = Path(plugin.file).read_text(encoding="utf-8") == plugin.text
+        except (OSError, ValueError):
+            continue  # gone: the study has its own copy
+        if not same:
+            lines.append(f"{plugin.file} has changed since the study began, which goes on with its own copy")
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from search.space import Space
 from search.tracking.saved_views import VIEW, of_study, saved_views, shared_view, view_address
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import whole_file
-from trainables.data.token_cache import cache_dir
+from trainables.data.tokens import cache_dir
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

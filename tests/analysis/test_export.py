@@ -19,7 +19,7 @@ from analysis.checkpoints.export import export
 from analysis.checkpoints.trained import Trained, load_trained
 from analysis.errors import AnalysisError, InputError
 from trainables.contract.trial import TRIAL
-from trainables.data.token_cache import cache_dir
+from trainables.data.tokens import cache_dir
 from trainables.encoders.builtin_encoder import encoder_folder
 
 pytestmark = pytest.mark.costly

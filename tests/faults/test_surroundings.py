@@ -30,7 +30,7 @@ from search.schema import unreachable
 from search.store.environment import environment, moved_on
 from search.store.layout import UserError, check_name, new_study
 from trainables.contract.errors import DataError
-from trainables.data.token_cache import cache_dir
+from trainables.data.tokens import cache_dir
 
 
 def nobody_listens() -> int:

@@ -76,15 +76,8 @@ def test_mistaken_parameter_is_rejected(field: Hyperparameter, written: dict[str
         ([0.0, 0.4], 0.1, None),
         ([0.2, 0.3], 0.1, None),  # one step
         ([0.0, 0.4], 0.3, "must divide the range 0 to 0.4, got 0.3"),
-        ([0.0, 1.0], 1e8, "must divide the range 0 to 1, got 1e+08"),
-        ([0.0, 1.0], 1 / (10 + 9e-7), None),  # short of the end by less than a millionth of a step
-        ([0.0, 1.0], 1 / (10 + 11e-7), "must divide the range 0 to 1, got 0.1"),
-        ([0, 1_000_000_000], 1, None),
         ([0.5, 1.0], 1 / 2.2e9, "too small: 1100000000 steps from 0.5 to 1"),
-        ([0.0, 1.0], 5e-324, "too small: inf steps from 0 to 1"),
         ([0.0, float("inf")], 0.1, None),  # the mistakes of the bounds are reported at the bounds
-        ([0.3, 0.3], 0.1, None),
-        ([0.0, 1.0], 0, "expected a number > 0, got 0"),
         ([0.0, 1.0], float("inf"), "expected a number > 0, got inf"),
         ([0.0, 1.0], True, "expected a number > 0, got True"),
     ],

@@ -22,7 +22,7 @@ from from_outside import EVALUATION, METHOD, changed_space, errors, trained
 from search.cli.main import main
 from search.remote.jobs import make_bundle
 from search.space import load_space, smoke, space_from
-from search.space.outside import changed
+from search.space.space import changed
 from trainables.contract.registry import declared
 from trainables.contract.trial import TrialSpec
 from trainables.methods.method import load_method

@@ -16,7 +16,7 @@ from search.cli.main import main
 from search.remote.jobs import make_bundle
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
 from search.space.json_schema import json_schema
-from search.space.outside import changed
+from search.space.space import changed
 from search.store.layout import UserError
 from search.study.plan import make_trial
 from search.study.pruners import warmup_examples

@@ -69,11 +69,12 @@ def test_all_shipped_files_are_right_and_checked_in_time(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_every_trial_of_a_shipped_space_can_be_built(path: Path) -> None:
+def test_a_shipped_space_builds_every_trial_and_a_small_smoke_test(path: Path) -> None:
     space = load_space(path)
     assert space.name == path.stem
+    small = smoke(space)
     assert space_from(space.resolved()).resolved() == space.resolved()
-    for checked in (space, smoke(space)):
+    for checked in (space, small):
         config = declared(checked.method).config
         build(config, checked.values(paper_point(checked)))
         if checked.is_grid:
@@ -81,18 +82,13 @@ def test_every_trial_of_a_shipped_space_can_be_built(path: Path) -> None:
             assert len(points) == checked.cardinality()
             for point in points:
                 build(config, checked.values(point))
-
-
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_smoke_is_small(path: Path) -> None:
-    space = smoke(load_space(path))
-    points = space.cardinality() if space.is_grid else space.search.trials
-    assert points is not None
-    assert points * space.search.repeats <= 16
-    base = space.values(paper_point(space))
+    count = small.cardinality() if small.is_grid else small.search.trials
+    assert count is not None
+    assert count * small.search.repeats <= 16
+    base = small.values(paper_point(small))
     assert base["max_examples"] <= 2000
     assert base["batch_size"] <= 64
-    assert (space.data.dev, space.metric.name, space.resources.gpus) == (("builtin",), "builtin_dev", 0)
+    assert (small.data.dev, small.metric.name, small.resources.gpus) == (("builtin",), "builtin_dev", 0)
 
 
 @pytest.mark.parametrize("path", PRACTICAL, ids=name)
@@ -177,7 +173,6 @@ def test_the_starting_spaces_cover_what_their_papers_tried() -> None:
 
 
 # ------------------------------------------------------------ the JSON schema for editors
-ROOT = Path(__file__).parents[2]
 SPACES = sorted([*(ROOT / "spaces").rglob("*.yaml"), *(ROOT / "docs" / "examples").glob("*.yaml")])
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainables.contract.errors import DataError
-from trainables.data.builtin import FOLDER, builtin_parses, word_vectors
+from trainables.data.builtin import FOLDER, word_vectors
+from trainables.data.parses import builtin_parses
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.encoders.builtin_encoder import encoder_folder
 

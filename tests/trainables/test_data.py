@@ -6,8 +6,6 @@ import csv
 import gzip
 import io
 import json
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -152,18 +150,6 @@ def test_check_reports_every_problem_in_one_go(folder):
     assert metric == "metric: 'sickr_dev' is not measured; dev sets give: stsb_dev, stbs_dev, atec_dev"
 
 
-def test_check_needs_no_torch(folder):
-    table(folder / "en_stsb_dev.tsv", ROWS)
-    (folder / "en_wiki_sentences.txt").write_text("A.\nB.\n")
-    code = (
-        "import sys; from trainables.data.checks import check_data;"
-        "check_data({'method': 'sda', 'data': {'train': 'wiki', 'dev': ['stsb'], 'language': 'en'}});"
-        "print([m for m in ('torch', 'ray', 'pandas', 'transformers') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_missing_set_error_names_places_and_remedy(folder):
     with pytest.raises(DataError) as error:
         load_corpus("lcqmc", "zh")  # the tests run with HF_HUB_OFFLINE
@@ -171,12 +157,6 @@ def test_missing_set_error_names_places_and_remedy(folder):
     assert "\n" not in message
     for part in (f"zh_lcqmc_train.tsv in {folder}", "C-MTEB/LCQMC@17f9b096f803", "SEARCH_DATA_DIR names"):
         assert part in message
-
-
-def test_data_dir_that_is_no_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv(sources.DATA_DIR_VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="SEARCH_DATA_DIR: expected a folder"):
-        load_pairs("stsb", "dev", "en")
 
 
 @pytest.mark.costly

@@ -12,7 +12,7 @@ from analysis.checkpoints.testing import averages, default_sets
 from analysis.errors import InputError
 from benchmarks.tiny_encoders import Family, save_tiny
 from search.space import check_spaces, load_space
-from search.space.scale import smoke
+from search.space.load import smoke
 from trainables.contract.registry import declared, method_names
 from trainables.contract.trial import TrialSpec
 from trainables.encoders.load import load_encoder

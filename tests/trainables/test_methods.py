@@ -14,9 +14,9 @@ import torch
 from trainables.contract.config import build, hyperparameters
 from trainables.contract.registry import declared, method_names
 from trainables.contract.trial import TrialSpec
-from trainables.methods.method import PLAIN_ENCODER, load_method
+from trainables.methods.method import PLAIN_ENCODER, load_method, read_by
 from trainables.training.checkpoint import TrialFiles
-from trainables.training.method_trial import load_inputs, read_by
+from trainables.training.method_trial import load_inputs
 from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("narrow_projector")]

@@ -11,9 +11,8 @@ import pytest
 from annotated import annotated
 
 from trainables.contract.trial import phases_to
-from trainables.data import parsing
-from trainables.data.parses import Parses
-from trainables.data.parsing import ParserError, parse_texts, parsed, parser_identity
+from trainables.data import parses as parsing
+from trainables.data.parses import ParserError, Parses, parse_texts, parsed, parser_identity
 
 pytestmark = pytest.mark.costly
 

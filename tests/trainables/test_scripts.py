@@ -199,13 +199,10 @@ def failed(tmp_path: Path, body: str, **changes: Any) -> tuple[str, str]:
         ("report(1, {'x_dev': float('nan')})", "failed:nan", "x_dev is nan after 1 training examples"),
         ("report(0, {'x_dev': 1})", "failed:error", "ValueError: report: expected training examples so far, a whole "
          "number above the 0 of the evaluation before, got 0"),
-        ("report(1.5, {'x_dev': 1})", "failed:error", "ValueError: report: expected training examples so far, a whole "
-         "number above the 0 of the evaluation before, got 1.5"),
         ("report(2, {'x_dev': 1}); report(2, {'x_dev': 1})", "failed:error", "ValueError: report: expected training "
          "examples so far, a whole number above the 2 of the evaluation before, got 2"),
         ("report(1, {'x_dev': 1}, checkpoint='/tmp')", "failed:error", "ValueError: checkpoint: expected a file or "
          "folder in {folder}/last/script, got /tmp"),
-        ("import sys; sys.exit(2)", "failed:error", "RuntimeError: the script called sys.exit(2)"),
         ("1 / 0", "failed:error", "ZeroDivisionError: division by zero"),
         ("raise OSError(28, 'full')", "failed:disk", "[Errno 28] full"),
         ("raise MemoryError('no room')", "failed:oom", "no room"),

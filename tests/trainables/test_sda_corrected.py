@@ -11,10 +11,11 @@ from annotated import annotated
 from outcomes import outcomes
 
 from trainables.contract.errors import DataError
-from trainables.methods.sda import corrected, official
+from trainables.methods.sda import corrected
+from trainables.methods.sda import rules as official
 from trainables.methods.sda.config import check_parser
 from trainables.methods.sda.edits import rule_for
-from trainables.methods.sda.words import EN, ZH
+from trainables.methods.sda.rules import EN, ZH
 
 RULES_EN, RULES_ZH, PRINTED = corrected.RULES["en"], corrected.RULES["zh"], corrected.PRINTED["en"]
 

@@ -115,6 +115,11 @@ def is_path(name: str) -> bool:
     return kind_of(Path(name)) is not None or os.sep in name
 
 
+def train_parts(train: str) -> list[str]:
+    """The entries of `data.train`, joined by `+` unless that is in a file's name."""
+    return [train] if Path(train).expanduser().is_file() else [part.strip() for part in train.split("+")]
+
+
 def set_name(name_or_path: str) -> str:
     """The short name of a set in metrics: `stsb`; of a file, folder or repository, its name without `_dev` and such.
 

@@ -24,6 +24,7 @@ from trainables.data.catalogue import (
     is_hub,
     is_path,
     set_name,
+    train_parts,
 )
 from trainables.data.files import matching, text_size
 from trainables.data.retrieval import PATTERNS, check_retrieval, dev_metrics, is_retrieval
@@ -56,13 +57,14 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
     data = spec["data"]
     language, columns = data.get("language", "en"), data.get("columns")
     train = data["train"]
-    parts = [part.strip() for part in train.split("+")] if train and not Path(train).is_file() else [train]
     method = declared(spec["method"])
     if method.scripted:  # what is in them is the script's to read
         named = [("train", train)] * bool(train) + [("dev", name) for name in data["dev"]]
         checks = [partial(_check_there, name, language, split, local_only) for split, name in named]
     else:
-        checks = [partial(_check_corpus, part, language, method.columns, columns, local_only) for part in parts]
+        checks = [
+            partial(_check_corpus, part, language, method.columns, columns, local_only) for part in train_parts(train)
+        ]
         checks += [
             partial(check_retrieval, name, local_only)
             if is_retrieval(name)
@@ -113,9 +115,8 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
     train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
     if train == BUILTIN:
         return BUILTIN_EXAMPLES
-    parts = train.split("+") if not Path(train).is_file() else [train]
     try:
-        sources = [s for part in parts for s in _sources(part.strip(), language, needs, local_only=True).values()]
+        sources = [s for p in train_parts(train) for s in _sources(p, language, needs, local_only=True).values()]
         if not sources or not all(matching(source.path) for source in sources):
             return None
         if sum(text_size(source.path) for source in sources) > most:
@@ -199,8 +200,7 @@ def data_revisions(data: Mapping[str, Any]) -> dict[str, str]:
 
     Args: data: as in a trial's specification.
     """
-    train = data.get("train") or ""
-    parts = [train] if Path(train).expanduser().is_file() else [part.strip() for part in train.split("+")]
+    parts = train_parts(data.get("train") or "")
     named = [("train", name) for part in parts for name in (EDACSE_PARTS if part == EDACSE else (part,))]
     named += [("dev", name) for name in data.get("dev") or ()]
     language = str(data.get("language", "en"))

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,12 @@ from trainables.data.catalogue import (
     find_named,
     find_source,
     set_name,
+    train_parts,
 )
 from trainables.data.files import (
     NUMBERED,
     ROLES,
+    LineTexts,
     Table,
     is_role,
     kind_of,
@@ -41,8 +43,8 @@ from trainables.data.files import (
     read_lines,
     read_table,
     text_size,
+    unpacked,
 )
-from trainables.data.lines import LineTexts, unpacked
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +114,8 @@ def load_corpus(
         triplets without those that lack a text, and without hard negatives that most of them lack.
     Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
     """
-    if needs not in ("sentences", "triplets"):
-        raise ValueError(f"needs: expected sentences or triplets, got {needs!r}")
-    if "+" in name_or_path and not Path(name_or_path).is_file():
-        parts = [load_corpus(part.strip(), language, needs, columns) for part in name_or_path.split("+")]
+    if len(names := train_parts(name_or_path)) > 1:
+        parts = [load_corpus(name, language, needs, columns) for name in names]
         for part in parts:
             if part.columns.keys() != parts[0].columns.keys():
                 first, other = (", ".join(one.columns) for one in (parts[0], part))
@@ -142,8 +142,6 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     Returns: the pairs with a gold score and two sentences; PAWS-X without its untranslated rows.
     Raises: DataError, also when fewer than two pairs or only equal scores are left (no correlation is defined).
     """
-    if split not in get_args(Split):
-        raise ValueError(f"split: expected one of {', '.join(get_args(Split))}, got {split!r}")
     if (name_or_path, split) == (BUILTIN, "train"):
         raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
     source = find_source(name_or_path, language, split)
@@ -181,7 +179,9 @@ def corpus_columns(
         if needs == "triplets":
             raise DataError(f"{path}: expected a table with anchor, positive and negative, got one sentence a line")
         if head is None and text_size(path) > IN_MEMORY:
-            texts: dict[str, Sequence[str]] = {"sentence": stored_lines(source)}
+            files = matching(path)  # left on the disk; what is gzipped is unpacked into the cache
+            plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
+            texts: dict[str, Sequence[str]] = {"sentence": LineTexts(plain, source.digest, files)}
         else:
             texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
@@ -200,13 +200,6 @@ def corpus_columns(
         message = f"{path}: expected training texts, at least two to tell apart, got {got}"
         raise DataError(f"{message} ({note})" if note else message)
     return texts, note, lost
-
-
-def stored_lines(source: Source) -> LineTexts:
-    """The lines of large text files, left on the disk; what is gzipped is unpacked into the cache."""
-    files = matching(source.path)
-    plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
-    return LineTexts(plain, source.digest, files)
 
 
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import EncoderError, last_line
-from trainables.data.token_cache import DiskCache, content_hash
+from trainables.data.tokens import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
 VERSION = 5  # of the measurements; raise it when the probe changes

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from trainables.contract.config import EncoderConfig
 from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
 from trainables.contract.errors import EncoderError, first_line
-from trainables.data.token_cache import DiskCache, Encode, content_hash, ready, tokenizer_fingerprint
-from trainables.data.token_cache import cache_dir as default_cache_dir
-from trainables.data.tokens import Tokens
+from trainables.data.tokens import DiskCache, Encode, Tokens, content_hash, ready, tokenizer_fingerprint
+from trainables.data.tokens import cache_dir as default_cache_dir
 from trainables.encoders.adapters import Base, add_adapters, freeze, sharing_copy
 from trainables.encoders.builtin_encoder import encoder_folder
 from trainables.encoders.facts import EncoderFacts, facts_key, left_out, restored, stored

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import DataError, EncoderError
-from trainables.data.token_cache import Encode, tokenizer_encoder
+from trainables.data.tokens import Encode, tokenizer_encoder
 
 
 @dataclass(frozen=True)

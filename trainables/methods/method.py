@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,12 +26,11 @@ from trainables.contract.declaration import Declaration
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
-from trainables.data.tokens import StoredTexts, Texts, TokenColumn
+from trainables.data.parses import Parses, parsed
+from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
 from trainables.encoders.adapters import layers_below_top
+from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
-
-if TYPE_CHECKING:
-    from trainables.encoders.load import LoadedEncoder
 
 T = TypeVar("T")
 MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
@@ -71,27 +70,58 @@ class Batch:
         return iter(self.numbers.tolist())
 
 
-class TextTools(Protocol):
-    """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content."""
+@dataclass(frozen=True, eq=False)
+class TextTools:
+    """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content.
 
-    @property
-    def language(self) -> str:
-        """The data's language by its code, such as "en"."""
+    language: the data's by its code, such as "en"; parser: as `parsing.parsed` takes it; prompts: of the space, by
+    kind; seen: the columns that were tokenised, if wanted.
+    """
+
+    language: str
+    parser: str | None
+    source: EncoderSource
+    tokens: TokenCache
+    device: torch.device
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    seen: list[TokenColumn] | None = None
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer.
 
         prompt: "query" or "document" = with that prompt of the space before every text, if it has one.
         """
+        column = self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
+        if self.seen is not None:
+            self.seen.append(column)
+        return column
 
     def embed(self, column: TokenColumn, config: Any) -> NDArray[np.float32]:
         """(n, H) vectors of the untouched encoder in evaluation mode, pooling as in `config`."""
+        assert isinstance(self.source, LoadedEncoder), "only methods on an encoder score with it"
+        source = self.source
+
+        def make() -> NDArray[np.float32]:
+            network: Any = plain_encoder(config, source).to(self.device)
+            vectors: NDArray[np.float32] = network.embed(column.take(np.arange(len(column)))).cpu().numpy()
+            return vectors
+
+        read = read_by(config, 0, PLAIN_ENCODER.reads)
+        return self.cached("vectors", [source.fingerprint, *read, column], make)
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         """`make()`, or its earlier result for equal `parts` (hashed); stored on disk and in this process."""
+        return self.tokens.cache.cached(name, parts, make)
 
-    def parse(self, texts: Sequence[str]) -> Any:
-        """Dependency parses of every text (SDA); cached by content hash and parser."""
+    def parse(self, texts: Sequence[str]) -> Parses:
+        """Dependency parses of every text (SDA); cached by content hash and parser. Raises: ParserError."""
+        return parsed(texts, self.parser, self.language, self.cached)
+
+
+def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
+    """The values of these fields of a configuration, where "seed" is the trial's."""
+    values = (seed if name == "seed" else getattr(config, name) for name in names)
+    return [list(v) if isinstance(v, tuple) else v for v in values]
 
 
 # ------------------------------------------------------------ examples

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,7 +99,11 @@ def run_and_send(
 
     def report(evaluation: Evaluation) -> Verdict:
         nonlocal place
-        send(evaluation_message(evaluation, place, usage.read()))
+        metrics = {
+            **evaluation.metrics,
+            **usage.read(),
+        }  # of the machine since the last evaluation, logged with this one
+        send({**vars(evaluation), "metrics": metrics, "place": place, "done": False})
         place = ""  # once in a session
         return verdict()
 
@@ -107,12 +111,6 @@ def run_and_send(
     with saved_log(spec.folder), phases, contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
     send(outcome_message(outcome))
-
-
-def evaluation_message(evaluation: Evaluation, place: str, usage: Mapping[str, float]) -> Message:
-    """usage: of the machine since the last evaluation, logged as metrics of this one."""
-    metrics = {**evaluation.metrics, **usage}
-    return {**vars(evaluation), "metrics": metrics, "place": place, "done": False}
 
 
 def outcome_message(outcome: Outcome) -> Message:

@@ -13,7 +13,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,12 +27,9 @@ from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
-from trainables.data.parses import Parses
-from trainables.data.parsing import parsed
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
-from trainables.data.token_cache import MAX_TOKENS, DiskCache, TokenCache
-from trainables.data.tokens import PromptSizes, TokenColumn, Tokens, measured
+from trainables.data.tokens import MAX_TOKENS, DiskCache, PromptSizes, TokenCache, Tokens, measured
 from trainables.encoders.load import (
     EncoderSource,
     LoadedEncoder,
@@ -45,7 +42,7 @@ from trainables.encoders.load import (
 from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
 from trainables.evaluation.scoring import PreparedSets, evaluate, prepare_sets
-from trainables.methods.method import PLAIN_ENCODER, Examples, Method, adamw, load_method, plain_encoder
+from trainables.methods.method import Examples, Method, TextTools, adamw, load_method, read_by
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state
 from trainables.training.loop import Training
@@ -138,7 +135,7 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     fingerprint, of_tokens = fingerprints(source)
     most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
     tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache(), most)
-    tools = CachedTextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
+    tools = TextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
     evaluations = tuple(
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())
         for name, folder in (data.get("evaluations") or {}).items()
@@ -148,43 +145,6 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
         some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_CHECKED])
         check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])
     return TrialInputs(source, corpus, dev, sets, tools, fingerprint, retrieval, evaluations)
-
-
-@dataclass(frozen=True, eq=False)
-class CachedTextTools:
-    """The `TextTools` that methods prepare their examples with. seen: what was tokenised, for `Prepared`."""
-
-    language: str
-    parser: str | None
-    source: EncoderSource
-    tokens: TokenCache
-    device: torch.device
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    seen: list[TokenColumn] | None = None
-
-    def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
-        column = self.tokens.tokenise(texts, self.prompts.get(prompt, ""))
-        if self.seen is not None:
-            self.seen.append(column)
-        return column
-
-    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
-        return self.tokens.cache.cached(name, parts, make)
-
-    def parse(self, texts: Sequence[str]) -> Parses:
-        return parsed(texts, self.parser, self.language, self.cached)
-
-    def embed(self, column: TokenColumn, config: EncoderConfig) -> NDArray[np.float32]:
-        assert isinstance(self.source, LoadedEncoder), "only methods on an encoder score with it"
-        source = self.source
-
-        def make() -> NDArray[np.float32]:
-            network: Any = plain_encoder(config, source).to(self.device)
-            vectors: NDArray[np.float32] = network.embed(column.take(np.arange(len(column)))).cpu().numpy()
-            return vectors
-
-        read = read_by(config, 0, PLAIN_ENCODER.reads)
-        return self.cached("vectors", [source.fingerprint, *read, column], make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +163,7 @@ class TrialInputs:
     corpus: Corpus
     dev: tuple[Pairs, ...]
     sets: PreparedSets
-    tools: CachedTextTools
+    tools: TextTools
     fingerprint: str  # of encoder or vectors
     retrieval: tuple[Retrieval, ...] = ()
     evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
@@ -327,9 +287,3 @@ def distinct(columns: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
                 found = np.pad(found, (0, top + 1 - len(found)))
             found[part] = True
     return np.flatnonzero(found)
-
-
-def read_by(config: RunConfig, seed: int, names: Sequence[str]) -> list[Any]:
-    """The values of these fields of a configuration, where "seed" is the trial's."""
-    values = (seed if name == "seed" else getattr(config, name) for name in names)
-    return [list(v) if isinstance(v, tuple) else v for v in values]

@@ -1,17 +1,14 @@
-"""The builtin corpora, parses and word vectors, read from the files beside this one; README.md is their datasheet."""
+"""The builtin corpora and word vectors, read from the files beside this one; README.md is their datasheet."""
 
 from __future__ import annotations
 
-import gzip
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.data.parses import COLUMNS, Parses
 
 FOLDER = Path(__file__).parent
 LANGUAGES = ("en", "zh")
@@ -25,27 +22,6 @@ def corpus_file(language: str, part: str) -> Path:
     """The file of a part of a corpus: "sentences", "triplets", or the scored pairs of "dev" or "test"."""
     suffix = "txt" if part == "sentences" else "tsv"
     return FOLDER / f"{language}_{part}.{suffix}.gz"
-
-
-@cache
-def _parses(language: str) -> tuple[Parses, dict[str, int]]:
-    """The parses of the training sentences, and where each sentence is."""
-    with np.load(FOLDER / f"{language}_parses.npz") as stored:
-        columns = {name: stored[name] for name in (*COLUMNS, "starts")}
-        parses = Parses(stored["words"].tolist(), stored["labels"].tolist(), **columns)
-    sentences = gzip.decompress(corpus_file(language, "sentences").read_bytes()).decode().splitlines()
-    return parses, {sentence: i for i, sentence in enumerate(sentences)}
-
-
-def builtin_parses(texts: tuple[str, ...], language: str) -> Parses:
-    """The dependency parses of builtin training sentences, in the labels of spaCy's models of the language.
-
-    Raises: KeyError for another sentence.
-    """
-    parses, at = _parses(language)
-    if texts == tuple(at):  # one object for all trials of a process: its fingerprint is computed once
-        return parses
-    return Parses.from_tokens(parses[at[text]] for text in texts)
 
 
 def word_vectors(language: str) -> tuple[list[str], NDArray[np.float32]]:

@@ -38,6 +38,10 @@ def kernel(mean: Tensor, covariance: Tensor, dimensions: int) -> tuple[Tensor, T
     return weight, -weight @ mean.double()
 
 
+def untouched(config: WhiteningConfig) -> EncoderConfig:
+    return EncoderConfig(pooling=config.pooling, max_length=config.max_length, head="none", dropout=0.0)
+
+
 class WhiteningNetwork(SentenceNetwork):
     """The untouched encoder and a linear head that is computed from the vectors it was given.
 
@@ -49,8 +53,7 @@ class WhiteningNetwork(SentenceNetwork):
     products: Tensor
 
     def __init__(self, config: WhiteningConfig, loaded: LoadedEncoder, seed: int) -> None:
-        plain = EncoderConfig(pooling=config.pooling, max_length=config.max_length, head="none", dropout=0.0)
-        super().__init__(plain, loaded, seed)
+        super().__init__(untouched(config), loaded, seed)
         self.requires_grad_(False)
         width = int(self.encoder.config.hidden_size)
         self.dimensions = width if config.dimensions is None else config.dimensions
@@ -84,9 +87,7 @@ class WhiteningNetwork(SentenceNetwork):
 def plain(config: WhiteningConfig, source: LoadedEncoder, seed: int) -> Network:
     """The encoder as it came."""
     del seed
-    return SentenceNetwork(
-        EncoderConfig(pooling=config.pooling, max_length=config.max_length, head="none", dropout=0.0), source, 0
-    )
+    return SentenceNetwork(untouched(config), source, 0)
 
 
 def views(examples: Examples, batch: Batch, config: WhiteningConfig, rng: np.random.Generator) -> Views:

@@ -127,10 +127,7 @@ def draw_insertions(
         units: U >= 0; gap g in 0..U-1 lies after unit g, the gap at the very start does not exist.
         marks: size of the alphabet; marks are drawn with replacement.
     Returns: gaps (n,), rising, different from each other unless n > U; mark numbers (n,). Both empty if U is 0.
-    Raises: ValueError if max_marks < 1.
     """
-    if max_marks < 1:
-        raise ValueError(f"max_marks: expected a whole number >= 1, got {max_marks}")
     if units == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     n = int(rng.integers(1, max_marks + 1))
@@ -139,7 +136,7 @@ def draw_insertions(
     return gaps, rng.integers(0, marks, n)
 
 
-def insert_marks(text: str, max_marks: int, alphabet: str, rng: np.random.Generator, unit: str = "character") -> str:
+def insert_marks(text: str, max_marks: int, alphabet: str, rng: np.random.Generator, unit: str) -> str:
     """The sentence with 1..max_marks marks inserted, without blanks (3.3); unchanged if it has no unit.
 
     Args:

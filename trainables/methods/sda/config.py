@@ -48,7 +48,7 @@ class SdaConfig(EncoderConfig):
 
 def check_parser(spec: Mapping[str, Any]) -> None:
     """Pre-flight: the parser is there, and the rules are of the language. Raises: ParserError, DataError."""
-    from trainables.data.parsing import parser_identity
+    from trainables.data.parses import parser_identity
 
     language = spec["data"]["language"]
     if spec["params"].get("rule_set") == "paper" and language != "en":

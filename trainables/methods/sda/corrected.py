@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainables.data.parses import Token
-from trainables.methods.sda.official import word_negated
-from trainables.methods.sda.words import (
+from trainables.methods.sda.rules import (
     AUXILIARIES,
     CLAUSES,
     EN,
@@ -30,6 +29,7 @@ from trainables.methods.sda.words import (
     root_of,
     rule_table,
     subtree,
+    word_negated,
 )
 
 QUOTE = '"'
@@ -172,18 +172,15 @@ def _strong_adjective(tokens: Sequence[Token], rng: Dice) -> list[str] | None:
     words = [t.text for t in tokens]
     for i, token in enumerate(tokens):
         neighbours = [tokens[j] for j in (i - 1, i + 1) if 0 <= j < len(tokens)]
-        if _gradable(token) and not any(t.pos == "ADV" or t.text in ("-", "–") for t in neighbours):
+        graded = token.text.isalpha() and token.text.islower() and token.text not in UNGRADED
+        graded = graded and token.pos == "ADJ" and token.tag not in ("JJR", "JJS")
+        if graded and not any(t.pos == "ADV" or t.text in ("-", "–") for t in neighbours):
             adverb = pick(rng, EN.adverbs)
             if i and words[i - 1].lower() in ("a", "an"):
                 article = "an" if adverb[0] in "aeiou" else "a"
                 words[i - 1] = article.capitalize() if words[i - 1][0] == "A" else article
             return [*words[:i], adverb, *words[i:]]
     return None
-
-
-def _gradable(token: Token) -> bool:
-    graded = token.text.isalpha() and token.text.islower() and token.text not in UNGRADED
-    return graded and token.pos == "ADJ" and token.tag not in ("JJR", "JJS")
 
 
 def double_negation_en(tokens: Sequence[Token], rng: Dice) -> str:

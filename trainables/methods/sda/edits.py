@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from trainables.contract.errors import DataError
-from trainables.data.parses import Parses
-from trainables.data.parsing import Cached, cores, in_chunks
-from trainables.methods.sda import corrected, official
+from trainables.data.parses import Cached, Parses, cores, in_chunks
+from trainables.methods.sda import corrected
+from trainables.methods.sda import rules as official
 from trainables.methods.sda.config import COMPARISON_EDITS
-from trainables.methods.sda.words import LANGUAGES, Dice, Rule, pick, pick_places
+from trainables.methods.sda.rules import LANGUAGES, Dice, Rule, pick, pick_places
 
 Words = list[str]
 Synonyms = Callable[[str], Sequence[str]]  # word -> words of the same meaning, itself not among them
@@ -132,7 +132,7 @@ def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[st
             return repeat_words
         case "random_punctuation":
             return functools.partial(insert_random_marks, language=language)
-    raise ValueError(f"edit: expected one of {', '.join(COMPARISON_EDITS)}, got {name!r}")
+    raise AssertionError(f"{name}: the configuration allows {', '.join(COMPARISON_EDITS)}")
 
 
 def crop(words: Sequence[str], rng: Dice, share: float) -> Words:
