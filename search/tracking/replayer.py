@@ -1,4 +1,4 @@
-"""The tracker beside the search, in a thread of its own while trials run; or once: afterwards, or to rebuild MLflow."""
+"""The tracker in a thread of its own while trials run, or once when no driver is alive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 from filelock import Timeout
 
-from search.schema import tracking_uri
-from search.space import load_space
-from search.store.bucket import pull
-from search.store.journal import alive, tracking_lock
-from search.store.layout import UserError, absolute, find_study
+from search.store.journal import tracking_lock
 from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 
@@ -87,28 +83,3 @@ def replay(tracker: Tracker) -> str:
     except Exception as error:  # as in Replayer
         return trouble(error)
     return ""
-
-
-def track(storage: str, study: str | None = None, uri: str | None = None) -> str:
-    """Write all of a study (default: the newest) to MLflow, from its journal and its openings of the test sets.
-
-    It fills a store that is empty or was lost; of what is there already nothing changes.
-
-    Args: uri: of the tracking store; default: as for `search run`.
-    Returns: what MLflow has now, one line.
-    Raises: UserError when a driver runs the study, or another process or MLflow itself is in the way.
-    """
-    folder = find_study(absolute(storage), study)
-    pull(folder)
-    tracker = Tracker(tracking_uri(uri, folder.storage), folder, load_space(folder.space))
-    try:
-        with tracking_lock(folder):
-            if alive(folder):
-                raise UserError(f"study {folder.study} is running: its driver keeps MLflow up to date")
-            tracker.rewind()
-            failed = replay(tracker)
-    except Timeout:
-        failed = TOLD_ELSEWHERE
-    if failed:
-        raise UserError(f"study {folder.study}: cannot be written to {tracker.uri}: {failed}")
-    return f"study {folder.study}: {tracker.summary()} in {tracker.uri}"

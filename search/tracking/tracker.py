@@ -31,14 +31,16 @@ from search.tracking.mlflow_store import client_of, pages
 from search.tracking.runs import (
     TrialBatch,
     metrics,
+    of_study,
+    saved_views,
     study_metrics,
     study_note,
     study_params,
     study_tags,
     trial_name,
     trial_tags,
+    view_address,
 )
-from search.tracking.saved_views import of_study, saved_views, view_address
 from trainables.contract.trial import whole_file
 
 # Journal lines between two notes of how far the tracker has come. A server takes some ten to forty calls a second, and
@@ -46,7 +48,6 @@ from trainables.contract.trial import whole_file
 # at once leave the tracker seconds behind and not ever further. After a crash a batch is written again.
 BATCH_EVENTS = 10_000
 CALLERS = 4  # of a server, at once
-ITEMS = 800  # of metrics in a call: MLflow takes 1,000 items, at most 100 of them parameters
 LATE_S = 20.0  # seconds to wait for a pruned trial's checkpoint: it is written when its process is given another trial
 NONE: Mapping[str, Any] = MappingProxyType({})
 MANY = 250  # ended trials not yet in the file of ended trials that make it worth renewing while the search runs
@@ -105,13 +106,6 @@ class Tracker:
     def progress(self) -> tuple[int, int]:
         """Changes when something has been written: (bytes of the journal written, artifacts awaited)."""
         return self._offset, len(self._late)
-
-    def summary(self) -> str:
-        """`12 trials, 1 opening of the test sets`, as MLflow has them."""
-        tags = self._client.get_run(self._study_run).data.tags
-        opened = sum(tag.startswith(schema.OPENING) for tag in tags)
-        openings = f", {opened} opening{'s' * (opened > 1)} of the test sets" if opened else ""
-        return f"{len(self._run_ids)} trials{openings}"
 
     def link(self) -> str | None:
         """Address of the saved view in the MLflow UI, for an http(s) store."""
@@ -268,16 +262,11 @@ class Tracker:
         params: Mapping[str, str] = NONE,
         tags: Mapping[str, str] = NONE,
     ) -> None:
-        """In as few calls as MLflow allows."""
+        """In as few calls as MLflow allows: its client makes batches."""
         from mlflow.entities import Param, RunTag
 
-        written = [Param(*item) for item in params.items()]
-        while len(values) > ITEMS or len(written) > 100:
-            self._client.log_batch(run_id, metrics=values[:ITEMS], params=written[:100])
-            values, written = values[ITEMS:], written[100:]
-        if values or written or tags:
-            run_tags = [RunTag(*item) for item in tags.items()]
-            self._client.log_batch(run_id, metrics=values, params=written, tags=run_tags)
+        written, tagged = [Param(*item) for item in params.items()], [RunTag(*item) for item in tags.items()]
+        self._client.log_batch(run_id, metrics=values, params=written, tags=tagged)
 
     def _late_artifacts(self, final: bool) -> None:
         """Log the similarities of ended trials, which may be written some seconds after the end."""

@@ -21,13 +21,12 @@ from analysis.checkpoints.openings import record_opening
 from analysis.reading.store import find_study, open_store
 from analysis.tables.study import read_study
 from search import schema
-from search.console.status import bring_up_to_date, study_status
+from search.console.status import bring_up_to_date, study_status, track_study
 from search.store.journal import exclusive, read, tracking_lock
 from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store, trouble
-from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay, track
-from search.tracking.runs import TrialBatch, trial_name
-from search.tracking.saved_views import saved_views
+from search.tracking.replayer import TOLD_ELSEWHERE, Replayer, replay
+from search.tracking.runs import TrialBatch, saved_views, trial_name
 from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
@@ -247,11 +246,10 @@ def test_a_lost_mlflow_is_rebuilt_and_twice_changes_nothing(
         (world.root / "mlflow.db").write_bytes(older)
     elif lost == "database":
         shutil.copy(empty_store, world.root / "mlflow.db")
-    told = track(str(world.root), world.folder.study, uri)
-    assert told == f"study fake-1: {len(before) - 1} trials, 1 opening of the test sets in {uri}"
+    assert track_study(str(world.root), world.folder.study) == "fake-1"
     assert snapshot(world, ids=False) == before
     rebuilt = snapshot(world)
-    assert track(str(world.root), None, uri) == told
+    assert track_study(str(world.root), None) == "fake-1"
     assert snapshot(world) == rebuilt
     assert len(store.trials(find_study(open_store(uri)))) == len(before) - 1
 
@@ -269,14 +267,15 @@ def test_resume_fills_an_empty_mlflow_with_openings(world: World, empty_store: P
     assert runs(world)["study"].data.tags[f"{schema.OPENING}1"] == text
 
 
-def test_mlflow_is_not_rebuilt_beside_another_process(world: World) -> None:
+def test_mlflow_is_not_rebuilt_beside_another_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.session(interrupt_at=8)
     with exclusive(world.folder), pytest.raises(UserError, match="fake-1 is running"):
-        track(str(world.root), "fake-1")
+        track_study(str(world.root), "fake-1")
     with tracking_lock(world.folder), pytest.raises(UserError, match=TOLD_ELSEWHERE):
-        track(str(world.root), "fake-1")
-    with pytest.raises(UserError, match=r"cannot be written to http://127\.0\.0\.1:9: "):
-        track(str(world.root), "fake-1", "http://127.0.0.1:9")
+        track_study(str(world.root), "fake-1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"fake-1: MLflow: .*127\.0\.0\.1"):
+        track_study(str(world.root), "fake-1")
 
 
 @pytest.mark.parametrize("live", [True, False])
