@@ -18,7 +18,7 @@ import fsspec
 import yaml
 from filelock import Timeout
 
-from search.console.output import fitted
+from search.console.display import fitted
 from search.schema import TRACEBACK_FILE
 from search.space import Space, SpaceError, load_space
 from search.store.bucket import last_sign, pull

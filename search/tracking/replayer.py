@@ -35,24 +35,21 @@ class Replayer:
 
     def finish(self, patience_s: float) -> bool:
         """Bring the tracker up to date; False when it made no progress for `patience_s` seconds."""
-        try:
-            return self._finish(patience_s)
-        finally:
-            self._lock.release()
-
-    def _finish(self, patience_s: float) -> bool:
         self._stop.set()
         before, until = self.tracker.progress, time.monotonic() + patience_s
-        while self._thread.is_alive() or not self._try(final=True):
-            self._thread.join(timeout=min(1.0, patience_s / 4))
-            if self.tracker.progress != before:
-                before, until = self.tracker.progress, time.monotonic() + patience_s
-            elif time.monotonic() >= until:
-                self.trouble = self.trouble or "the tracker does not answer"
-                return False
-            if not self._thread.is_alive() and self.trouble:
-                time.sleep(min(1.0, patience_s / 4))
-        return True
+        try:
+            while self._thread.is_alive() or not self._try(final=True):
+                self._thread.join(timeout=min(1.0, patience_s / 4))
+                if self.tracker.progress != before:
+                    before, until = self.tracker.progress, time.monotonic() + patience_s
+                elif time.monotonic() >= until:
+                    self.trouble = self.trouble or "the tracker does not answer"
+                    return False
+                if not self._thread.is_alive() and self.trouble:
+                    time.sleep(min(1.0, patience_s / 4))
+            return True
+        finally:
+            self._lock.release()
 
     def _loop(self) -> None:
         failures = 0

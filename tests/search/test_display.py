@@ -18,8 +18,7 @@ import pytest
 from harness import Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, Phases, cells, display_for, trial_table
-from search.console.output import parted
+from search.console.display import LiveTable, Phases, cells, display_for, parted, trial_table
 from search.space import Space, space_from
 from search.store.journal import fold, read
 from search.store.ledger import Ledger, Trial, TrialRecord
@@ -149,7 +148,7 @@ def test_the_opening_follows_one_trial_and_ends_with_a_result() -> None:
 def test_phases_are_reported_to_listeners_at_intervals() -> None:
     said: list[tuple[str, int, int]] = []
     phases.phase("nobody")
-    with phases.heard(lambda *what: said.append(what)):
+    with phases.phases_to(lambda *what: said.append(what)):
         for k in range(1000):
             phases.phase("tokenising", k, 1000)
         phases.phase("training")
