@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import tempfile
 import time
@@ -115,14 +116,9 @@ class Tracker:
 
     def _catch_up(self, final: bool) -> None:
         self._connect()
-        events: list[Event] = []
-        for event, last in read_with_ends(self.folder.journal, self._offset):
-            events.append(event)
-            if len(events) >= BATCH_EVENTS:
-                self._write(events, last)
-                events = []
-        if events:
-            self._write(events, last)
+        lines = read_with_ends(self.folder.journal, self._offset)
+        while batch := list(itertools.islice(lines, BATCH_EVENTS)):
+            self._write([event for event, _ in batch], batch[-1][1])
         self._late_artifacts(final)
         self._restore_openings()
         if self._file.waiting >= (SOME if final else MANY):
@@ -140,11 +136,10 @@ class Tracker:
             if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
                 beside = Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent
                 place = (beside / "artifacts" / self.space.name).as_uri()
-            self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
-        else:
-            self.experiment_id = experiment.experiment_id
+            experiment = client.get_experiment(client.create_experiment(self.space.name, artifact_location=place))
+        self.experiment_id = experiment.experiment_id
         kind, training = schema.EXPERIMENT_KIND
-        if experiment is None or kind not in experiment.tags:  # a user's own choice stays
+        if kind not in experiment.tags:  # a user's own choice stays
             client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
         try:
