@@ -141,7 +141,7 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool, again: bo
     if running:
         return ""  # the driver does it
     from search.schema import tracking_uri
-    from search.tracking.replayer import TOLD_ELSEWHERE, replay
+    from search.tracking.replayer import BUSY_ELSEWHERE, replay
     from search.tracking.tracker import Tracker
 
     try:
@@ -151,7 +151,7 @@ def bring_up_to_date(folder: StudyFolder, space: Space, running: bool, again: bo
                 tracker.rewind()
             return "" if alive(folder) else replay(tracker)
     except Timeout:
-        return TOLD_ELSEWHERE
+        return BUSY_ELSEWHERE
     except OSError as error:  # another user's study
         return f"not brought up to date: {folder.local} cannot be written: {error.strerror or error}"
 

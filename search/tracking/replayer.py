@@ -13,7 +13,7 @@ from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 
 POLL_S = 0.5  # how often the journal is read for new lines
-TOLD_ELSEWHERE = "another process is bringing MLflow up to date"
+BUSY_ELSEWHERE = "another process is bringing MLflow up to date"
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 
 
@@ -66,7 +66,7 @@ class Replayer:
             self.tracker.catch_up(final)
             self.trouble = ""
         except Timeout:  # `search status` looked at the study before it was resumed
-            self.trouble = TOLD_ELSEWHERE
+            self.trouble = BUSY_ELSEWHERE
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
             self.trouble = trouble(error)
         return not self.trouble

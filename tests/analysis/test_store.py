@@ -171,7 +171,7 @@ def test_what_is_no_mlflow_server_is_one_line(answer: bytes) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_busy_server_is_asked_again(server: str) -> None:
+def test_a_busy_server_is_retried(server: str) -> None:
     """A gateway before the real server that lets no request through at the first try."""
     whole = contents(open_store(server))
     tried: set[str] = set()

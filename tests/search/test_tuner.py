@@ -99,7 +99,7 @@ def test_how_many_trials_fit_into_a_cluster_at_its_largest(
     assert at_largest(Resources(**resources), tmp_path / "none.yaml") is None  # type: ignore[arg-type]
 
 
-def test_a_growing_cluster_is_asked_for_all_its_nodes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_growing_cluster_requests_all_its_nodes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts as many nodes as trials wait: one after another, each after minutes, where one more than fits waits."""
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 0.0})
     monkeypatch.setenv("HOME", str(tmp_path))
