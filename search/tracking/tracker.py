@@ -251,11 +251,7 @@ class Tracker:
         self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
     def _log(
-        self,
-        run_id: str,
-        values: Sequence[Any] = (),
-        params: Mapping[str, str] = NONE,
-        tags: Mapping[str, str] = NONE,
+        self, run_id: str, values: Sequence[Any] = (), params: Mapping[str, str] = NONE, tags: Mapping[str, str] = NONE
     ) -> None:
         """In as few calls as MLflow allows: its client makes batches."""
         from mlflow.entities import Param, RunTag
@@ -397,7 +393,5 @@ def _run_is_gone(error: Exception) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, ValueError):
-        data = json.loads(path.read_text())
-        if isinstance(data, dict):
-            return data
+        return dict(json.loads(path.read_text()))
     return {}
