@@ -12,10 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from search.api import confirm, load_space, resume, run, smoke, status
+    from search.api import confirm, resume, run, status
     from search.console.status import StudyStatus
     from search.running.result import StudyResult
-    from search.space import Space, SpaceError
+    from search.space import Space, SpaceError, load_space, smoke
     from search.store.layout import UserError
 
 __all__ = [
@@ -24,25 +24,17 @@ __all__ = [
 ]  # fmt: skip
 
 # Imported when first asked for: `search --help` waits for none of it.
-_HOME = {
-    "Space": "search.space",
-    "SpaceError": "search.space",
+_HOME = dict.fromkeys(("Space", "SpaceError", "load_space", "smoke"), "search.space") | {
     "StudyResult": "search.running.result",
     "StudyStatus": "search.console.status",
     "UserError": "search.store.layout",
-    "confirm": "search.api",
-    "load_space": "search.api",
-    "resume": "search.api",
-    "run": "search.api",
-    "smoke": "search.api",
-    "status": "search.api",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'search' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_HOME.get(name, "search.api")), name)
 
 
 def __dir__() -> list[str]:

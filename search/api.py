@@ -22,24 +22,6 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 """A space: the path of a file, the name of a ready one (`edacse`), or what a file holds as plain data."""
 
 
-def load_space(given: Given, overrides: Sequence[str] = ()) -> Space:
-    """Read and check a space.
-
-    Args: overrides: `key.path=value` strings, as after `--set`.
-    Raises: SpaceError listing every mistake as `file:line: key: message`.
-    """
-    from search.space import load_space as load
-
-    return load(given, overrides)
-
-
-def smoke(space: Space) -> Space:
-    """The space on builtin data and the builtin encoder, scaled to a couple of minutes on two cores."""
-    from search.space import smoke as scaled
-
-    return scaled(space)
-
-
 def run(
     space: Space | Given,
     storage: str | os.PathLike[str] = "runs",
@@ -156,8 +138,7 @@ def _phases(quiet: bool) -> Phases:
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     from rich.console import Console
 
-    from search.console.display import Phases
-    from search.console.output import Output
+    from search.console.display import Output, Phases
 
     if Console().is_jupyter:  # lines of text in a cell: rich would give each a box of its own
         return Phases(Output(quiet=quiet, force_jupyter=False, force_terminal=False))

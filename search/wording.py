@@ -12,10 +12,7 @@ from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 
 # Words in the reason of a spent budget -> its setting.
-BUDGETS = {
-    "time": "time", "device hours": "device_hours", "examples": "examples", "full-length trials": "budget",
-    "whole trials": "budget",  # as earlier versions wrote it
-}  # fmt: skip
+BUDGETS = {"time": "time", "device hours": "device_hours", "examples": "examples", "trials": "budget"}
 LIKELY_Z = 1.28  # the middle 80 % of a normal distribution: the range of the time left
 
 

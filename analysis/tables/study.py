@@ -138,7 +138,7 @@ def read_study(
     selected = {*parsed.parts} <= {*metric_parts(selecting), *metric_parts(held_metric(selecting))}
     if selected:
         parsed = replace(parsed, mode=cast(Mode, study.tags.get(schema.MODE, "max")))
-    table = trials_table(trials)
+    table, planned = trials_table(trials), parameter(study.params.get("search.trials"))
     read = Study(
         store=store,
         stored=study,
@@ -146,7 +146,7 @@ def read_study(
         metric=parsed,
         trials=add_values(table, _values(store, study, trials, parsed)),
         searched=_searched(study, table),
-        planned=_planned(study),
+        planned=planned if isinstance(planned, int) else None,
     )
     if not (selected or parsed.said or read.known_metric):
         raise InputError(
@@ -182,11 +182,6 @@ def _searched(study: StoredRun, table: pd.DataFrame) -> tuple[str, ...]:
     told = [name for name in study.tags.get(schema.SEARCHED, "").split(",") if name]
     columns = [c for c in map(str, table.columns) if c.startswith(PARAM)]
     return tuple(told) or tuple(c.removeprefix(PARAM) for c in columns if table[c].astype(str).nunique() > 1)
-
-
-def _planned(study: StoredRun) -> int | None:
-    trials = parameter(study.params.get("search.trials"))
-    return trials if isinstance(trials, int) else None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def losable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from search.console.output import UNWRITTEN, print_nowhere
+        from search.console.display import UNWRITTEN, print_nowhere
 
         if error.errno != errno.EPIPE:
             with contextlib.suppress(OSError):  # into the same file
@@ -89,7 +89,7 @@ def losable() -> Iterator[None]:
 
 def say(lines: Iterable[str], err: bool = False) -> None:
     """Print lines, on a terminal broken between words."""
-    from search.console.output import fitted
+    from search.console.display import fitted
 
     for line in lines:
         click.echo(fitted(line), err=err)

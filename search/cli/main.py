@@ -110,28 +110,21 @@ def confirm(
         from search import api
 
         finish(api.confirm(study, storage, trials=trials, top=top, seeds=seeds, **options))
-    from search.running.runner import SEEDS, TOP, confirming
-
-    plan = confirming(trials, top, seeds)
-    _forecast_confirming(study, plan.get("top", TOP), plan.get("seeds", SEEDS), storage)
-    if "trials" in plan:
-        most = plan["trials"]
-        say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
-
-
-def _forecast_confirming(study: str | None, top: int, seeds: int, storage: str) -> None:
-    """Print what `confirm` could show, from the seed noise that the analysis measures."""
     import analysis
     from analysis.errors import AnalysisError, InputError
     from analysis.writing.answer import forecast_lines
+    from search.running.runner import SEEDS, TOP, confirming
     from search.store.layout import UserError
 
-    try:
+    plan = confirming(trials, top, seeds)
+    try:  # from the seed noise that the analysis measures
         results = analysis.read(study, storage=storage)
-        lines = forecast_lines(results.forecast(top, seeds), results.study)
+        say(forecast_lines(results.forecast(plan.get("top", TOP), plan.get("seeds", SEEDS)), results.study))
     except (AnalysisError, InputError) as error:
         raise UserError(str(error)) from None
-    say(lines)
+    if "trials" in plan:
+        most = plan["trials"]
+        say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
 
 
 @main.command()

@@ -1,10 +1,20 @@
-"""What the console shows while a search runs: its first half minute, then a live table or, in a file, plain lines."""
+"""What the console shows while a search runs: its first half minute, then a live table or, in a file, plain lines.
+
+Output that cannot be written ends no search; on a terminal lines break between words.
+"""
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+import re
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +22,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from search.console.output import parted
 from search.space import Space
 from search.store.ledger import Event, Ledger, TrialRecord
 from search.wording import best_trials, duration, headline, number, show, trial_line
@@ -26,6 +35,11 @@ LAST = ("now", "ex/s", "took", "memory")
 LEFT = ("", "trial", "state")  # aligned left, as parameters are
 FIRST_PROCESS = "starting a trial's process"
 OPENING_ENDS = ("eval", "end", "pause")
+COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
+KEPT = "\u00a0"  # a blank where no line is broken
+UNWRITTEN = "what the search prints cannot be written (%s); it goes on"
+HANGING = 4  # blanks before what is left of a broken line
+log = logging.getLogger(__name__)
 
 
 class Phases:
@@ -228,3 +242,72 @@ def cells(record: TrialRecord, names: Sequence[str], best: str | None, doing: Ma
         "memory": f"{record.memory_gb:.1f} GB" if record.memory_gb is not None else "",
     }
     return row | {name: show(point[name]) if name in point else "" for name in names}
+
+
+def parted(line: str, width: int | None = None) -> str:
+    """`fitted` for a list of facts: broken between them, at commas, as far as one fits into a line."""
+    return fitted(line.replace(" ", KEPT).replace("," + KEPT, ", "), width).replace(KEPT, " ")
+
+
+def fitted(line: str, width: int | None = None) -> str:
+    """A line broken between words where a terminal would break inside one; as it is in files and pipes.
+
+    One with a command or an address stays whole: what is copied from a terminal is one line then.
+
+    Args: width: of the terminal, in characters; None = of the one that reads along, if any.
+    """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    if width is None or len(line) <= width or COMMAND.search(line):
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line.strip(), width, initial_indent=indent, subsequent_indent=indent + " " * HANGING,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+class Output(Console):
+    """A console that goes on in silence when its reader is gone (`search run … | head`, a `tee` that was killed), and
+    without what a full disk does not take. rich raises instead, in the middle of whatever was to be printed.
+    """
+
+    def __init__(self, file: IO[str] | None = None, **options: Any) -> None:
+        super().__init__(file=_Lossy(file), **options)  # type: ignore[arg-type]  # what of a file rich uses
+
+
+class _Lossy:
+    """A text file (None = sys.stdout at the time) whose failed writes are a warning, once."""
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self._file, self._failed = file, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file or sys.stdout, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda file: file.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda file: file.flush())
+
+    def _try(self, action: Callable[[IO[str]], object]) -> None:
+        try:
+            action(self._file or sys.stdout)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                print_nowhere()
+            elif not self._failed:
+                self._failed = True
+                log.warning(UNWRITTEN, error.strerror or error)
+
+
+def print_nowhere() -> None:
+    """Send standard output, and standard error where it goes to the same pipe or file, to /dev/null from here on."""
+    lost = os.fstat(sys.stdout.fileno())
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if os.path.samestat(os.fstat(stream.fileno()), lost):
+            os.dup2(null, stream.fileno())
+    os.close(null)

@@ -18,7 +18,7 @@ import fsspec
 import yaml
 from filelock import Timeout
 
-from search.console.output import fitted
+from search.console.display import fitted
 from search.schema import TRACEBACK_FILE
 from search.space import Space, SpaceError, load_space
 from search.store.bucket import last_sign, pull
@@ -133,25 +133,31 @@ def check_driven_here(folder: StudyFolder, status: StudyStatus) -> None:
         raise UserError(f"study {folder.study} is not running{elsewhere}")
 
 
-def bring_up_to_date(folder: StudyFolder, space: Space, running: bool) -> str:
-    """Replay the journal into MLflow; with no driver alive also close what it left RUNNING. "" or what went wrong."""
+def bring_up_to_date(folder: StudyFolder, space: Space, running: bool, again: bool = False) -> str:
+    """Replay the journal into MLflow; with no driver alive also close what it left RUNNING. "" or what went wrong.
+
+    Args: again: write all of it once more; of what is there already nothing changes.
+    """
     if running:
         return ""  # the driver does it
     from search.schema import tracking_uri
-    from search.tracking.replayer import TOLD_ELSEWHERE, replay
+    from search.tracking.replayer import BUSY_ELSEWHERE, replay
     from search.tracking.tracker import Tracker
 
     try:
         with tracking_lock(folder):
-            return "" if alive(folder) else replay(Tracker(tracking_uri(storage=folder.storage), folder, space))
+            tracker = Tracker(tracking_uri(storage=folder.storage), folder, space)
+            if again:
+                tracker.rewind()
+            return "" if alive(folder) else replay(tracker)
     except Timeout:
-        return TOLD_ELSEWHERE
+        return BUSY_ELSEWHERE
     except OSError as error:  # another user's study
         return f"not brought up to date: {folder.local} cannot be written: {error.strerror or error}"
 
 
 def track_study(storage: str, study: str | None) -> str:
-    """Write a study (the newest by default) to MLflow again from its journal; runs that are there are found again.
+    """Fill an empty or lost MLflow from the journal and the opened test sets of a study (default: the newest).
 
     Returns: its name.
     Raises: UserError while a driver runs it, which writes to MLflow itself, and when MLflow cannot be written.
@@ -160,8 +166,7 @@ def track_study(storage: str, study: str | None) -> str:
     status, space, _ = study_status(folder)
     if status.state == "running":
         raise UserError(f"study {folder.study} is running: its driver writes to MLflow")
-    folder.tracked.unlink(missing_ok=True)
-    if trouble := bring_up_to_date(folder, space, running=False):
+    if trouble := bring_up_to_date(folder, space, running=False, again=True):
         raise UserError(f"study {folder.study}: MLflow: {trouble}")
     return folder.study
 

@@ -22,7 +22,7 @@ from search.remote.cluster import free_port
 from search.schema import SQLITE, tracking_uri
 from search.store.layout import CLUSTER_FILE, UserError
 from search.tracking.mlflow_store import make_store
-from search.tracking.saved_views import view_address
+from search.tracking.runs import view_address
 
 HEAD_STORE = "~/search/mlflow.db"  # what is served where MLFLOW_TRACKING_URI names this machine itself
 START_S = 120.0  # how long a server may take to answer on a busy machine

@@ -15,8 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from search.console.display import Display, Phases, display_for
-from search.console.output import Output, fitted, parted
+from search.console.display import Display, Output, Phases, display_for, fitted, parted
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_files
 from search.running.private_ray import Interrupted, handled

@@ -1,9 +1,8 @@
-"""MLflow's client of a tracking store: an SQLite database made whole or not at all, views listed, runs removed."""
+"""MLflow's client of a tracking store: an SQLite database made whole or not at all, runs removed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from urllib.request import url2pathname
 from search import schema
 from search.schema import SQLITE
 from search.space import Space
-from search.tracking.saved_views import VIEW, of_study, saved_views, shared_view, view_address
+from search.tracking.runs import of_study, saved_views, shared_view
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import whole_file
 from trainables.data.tokens import cache_dir
@@ -124,17 +123,6 @@ def remove_runs(uri: str, space: Space, study: str) -> int:
     for tag in experiment.tags.keys() & views:
         client.delete_experiment_tag(experiment.experiment_id, tag)
     return len(runs)
-
-
-def view_links(server: str) -> dict[str, str]:
-    """Name of each saved view on a server -> its address, newest experiment first."""
-    found: list[tuple[int, str, str]] = []
-    for experiment in pages(client_of(server).search_experiments):
-        for tag, value in experiment.tags.items():
-            if tag.startswith(VIEW):
-                address = view_address(server, experiment.experiment_id, tag.removeprefix(VIEW))
-                found.append((-(experiment.last_update_time or 0), json.loads(value)["name"], address))
-    return {name: address for _, name, address in sorted(found)}
 
 
 def trouble(error: BaseException) -> str:

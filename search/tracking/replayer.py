@@ -1,4 +1,4 @@
-"""The tracker beside the search, in a thread of its own while trials run; or once: afterwards, or to rebuild MLflow."""
+"""The tracker in a thread of its own while trials run, or once when no driver is alive."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from collections.abc import Callable
 
 from filelock import Timeout
 
-from search.schema import tracking_uri
-from search.space import load_space
-from search.store.bucket import pull
-from search.store.journal import alive, tracking_lock
-from search.store.layout import UserError, absolute, find_study
+from search.store.journal import tracking_lock
 from search.tracking.mlflow_store import trouble
 from search.tracking.tracker import Tracker
 
 POLL_S = 0.5  # how often the journal is read for new lines
-TOLD_ELSEWHERE = "another process is bringing MLflow up to date"
+BUSY_ELSEWHERE = "another process is bringing MLflow up to date"
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)  # waits after failures in a row
 
 
@@ -39,24 +35,21 @@ class Replayer:
 
     def finish(self, patience_s: float) -> bool:
         """Bring the tracker up to date; False when it made no progress for `patience_s` seconds."""
-        try:
-            return self._finish(patience_s)
-        finally:
-            self._lock.release()
-
-    def _finish(self, patience_s: float) -> bool:
         self._stop.set()
         before, until = self.tracker.progress, time.monotonic() + patience_s
-        while self._thread.is_alive() or not self._try(final=True):
-            self._thread.join(timeout=min(1.0, patience_s / 4))
-            if self.tracker.progress != before:
-                before, until = self.tracker.progress, time.monotonic() + patience_s
-            elif time.monotonic() >= until:
-                self.trouble = self.trouble or "the tracker does not answer"
-                return False
-            if not self._thread.is_alive() and self.trouble:
-                time.sleep(min(1.0, patience_s / 4))
-        return True
+        try:
+            while self._thread.is_alive() or not self._try(final=True):
+                self._thread.join(timeout=min(1.0, patience_s / 4))
+                if self.tracker.progress != before:
+                    before, until = self.tracker.progress, time.monotonic() + patience_s
+                elif time.monotonic() >= until:
+                    self.trouble = self.trouble or "the tracker does not answer"
+                    return False
+                if not self._thread.is_alive() and self.trouble:
+                    time.sleep(min(1.0, patience_s / 4))
+            return True
+        finally:
+            self._lock.release()
 
     def _loop(self) -> None:
         failures = 0
@@ -73,7 +66,7 @@ class Replayer:
             self.tracker.catch_up(final)
             self.trouble = ""
         except Timeout:  # `search status` looked at the study before it was resumed
-            self.trouble = TOLD_ELSEWHERE
+            self.trouble = BUSY_ELSEWHERE
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
             self.trouble = trouble(error)
         return not self.trouble
@@ -87,28 +80,3 @@ def replay(tracker: Tracker) -> str:
     except Exception as error:  # as in Replayer
         return trouble(error)
     return ""
-
-
-def track(storage: str, study: str | None = None, uri: str | None = None) -> str:
-    """Write all of a study (default: the newest) to MLflow, from its journal and its openings of the test sets.
-
-    It fills a store that is empty or was lost; of what is there already nothing changes.
-
-    Args: uri: of the tracking store; default: as for `search run`.
-    Returns: what MLflow has now, one line.
-    Raises: UserError when a driver runs the study, or another process or MLflow itself is in the way.
-    """
-    folder = find_study(absolute(storage), study)
-    pull(folder)
-    tracker = Tracker(tracking_uri(uri, folder.storage), folder, load_space(folder.space))
-    try:
-        with tracking_lock(folder):
-            if alive(folder):
-                raise UserError(f"study {folder.study} is running: its driver keeps MLflow up to date")
-            tracker.rewind()
-            failed = replay(tracker)
-    except Timeout:
-        failed = TOLD_ELSEWHERE
-    if failed:
-        raise UserError(f"study {folder.study}: cannot be written to {tracker.uri}: {failed}")
-    return f"study {folder.study}: {tracker.summary()} in {tracker.uri}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import tempfile
 import time
@@ -31,14 +32,16 @@ from search.tracking.mlflow_store import client_of, pages
 from search.tracking.runs import (
     TrialBatch,
     metrics,
+    of_study,
+    saved_views,
     study_metrics,
     study_note,
     study_params,
     study_tags,
     trial_name,
     trial_tags,
+    view_address,
 )
-from search.tracking.saved_views import of_study, saved_views, view_address
 from trainables.contract.trial import whole_file
 
 # Journal lines between two notes of how far the tracker has come. A server takes some ten to forty calls a second, and
@@ -46,7 +49,6 @@ from trainables.contract.trial import whole_file
 # at once leave the tracker seconds behind and not ever further. After a crash a batch is written again.
 BATCH_EVENTS = 10_000
 CALLERS = 4  # of a server, at once
-ITEMS = 800  # of metrics in a call: MLflow takes 1,000 items, at most 100 of them parameters
 LATE_S = 20.0  # seconds to wait for a pruned trial's checkpoint: it is written when its process is given another trial
 NONE: Mapping[str, Any] = MappingProxyType({})
 MANY = 250  # ended trials not yet in the file of ended trials that make it worth renewing while the search runs
@@ -106,13 +108,6 @@ class Tracker:
         """Changes when something has been written: (bytes of the journal written, artifacts awaited)."""
         return self._offset, len(self._late)
 
-    def summary(self) -> str:
-        """`12 trials, 1 opening of the test sets`, as MLflow has them."""
-        tags = self._client.get_run(self._study_run).data.tags
-        opened = sum(tag.startswith(schema.OPENING) for tag in tags)
-        openings = f", {opened} opening{'s' * (opened > 1)} of the test sets" if opened else ""
-        return f"{len(self._run_ids)} trials{openings}"
-
     def link(self) -> str | None:
         """Address of the saved view in the MLflow UI, for an http(s) store."""
         if self.experiment_id is None or not self.uri.startswith("http"):
@@ -121,14 +116,9 @@ class Tracker:
 
     def _catch_up(self, final: bool) -> None:
         self._connect()
-        events: list[Event] = []
-        for event, last in read_with_ends(self.folder.journal, self._offset):
-            events.append(event)
-            if len(events) >= BATCH_EVENTS:
-                self._write(events, last)
-                events = []
-        if events:
-            self._write(events, last)
+        lines = read_with_ends(self.folder.journal, self._offset)
+        while batch := list(itertools.islice(lines, BATCH_EVENTS)):
+            self._write([event for event, _ in batch], batch[-1][1])
         self._late_artifacts(final)
         self._restore_openings()
         if self._file.waiting >= (SOME if final else MANY):
@@ -146,11 +136,10 @@ class Tracker:
             if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
                 beside = Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent
                 place = (beside / "artifacts" / self.space.name).as_uri()
-            self.experiment_id = client.create_experiment(self.space.name, artifact_location=place)
-        else:
-            self.experiment_id = experiment.experiment_id
+            experiment = client.get_experiment(client.create_experiment(self.space.name, artifact_location=place))
+        self.experiment_id = experiment.experiment_id
         kind, training = schema.EXPERIMENT_KIND
-        if experiment is None or kind not in experiment.tags:  # a user's own choice stays
+        if kind not in experiment.tags:  # a user's own choice stays
             client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
         try:
@@ -262,22 +251,13 @@ class Tracker:
         self._client.set_terminated(self._study_run, status, end_time=event["t"])
 
     def _log(
-        self,
-        run_id: str,
-        values: Sequence[Any] = (),
-        params: Mapping[str, str] = NONE,
-        tags: Mapping[str, str] = NONE,
+        self, run_id: str, values: Sequence[Any] = (), params: Mapping[str, str] = NONE, tags: Mapping[str, str] = NONE
     ) -> None:
-        """In as few calls as MLflow allows."""
+        """In as few calls as MLflow allows: its client makes batches."""
         from mlflow.entities import Param, RunTag
 
-        written = [Param(*item) for item in params.items()]
-        while len(values) > ITEMS or len(written) > 100:
-            self._client.log_batch(run_id, metrics=values[:ITEMS], params=written[:100])
-            values, written = values[ITEMS:], written[100:]
-        if values or written or tags:
-            run_tags = [RunTag(*item) for item in tags.items()]
-            self._client.log_batch(run_id, metrics=values, params=written, tags=run_tags)
+        written, tagged = [Param(*item) for item in params.items()], [RunTag(*item) for item in tags.items()]
+        self._client.log_batch(run_id, metrics=values, params=written, tags=tagged)
 
     def _late_artifacts(self, final: bool) -> None:
         """Log the similarities of ended trials, which may be written some seconds after the end."""
@@ -413,7 +393,5 @@ def _run_is_gone(error: Exception) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, ValueError):
-        data = json.loads(path.read_text())
-        if isinstance(data, dict):
-            return data
+        return dict(json.loads(path.read_text()))
     return {}

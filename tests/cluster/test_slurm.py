@@ -130,7 +130,7 @@ def test_every_trial_ends_once_and_nothing_is_doubled(job: Job) -> None:
         assert numbers == list(range(1, EVALUATIONS + 1)), "an evaluation is lost or written twice"
 
 
-def test_paused_before_the_limit_and_taken_up_from_saved_states(job: Job) -> None:
+def test_paused_before_the_limit_and_resumed_from_saved_states(job: Job) -> None:
     events = job.events(f"search-{job.id}")
     paused = {e["id"] for e in events if e["e"] == "pause"}
     assert paused

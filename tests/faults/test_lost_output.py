@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from lives import Study
 
-from search.console.output import Output
+from search.console.display import Output
 
 PRINTS_ON = """
 import pathlib, sys
-from search.console.output import Output
+from search.console.display import Output
 console = Output()
 for n in range(5000):
     console.print(f"line {n}")

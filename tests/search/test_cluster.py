@@ -1,4 +1,4 @@
-"""A study on a cluster of two nodes, one of which dies; how many trials fit where."""
+"""A study on a cluster of two nodes, one of which dies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from harness import make_space
 from orders import orders
 from rich.console import Console
 
-from search.running.ray_session import fitting, may_grow
+from search.running.ray_session import may_grow
 from search.running.runner import Options, run_study
-from search.space import Resources
 from search.store.journal import read
 from search.store.layout import StudyFolder
 
@@ -45,6 +44,10 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.shutdown()
 
 
+def options(cluster: Any) -> Options:
+    return Options(address=cluster.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False)
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
@@ -53,10 +56,7 @@ def test_a_lost_nodes_trial_resumes_elsewhere_from_its_checkpoint(two_nodes: Any
     folder = StudyFolder(str(tmp_path / "runs"), "lost")
     killer = threading.Thread(target=kill_when_all_hold_a_checkpoint, args=(two_nodes, folder), daemon=True)
     killer.start()
-    options = Options(
-        address=two_nodes.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False
-    )  # fmt: skip
-    result = run_study(space, folder.storage, name=folder.study, options=options)
+    result = run_study(space, folder.storage, name=folder.study, options=options(two_nodes))
     killer.join(timeout=1)
     assert (result.status, result.exit_code, result.trouble) == ("finished", 0, "")
     events = list(read(folder.journal))
@@ -91,30 +91,10 @@ def test_a_node_whose_device_is_broken_is_avoided(two_nodes: Any, tmp_path: Path
     marker.write_text(two_nodes.workers[0].node_id)
     columns = orders(sleep=0.05, fault="device", marker=str(marker), above=0)
     space = make_space({"trials": 8, "concurrent": 2}, data={**DATA, "columns": columns}, resources=SMALL)
-    options = Options(
-        address=two_nodes.address, trainable=FakeTrial, console=Console(quiet=True), handle_signals=False
-    )  # fmt: skip
-    result = run_study(space, str(tmp_path / "runs"), options=options)
+    result = run_study(space, str(tmp_path / "runs"), options=options(two_nodes))
     assert (result.status, result.ledger.stops) == ("finished", {"completed": 8})
     retried = [e["id"] for e in read(result.folder.journal) if e["e"] == "retry"]
     assert len(retried) == len(set(retried)) == 2
-
-
-@pytest.mark.parametrize(
-    ("resources", "there", "trials"),
-    [
-        (Resources(cpus=2), {"CPU": 7.0}, 3),
-        (Resources(cpus=1, workers=2), {"CPU": 7.0}, 3),
-        (Resources(cpus=1, gpus=0.5), {"CPU": 64.0, "GPU": 3.0}, 6),
-        (Resources(cpus=1, gpus=0.4), {"CPU": 64.0, "GPU": 3.0}, 6),  # no trial on two halves
-        (Resources(cpus=1, gpus=2), {"CPU": 64.0, "GPU": 3.0}, 1),
-        (Resources(cpus=1, gpus=1, workers=4), {"CPU": 64.0, "GPU": 8.0}, 2),
-        (Resources(cpus=1, gpus=1), {"CPU": 64.0}, 0),
-        (Resources(cpus=1), {}, 0),
-    ],
-)
-def test_how_many_trials_fit(resources: Resources, there: dict[str, float], trials: int) -> None:
-    assert fitting(resources, there) == trials
 
 
 def test_what_slurm_allocated_does_not_grow() -> None:

@@ -49,7 +49,7 @@ def test_option_wins_over_environment_over_file(file: Path) -> None:
     assert named[2] in call("status", "--cluster", "", "--storage", "third", SEARCH_STORAGE="other").stderr
 
 
-def test_the_cluster_is_meant_where_none_is_named(file: Path) -> None:
+def test_the_default_cluster_is_used_without_an_option(file: Path) -> None:
     file.write_text('cluster = "nowhere.yaml"\n')
     for command in (["status"], ["follow"], ["stop"]):
         done = call(*command)

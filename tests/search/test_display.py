@@ -18,8 +18,7 @@ import pytest
 from harness import Death, World, make_space
 from rich.console import Console
 
-from search.console.display import LiveTable, Phases, cells, display_for, trial_table
-from search.console.output import parted
+from search.console.display import LiveTable, Phases, cells, display_for, parted, trial_table
 from search.space import Space, space_from
 from search.store.journal import fold, read
 from search.store.ledger import Ledger, Trial, TrialRecord

@@ -20,7 +20,7 @@ def commands(note: str) -> list[list[str]]:
     return [shlex.split(line) for line in block.strip().splitlines()]
 
 
-def test_a_studys_note_says_what_where_it_stands_and_how_to_go_on(tmp_path: Path) -> None:
+def test_a_studys_note_has_range_progress_and_commands(tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["stsb", "sickr"], "language": "en"}
     space = make_space({"trials": 6}, data=data, metric={"name": "mean(stsb_dev,sickr_dev)"})
     world = World(space, tmp_path / "my runs")

@@ -88,7 +88,7 @@ def test_every_state_of_a_study_reads_as_without_the_file(tracked: Tracked) -> N
     assert len(tracked.check()) > 15
 
 
-def test_what_happens_to_ended_trials_is_seen(tracked: Tracked) -> None:
+def test_readers_notice_changes_of_ended_trials(tracked: Tracked) -> None:
     tracked.world.session()
     tracker = tracked.write()
     trials = tracked.check()

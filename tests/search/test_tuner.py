@@ -52,12 +52,13 @@ def test_errors_have_a_kind_and_one_line(error: BaseException | None, kind: str,
     ("resources", "there", "expected"),
     [
         ({}, {"CPU": 2.0}, 2),
+        ({}, {}, 0),
+        ({"cpus": 2}, {"CPU": 7.0}, 3),
         ({"cpus": 3}, {"CPU": 2.0}, 0),
         ({"cpus": 0.5}, {"CPU": 2.0}, 4),
         ({"workers": 2}, {"CPU": 5.0}, 2),
         ({"gpus": 1}, {"CPU": 16.0}, 0),
         ({"gpus": 1}, {"CPU": 16.0, "GPU": 4.0}, 4),
-        ({"gpus": 0.25}, {"CPU": 16.0, "GPU": 2.0}, 8),
         ({"gpus": 0.4}, {"CPU": 16.0, "GPU": 3.0}, 6),  # two on each: a trial's share lies on one GPU
         ({"gpus": 2}, {"CPU": 16.0, "GPU": 5.0}, 2),
         ({"gpus": 1, "workers": 2, "cpus": 2}, {"CPU": 16.0, "GPU": 4.0}, 2),
@@ -98,7 +99,7 @@ def test_how_many_trials_fit_into_a_cluster_at_its_largest(
     assert at_largest(Resources(**resources), tmp_path / "none.yaml") is None  # type: ignore[arg-type]
 
 
-def test_a_growing_cluster_is_asked_for_all_its_nodes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_growing_cluster_requests_all_its_nodes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts as many nodes as trials wait: one after another, each after minutes, where one more than fits waits."""
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 0.0})
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -25,7 +25,7 @@ from search.remote import servers as ui
 from search.remote.cluster import free_port
 from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store
-from search.tracking.saved_views import saved_views
+from search.tracking.runs import saved_views
 
 pytestmark = pytest.mark.costly
 
