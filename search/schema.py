@@ -40,7 +40,6 @@ OPENED_METRICS: Final = "metrics.json"  # in openings/<number>/<trial>: what was
 OPENED_FILES: Final = "files"  # in openings/<number>/<trial>: folder of what else was logged
 TRIALS_TAG: Final = "trials_file"  # study run: path of the artifact TRIALS_FILE, once there is one
 PARENT: Final = "mlflow.parentRunId"
-NOTE: Final = "mlflow.note.content"
 
 # Metrics: dev metrics per evaluation (step = training examples seen), and at the end:
 TRAIN_SECONDS: Final = "train_seconds"
@@ -53,11 +52,6 @@ TRIALS: Final = "trials"  # ended ones
 POINTS: Final = "points"  # of which a seed has ended or reached a rung
 HOURS: Final = "hours"  # that drivers have been at work
 FAILED: Final = "failed"  # trials
-
-# MLflow 3.17 opens its pages for language-model applications unless an address says otherwise; the tag alone does not
-# change that, but says what an experiment is.
-EXPERIMENT_KIND: Final = ("mlflow.experimentKind", "custom_model_development")
-WORKFLOW: Final = "workflowType=machine_learning"  # in an address, the same for this one visit
 
 # Artifacts.
 SIMILARITIES: Final = "similarities.npz"  # trial: per dev set, float32 [n] cosines of the best checkpoint

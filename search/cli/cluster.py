@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -247,14 +246,17 @@ def _through_tunnel(cluster: str, port: int) -> None:
         _wait(way.ensure)
 
 
+SHOWN_LINKS = 12  # of the newest studies
+
+
 def _print_views(url: str) -> None:
-    from search.remote.servers import SHOWN, view_links
+    from search.tracking.mlflow_store import view_links
 
     try:
         links = list(view_links(url).items())
-    except (OSError, HTTPException, ValueError):  # it wants a login, is not there yet behind a tunnel, or is no MLflow
+    except Exception:  # MLflow raises what it likes: where it wants a login, behind a tunnel that is not up yet
         links = []
-    for name, address in links[:SHOWN]:
+    for name, address in links[:SHOWN_LINKS]:
         click.echo(f"  {name}\n    {address}")
     if links:  # what no address can do: the front page and the list of experiments open the other product
         click.echo("  elsewhere in MLflow: switch from GenAI to Model training, top left")

@@ -1,4 +1,4 @@
-"""`search ui`: a lean MLflow server on the loopback, and links to the saved views.
+"""`search ui`: a lean MLflow server on the loopback.
 
 MLflow's defaults cost 19 s, 15 processes and 2.8 GB; one worker without its job runner 5 s, 2 processes and 0.5 GB.
 Nothing listens on an outer address: MLflow has no login.
@@ -6,7 +6,6 @@ Nothing listens on an outer address: MLflow has no login.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,17 +15,14 @@ import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from search.remote.cluster import free_port
 from search.schema import SQLITE, tracking_uri
 from search.store.layout import CLUSTER_FILE, UserError
 from search.tracking.mlflow_store import make_store
-from search.tracking.runs import view_address
 
 HEAD_STORE = "~/search/mlflow.db"  # what is served where MLFLOW_TRACKING_URI names this machine itself
 START_S = 120.0  # how long a server may take to answer on a busy machine
-SHOWN = 12  # links that are printed, of the newest studies
 LEAN = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -93,32 +89,6 @@ def is_loopback(uri: str) -> bool:
 def out_of_reach(uri: str) -> bool:
     """Whether the user is on a laptop, and the tracking address is the head's own: `search ui` has the way."""
     return CLUSTER_FILE in os.environ and is_loopback(uri)
-
-
-def view_links(url: str) -> dict[str, str]:
-    """Name of each saved view -> its address, newest study first.
-
-    Raises: OSError, HTTPException or ValueError when the server does not list its experiments.
-    """
-    found: list[tuple[int, str, str]] = []
-    for experiment in experiments_of(url):
-        for tag in experiment.get("tags", ()):
-            key = tag["key"].removeprefix("mlflow.sharedViewState.")
-            if key != tag["key"]:
-                address = view_address(url, experiment["experiment_id"], key)
-                name = json.loads(tag["value"])["name"]
-                found.append((-int(experiment.get("last_update_time") or 0), name, address))
-    return {name: address for _, name, address in sorted(found)}
-
-
-def experiments_of(url: str) -> list[dict[str, Any]]:
-    """All experiments of a server, over its REST API."""
-    body = json.dumps({"max_results": 1000, "order_by": ["last_update_time DESC"]}).encode()
-    request = urllib.request.Request(
-        f"{url}/api/2.0/mlflow/experiments/search", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return list(json.load(answer).get("experiments", []))
 
 
 def healthy(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -17,7 +18,7 @@ from urllib.request import url2pathname
 from search import schema
 from search.schema import SQLITE
 from search.space import Space
-from search.tracking.runs import of_study, saved_views, shared_view
+from search.tracking.runs import VIEW, of_study, saved_views, shared_view, view_address
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import whole_file
 from trainables.data.tokens import cache_dir
@@ -46,6 +47,18 @@ def _client_class() -> Any:
     for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the caller reports errors, in one line
     return MlflowClient
+
+
+def view_links(url: str) -> dict[str, str]:
+    """Name of each saved view of a server -> its address, newest study first. Raises: what MLflow raises."""
+    links: dict[str, str] = {}
+    for experiment in pages(client_of(url).search_experiments, order_by=["last_update_time DESC"]):
+        views = {json.loads(view)["name"]: tag for tag, view in experiment.tags.items() if tag.startswith(VIEW)}
+        links |= {
+            name: view_address(url, experiment.experiment_id, tag.removeprefix(VIEW))
+            for name, tag in sorted(views.items())
+        }
+    return links
 
 
 def make_store(uri: str) -> None:

@@ -32,7 +32,7 @@ def study_tags(space: Space, folder: StudyFolder) -> dict[str, str]:
         schema.MODE: space.metric.mode,
         schema.FOLDER: folder.uri,
         schema.SEARCHED: ",".join(space.params),
-        schema.NOTE: study_note(space, folder),
+        NOTE: study_note(space, folder),
         **SOURCE,
     }
 
@@ -75,7 +75,7 @@ def trial_tags(event: Event, space: Space, folder: StudyFolder, parent: str) -> 
         schema.METHOD: space.method,
         schema.FOLDER: f"trials/{event['id']}",
         schema.PARENT: parent,
-        schema.NOTE: trial_note(event, space, folder),
+        NOTE: trial_note(event, space, folder),
         **SOURCE,
     }
     if event["baseline"]:
@@ -221,6 +221,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # MLflow keeps a shared view as an experiment tag; its format is not documented. A release that reads another one opens
 # its plain table, and a test reads the tag back.
+NOTE = "mlflow.note.content"
+# MLflow opens its pages for language-model applications unless an address names the other kind; the tag alone does not
+# change that, but says what an experiment is.
+EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
+WORKFLOW = "workflowType=machine_learning"  # in an address, the same for this one visit
 VIEW = "mlflow.sharedViewState."  # begins the tag's name
 POINTS, STUDIES = "-points", "-studies"  # end the keys of the other views
 NAMED = {"attributes.`Run Name`": 150, "runDateAndNestInfo": 50}  # columns that MLflow pins, widths in pixels
@@ -283,7 +288,7 @@ def _table(space: Space, runs: str, columns: Sequence[str]) -> dict[str, Any]:
 
 def view_address(server: str, experiment_id: str, key: str) -> str:
     """Where a server shows a saved view."""
-    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{schema.WORKFLOW}&viewStateShareKey={key}"
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{WORKFLOW}&viewStateShareKey={key}"
 
 
 def _packed(name: str, state: dict[str, Any]) -> str:

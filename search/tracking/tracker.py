@@ -30,6 +30,8 @@ from search.store.layout import StudyFolder
 from search.store.ledger import Event, Ledger
 from search.tracking.mlflow_store import client_of, pages
 from search.tracking.runs import (
+    EXPERIMENT_KIND,
+    NOTE,
     TrialBatch,
     metrics,
     of_study,
@@ -138,7 +140,7 @@ class Tracker:
                 place = (beside / "artifacts" / self.space.name).as_uri()
             experiment = client.get_experiment(client.create_experiment(self.space.name, artifact_location=place))
         self.experiment_id = experiment.experiment_id
-        kind, training = schema.EXPERIMENT_KIND
+        kind, training = EXPERIMENT_KIND
         if kind not in experiment.tags:  # a user's own choice stays
             client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
@@ -245,7 +247,7 @@ class Tracker:
             return
         ledger = fold(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
         totals = metrics(study_metrics(ledger, self.space.metric.name), event["t"], 0)
-        tags = {schema.NOTE: study_note(self.space, self.folder, ledger), schema.REASON: event["reason"]}
+        tags = {NOTE: study_note(self.space, self.folder, ledger), schema.REASON: event["reason"]}
         self._log(self._study_run, totals, tags=tags)
         status = {"finished": "FINISHED", "failed": "FAILED"}.get(event["status"], "KILLED")
         self._client.set_terminated(self._study_run, status, end_time=event["t"])

@@ -26,7 +26,6 @@ import yaml
 from minicloud import LAPTOP, call
 
 from search.remote.cluster import DASHBOARD, MLFLOW, Tunnel, find_head
-from search.remote.servers import experiments_of
 from search.store.bucket import fetch
 
 SHARED = Path(tempfile.gettempdir()) / "shared"  # what the laptop leaves for the test
@@ -156,11 +155,16 @@ def status_of(url: str, token: str | None = None) -> int:
 
 def mlflow_runs(url: str) -> list[dict[str, Any]]:
     """Status and tags of every run that the head's MLflow has."""
-    ids = [e["experiment_id"] for e in experiments_of(url)]
-    body = json.dumps({"experiment_ids": ids, "max_results": 1000}).encode()
-    request = urllib.request.Request(f"{url}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        runs = json.load(answer)["runs"]
+
+    def search(kind: str, **asked: Any) -> Any:
+        body = json.dumps({**asked, "max_results": 1000}).encode()
+        address = f"{url}/api/2.0/mlflow/{kind}/search"
+        with urllib.request.urlopen(
+            urllib.request.Request(address, body, {"Content-Type": "application/json"}), timeout=30
+        ) as answer:
+            return json.load(answer)[kind]
+
+    runs = search("runs", experiment_ids=[e["experiment_id"] for e in search("experiments")])
     return [{"status": r["info"]["status"], **{t["key"]: t["value"] for t in r["data"]["tags"]}} for r in runs]
 
 
