@@ -1,4 +1,4 @@
-"""The rules between rooms ([tool.importlinter] in pyproject.toml) hold, and each of them notices a violation."""
+"""The rules between packages ([tool.importlinter] in pyproject.toml) hold, and each of them notices a violation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CONTRACTS = {
 }
 # One violation per contract: the module it is planted in, the statement, and what the report must name.
 PLANTS = {
-    "trainables-rooms": ("trainables.contract", "import trainables.training.loop", "trainables.training.loop"),
-    "search-rooms": ("search.space", "import search.tracking.tracker", "search.tracking.tracker"),
-    "analysis-rooms": ("analysis.tables", "import analysis.plots.gallery", "analysis.plots.gallery"),
+    "trainables-layers": ("trainables.contract", "import trainables.training.loop", "trainables.training.loop"),
+    "search-layers": ("search.space", "import search.tracking.tracker", "search.tracking.tracker"),
+    "analysis-layers": ("analysis.tables", "import analysis.plots.gallery", "analysis.plots.gallery"),
     "no-cycles": ("trainables.data.files", "import trainables.data.sets", ".files -> .sets"),
     "trainables-alone": ("trainables.data", "from search import schema", "search.schema"),
     "search-not-analysis": ("search.console", "from analysis import errors", "analysis.errors"),
@@ -120,7 +120,11 @@ def test_documented_layers_match_the_import_contracts():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:-1] for line in text[text.index("## Layers") : text.index("## Decisions")].splitlines()]
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows if len(row) == 3]
-    drawn = {column[0][0]: [rooms for rooms in column[1:] if rooms] for column in zip(*rows, strict=True) if column[0]}
+    drawn = {
+        column[0][0]: [packages for packages in column[1:] if packages]
+        for column in zip(*rows, strict=True)
+        if column[0]
+    }
     for contract in LAYERED:
         layers = [[room.strip("() ") for room in layer.split("|")] for layer in CONTRACTS[contract]["layers"]]
         assert drawn[CONTRACTS[contract]["containers"][0]] == layers
