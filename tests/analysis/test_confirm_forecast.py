@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from simulate import METRIC
+from small_tables import table_study
 
 from analysis.errors import AnalysisError
 from analysis.statistics.seed_noise import SeedValues, seed_noise
 from analysis.statistics.selection import Power, planned, spent
-from analysis.statistics.study_verdict import confirm_forecast
+from analysis.statistics.verdict import confirm_forecast
 from analysis.tables.study import Study
 from analysis.writing.answer import forecast_lines
 from search.schema import CONFIRMATION
@@ -26,12 +25,7 @@ def study(confirmed: dict[str, int], tags: dict[str, str], **changes: Any) -> St
     trials = pd.DataFrame(rows, columns=["point", "stage", "seed", "value"])
     trials = trials.assign(stop="completed", baseline=trials["point"] == "p0", seconds=90.0)
     trials["run_id"] = trials["trial"] = [f"t{i}" for i in range(len(trials))]
-    stored = SimpleNamespace(run_id="s", tags=tags, params={}, experiment="space", name="s")
-    store = SimpleNamespace(studies=list)
-    found = Study(cast(Any, store), cast(Any, stored), [], METRIC, trials.assign(**changes), ("x",), None)
-    object.__setattr__(found, "similarities", lambda _: None)
-    object.__setattr__(found, "space", {})
-    return found
+    return table_study(trials.assign(**changes), tags)
 
 
 def test_before_anything_is_confirmed() -> None:

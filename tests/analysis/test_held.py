@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
 
-import pandas as pd
 import pytest
-from simulate import METRIC
-from small_tables import judge
+from small_tables import judge, table, table_study
 
 from analysis.tables.study import Held, Study, held
 from analysis.writing.answer import held_lines
@@ -18,18 +15,14 @@ HELD = {"p0": [0.69, 0.70], "p1": [0.74, 0.75]}
 
 
 def study(held_values: dict[str, list[float]]) -> Study:
-    rows = [(p, "search", seed, v, f"{p}{seed}") for p, vs in VALUES.items() for seed, v in enumerate(vs)]
-    trials = pd.DataFrame(rows, columns=["point", "stage", "seed", "value", "run_id"])
-    trials = trials.assign(trial=trials["run_id"], stop="completed", baseline=trials["point"] == "p0")
+    trials = table(VALUES)
+    trials["run_id"] = trials["point"] + trials["seed"].astype(str)
     runs = [
         SimpleNamespace(run_id=f"{p}{seed}", metrics={"best_stsb_held_dev": v})
         for p, vs in held_values.items()
         for seed, v in enumerate(vs)
     ]
-    stored = SimpleNamespace(run_id="s", tags={}, params={})
-    found = Study(cast(Any, None), cast(Any, stored), cast(Any, runs), METRIC, trials, ("x",), None)
-    object.__setattr__(found, "space", {})
-    return found
+    return table_study(trials, runs=runs)
 
 
 def test_means_over_the_counted_seeds() -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
 from simulate import METRIC
-from small_tables import judge, table
+from small_tables import judge, table, table_study
 
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.seed_noise import SeedValues, seed_noise, unknown_metric
-from analysis.statistics.study_verdict import study_verdict
+from analysis.statistics.verdict import study_verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from analysis.writing.answer import verdict_lines
@@ -176,22 +174,14 @@ def test_smaller_is_better_mirrors_larger_is_better() -> None:
     assert smaller.to_dict()["metric"] == METRIC.name
 
 
-def study(trials: pd.DataFrame, name: str, tags: dict[str, str], store: Any) -> Study:
-    stored = SimpleNamespace(
-        run_id=name, tags={"method": "simcse", "metric": "stsb_dev", **tags}, params={"encoder": "e"}
-    )
-    return Study(store, cast(Any, stored), [], METRIC, trials, ("x",), None)
-
-
 def test_looks_are_the_confirmations_that_the_study_counts() -> None:
-    store = SimpleNamespace(studies=list, artifact=lambda _run, _path: None)
     tags = {f"{CONFIRMATION}{time}": "top 3, seeds 5" for time in (100, 200)}
-    assert study_verdict(_deaf(study(winner(), "s", tags, store))).looks == 2
-    assert study_verdict(_deaf(study(winner(), "s", {}, store))).looks == 4
+    assert study_verdict(table_study(winner(), tags)).looks == 2
+    assert study_verdict(table_study(winner())).looks == 4
 
 
 def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _deaf(study(winner(), "s", {}, SimpleNamespace(studies=list, artifact=lambda _run, _path: None)))
+    found = table_study(winner())
     plain = study_verdict(found).gain
     assert plain is not None
     width = max(abs(plain.low), abs(plain.high)) / 2
@@ -199,12 +189,6 @@ def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -
     cut = study_verdict(found).gain
     assert cut is not None
     assert (cut.low, cut.high) == (max(plain.low, -width), min(plain.high, width))
-
-
-def _deaf(found: Study) -> Study:
-    """The study, its similarities out of reach."""
-    object.__setattr__(found, "similarities", lambda _: None)
-    return found
 
 
 @pytest.mark.parametrize(
