@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from analysis.statistics.importance import Importance
-    from analysis.statistics.study_verdict import ConfirmForecast
-    from analysis.statistics.verdict import Verdict
+    from analysis.statistics.verdict import ConfirmForecast, Verdict
 
 
 def read(
@@ -98,7 +97,7 @@ class StudyResults:
 
         Raises: AnalysisError if no trial has been completed.
         """
-        from analysis.statistics.study_verdict import study_verdict
+        from analysis.statistics.verdict import study_verdict
 
         return study_verdict(self.study)
 
@@ -107,7 +106,7 @@ class StudyResults:
 
         Raises: AnalysisError if no trial of the search has been completed, InputError for a number below 1.
         """
-        from analysis.statistics.study_verdict import confirm_forecast
+        from analysis.statistics.verdict import confirm_forecast
 
         for name, number in (("top", top), ("seeds", seeds)):
             if number < 1:

@@ -1,5 +1,6 @@
 """The documentation is true as far as a program can tell: commands parse, spaces load, Python's imports resolve, files
-and links are there, and the site builds without a warning and asks no other host."""
+and links are there, the README has every method and the two lines that `.ci/run` pastes, and the site builds without a
+warning and asks no other host."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from search.cli.main import main as search
 from search.space import load_space
 from search.space.json_schema import json_schema
 from search.space.nodes import Problems, read_file
+from trainables.contract.registry import SHIPPED
 
 OURS = ("analysis", "benchmarks", "search", "trainables")
 NO_OPTIONS = ("-h", "--help", "--version")
@@ -140,6 +142,14 @@ def test_every_named_file_and_link_is_there(page: Path) -> None:
     missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
     missing += [link for link in links if not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_the_readme_has_every_method_and_the_lines_of_ci() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [method for method in SHIPPED if f"| `{method}` |" not in text] == []
+    first, second = re.findall(r"^    ((?:python3 -m venv|\.venv/bin/pip).*?)\s*$", text, re.MULTILINE)
+    assert first.endswith("search run spaces/quickstart.yaml")
+    assert second.endswith("pytest -n 2")
 
 
 def test_the_gallery_has_every_figure() -> None:

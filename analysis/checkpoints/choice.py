@@ -12,7 +12,7 @@ import fsspec
 import pandas as pd
 
 from analysis.errors import AnalysisError, unknown
-from analysis.statistics.study_verdict import study_verdict
+from analysis.statistics.verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract.trial import CHECKPOINT, TRIAL

@@ -131,7 +131,7 @@ def compare(
     import numpy as np
 
     from analysis.papers.compare import compare as cells_of
-    from analysis.papers.published import comparisons, paper_table, tables
+    from analysis.papers.compare import comparisons, paper_table, tables
     from analysis.plots.model_figures import Ablation, ablation
     from analysis.plots.style import save
     from analysis.writing.answer import comparison_text

@@ -27,7 +27,7 @@ ROOMY = 100  # characters of a terminal that takes the headings in full
 def best(study: Study, top: int, trials: bool, style: str) -> None:
     """Rank a study's configurations and say whether the best beats the paper's defaults."""
     from analysis.checkpoints.choice import way_to_export
-    from analysis.statistics.study_verdict import study_verdict
+    from analysis.statistics.verdict import study_verdict
     from analysis.tables.trials import rank_points, rank_trials
     from analysis.writing.answer import held_lines, state_lines, unit_lines, verdict_lines
     from analysis.writing.output import least_important, paragraphs, printed, records, terminal_width, text_table

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.papers.compare import RUN
-from analysis.papers.published import PaperTable
+from analysis.papers.compare import RUN, PaperTable
 from analysis.plots.search_figures import valued
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colours, figure, style
 from analysis.statistics.empirical_bayes import Flags, Floats

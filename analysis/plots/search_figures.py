@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, error_bars, figure, style
 from analysis.statistics.empirical_bayes import Flags, Floats
 from analysis.statistics.seed_noise import SeedValues, seed_noise
-from analysis.statistics.study_verdict import study_prior
+from analysis.statistics.verdict import study_prior
 from analysis.tables.study import Study
 from search.schema import stored
 

@@ -22,8 +22,7 @@ from analysis.reading.store import StoredRun
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.pairs import pair_noise
 from analysis.statistics.selection import LEVEL, NORMAL
-from analysis.statistics.study_verdict import study_verdict
-from analysis.statistics.verdict import Verdict
+from analysis.statistics.verdict import Verdict, study_verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema

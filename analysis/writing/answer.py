@@ -15,8 +15,7 @@ from analysis.statistics.league import CONFIRMED, SEARCHED, League
 from analysis.statistics.pairs import PairedGain
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import LEVEL, POWER, Power
-from analysis.statistics.study_verdict import ConfirmForecast
-from analysis.statistics.verdict import Verdict
+from analysis.statistics.verdict import ConfirmForecast, Verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, held
 from analysis.writing.output import text_table

@@ -17,7 +17,7 @@ from analysis.errors import AnalysisError
 from analysis.plots.gallery import Picture, gallery
 from analysis.plots.style import WIDTH, style
 from analysis.statistics.importance import Importance, Share, importance
-from analysis.statistics.study_verdict import study_verdict
+from analysis.statistics.verdict import study_verdict
 from analysis.tables.record import commands, cost, environment, openings, scores_by_configuration, space_text
 from analysis.tables.study import Study
 from analysis.tables.trials import failures, rank_points

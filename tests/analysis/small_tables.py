@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 from simulate import METRIC
@@ -13,6 +14,7 @@ from analysis.statistics.picked import Evaluated
 from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
+from analysis.tables.study import Study
 from analysis.tables.trials import points_table
 
 
@@ -32,3 +34,13 @@ def judge(
     """The verdict over a table of trials."""
     pool, seeds = Evaluated.of(points_table(trials), metric.sign), SeedValues.of(trials, metric.sign)
     return judged(pool, seeds, metric, lambda *runs: pair_noise(*runs, metric.parts, similarities), **options)
+
+
+def table_study(trials: pd.DataFrame, tags: Mapping[str, str] | None = None, runs: Sequence[Any] = ()) -> Study:
+    """A study of these trials in a store that holds no other; no space, no similarities."""
+    stored = SimpleNamespace(run_id="s", tags=dict(tags or {}), params={}, experiment="space", name="s")
+    store = SimpleNamespace(studies=list)
+    found = Study(cast(Any, store), cast(Any, stored), list(runs), METRIC, trials, ("x",), None)
+    object.__setattr__(found, "similarities", lambda _: None)
+    object.__setattr__(found, "space", {})
+    return found

@@ -28,7 +28,7 @@ from analysis.statistics.league import (
     league,
     same_data,
 )
-from analysis.statistics.study_verdict import study_verdict
+from analysis.statistics.verdict import study_verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema

@@ -13,8 +13,7 @@ from matplotlib.image import imread
 from memory_study import MemoryStore, memory_study
 from small_store import SmallStore
 
-from analysis.papers.compare import compare
-from analysis.papers.published import paper_table
+from analysis.papers.compare import compare, paper_table
 from analysis.plots import model_figures, search_figures
 from analysis.plots.gallery import NAMES, gallery
 from analysis.plots.model_figures import Ablation, scatters

@@ -13,7 +13,7 @@ from small_store import SPACE, SmallStore
 from small_tables import table
 
 from analysis.reading.store import find_study, open_store
-from analysis.statistics import study_verdict
+from analysis.statistics import verdict
 from analysis.statistics.empirical_bayes import FLOOR
 from analysis.statistics.seed_noise import Prior, SeedValues, learned, seed_noise, unknown_metric, upper_spread
 from analysis.tables.study import read_study
@@ -115,10 +115,10 @@ def test_prior_is_learned_from_newest_related_studies(monkeypatch: pytest.Monkey
     metric = SimpleNamespace(name="stsb_dev", sign=1.0)
     study: Any = SimpleNamespace(stored=runs[0], store=store, metric=metric, known_metric=True)
     monkeypatch.setattr(
-        study_verdict, "read_study", lambda store, run, *_: read.append(run.run_id) or SimpleNamespace(trials=None)  # noqa: ARG005
+        verdict, "read_study", lambda store, run, *_: read.append(run.run_id) or SimpleNamespace(trials=None)  # noqa: ARG005
     )  # fmt: skip
-    monkeypatch.setattr(study_verdict.SeedValues, "of", lambda *_: values(a=[0.1, 0.3]))
-    assert study_verdict.study_prior(study).df == 5
+    monkeypatch.setattr(verdict.SeedValues, "of", lambda *_: values(a=[0.1, 0.3]))
+    assert verdict.study_prior(study).df == 5
     assert read == ["confirmed", "repeated", "more0", "more1", "more2"]
 
 
@@ -149,6 +149,6 @@ def test_metric_of_a_script_has_no_published_prior(tmp_path: Path) -> None:
     store = open_store(made.uri)
     own, known = (read_study(store, find_study(store, name)) for name in ("own-1", "small-1"))
     assert (own.known_metric, known.known_metric) == (False, True)
-    assert study_verdict.study_prior(own) == Prior(pytest.approx(0.1291, abs=1e-4), points=4)
-    assert study_verdict.study_prior(known) == Prior(SEED_SD)
-    assert study_verdict.study_verdict(own).noise.sd == pytest.approx(0.1291, abs=1e-4)
+    assert verdict.study_prior(own) == Prior(pytest.approx(0.1291, abs=1e-4), points=4)
+    assert verdict.study_prior(known) == Prior(SEED_SD)
+    assert verdict.study_verdict(own).noise.sd == pytest.approx(0.1291, abs=1e-4)

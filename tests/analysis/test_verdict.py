@@ -1,25 +1,26 @@
-"""The verdict on small tables whose answers are known, and off the beaten path."""
+"""The verdict, the forecast of a confirmation and the held-out dev pairs, on small tables with known answers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
 from simulate import METRIC
-from small_tables import judge, table
+from small_tables import judge, table, table_study
 
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import moderate
 from analysis.statistics.seed_noise import SeedValues, seed_noise, unknown_metric
-from analysis.statistics.study_verdict import study_verdict
+from analysis.statistics.selection import Power, planned, spent
+from analysis.statistics.verdict import confirm_forecast, study_verdict
 from analysis.tables.metric import Metric
-from analysis.tables.study import Study
-from analysis.writing.answer import verdict_lines
+from analysis.tables.study import Held, Study, held
+from analysis.writing.answer import forecast_lines, held_lines, verdict_lines
 from search.schema import CONFIRMATION, SEED_SD
 
 LOSS = Metric("eval_loss_dev", ("eval_loss_dev",), "min")
@@ -176,22 +177,14 @@ def test_smaller_is_better_mirrors_larger_is_better() -> None:
     assert smaller.to_dict()["metric"] == METRIC.name
 
 
-def study(trials: pd.DataFrame, name: str, tags: dict[str, str], store: Any) -> Study:
-    stored = SimpleNamespace(
-        run_id=name, tags={"method": "simcse", "metric": "stsb_dev", **tags}, params={"encoder": "e"}
-    )
-    return Study(store, cast(Any, stored), [], METRIC, trials, ("x",), None)
-
-
 def test_looks_are_the_confirmations_that_the_study_counts() -> None:
-    store = SimpleNamespace(studies=list, artifact=lambda _run, _path: None)
     tags = {f"{CONFIRMATION}{time}": "top 3, seeds 5" for time in (100, 200)}
-    assert study_verdict(_deaf(study(winner(), "s", tags, store))).looks == 2
-    assert study_verdict(_deaf(study(winner(), "s", {}, store))).looks == 4
+    assert study_verdict(table_study(winner(), tags)).looks == 2
+    assert study_verdict(table_study(winner())).looks == 4
 
 
 def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _deaf(study(winner(), "s", {}, SimpleNamespace(studies=list, artifact=lambda _run, _path: None)))
+    found = table_study(winner())
     plain = study_verdict(found).gain
     assert plain is not None
     width = max(abs(plain.low), abs(plain.high)) / 2
@@ -199,12 +192,6 @@ def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -
     cut = study_verdict(found).gain
     assert cut is not None
     assert (cut.low, cut.high) == (max(plain.low, -width), min(plain.high, width))
-
-
-def _deaf(found: Study) -> Study:
-    """The study, its similarities out of reach."""
-    object.__setattr__(found, "similarities", lambda _: None)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -236,3 +223,89 @@ def test_intervals_hold_for_an_unknown_metric(points: int) -> None:
     assert held >= 55
     lines = " ".join(verdict_lines(found, "s"))
     assert f"as much as the {points} points differ by, since nothing is known of this metric" in lines
+
+
+def partly_confirmed(confirmed: dict[str, int], tags: dict[str, str], **changes: Any) -> Study:
+    """Twelve points, p0 the baseline, p11 best; `confirmed` of them on so many fresh seeds."""
+    rows = [(f"p{i}", "search", 0, 0.70 + 0.001 * i) for i in range(12)]
+    rows += [(p, "confirm", 1 + s, 0.70 + 0.002 * s) for p, n in confirmed.items() for s in range(n)]
+    trials = pd.DataFrame(rows, columns=["point", "stage", "seed", "value"])
+    trials = trials.assign(stop="completed", baseline=trials["point"] == "p0", seconds=90.0)
+    trials["run_id"] = trials["trial"] = [f"t{i}" for i in range(len(trials))]
+    return table_study(trials.assign(**changes), tags)
+
+
+def test_before_anything_is_confirmed() -> None:
+    found = confirm_forecast(partly_confirmed({}, {}), top=3, seeds=5)
+    assert (found.points, found.seeds, found.trials, found.seconds, found.look) == (4, 5, 20, 90.0, 1)
+    assert found.noise.repeats == 0
+    assert found.pairs is None
+    error = planned(sd=found.noise.sd, between=0.0, tried=12, in_search=1.0, rivals=3, seeds=5)
+    assert found.power == Power.of(error, 5, spent(1))
+    lines = forecast_lines(found, partly_confirmed({}, {"study_id": "s"}))
+    assert "4 points on 5 fresh seeds, 20 trials to run, about 30 minutes of training at 90 s a trial" in lines[0]
+    assert lines[1].startswith("With this dev data and 5 seeds a gain below ")
+    assert "assumed, no seed was repeated" in lines[2]
+
+
+def test_existing_seeds_are_not_run_again() -> None:
+    found = confirm_forecast(partly_confirmed({"p0": 5, "p11": 5, "p10": 2}, {f"{CONFIRMATION}1": "x"}), top=3, seeds=6)
+    assert (found.points, found.trials, found.look) == (4, 4 * 6 - 12, 2)
+    assert found.noise.repeats == 4 + 4 + 1
+    assert found.power is not None
+    assert found.power.seeds == 6
+    assert (
+        confirm_forecast(partly_confirmed({"p0": 5}, {}), top=1, seeds=3).trials == 3
+    )  # no fewer than none for the baseline
+
+
+def test_without_a_baseline_nothing_can_be_claimed() -> None:
+    none = partly_confirmed({}, {}, baseline=False)
+    found = confirm_forecast(none, top=3, seeds=5)
+    assert (found.points, found.power) == (3, None)
+    assert "can claim no gain" in forecast_lines(found, none)[1]
+    alone = confirm_forecast(partly_confirmed({}, {}, value=np.append(1.0, np.zeros(11))), top=1, seeds=5)
+    assert (alone.points, alone.power) == (1, None)
+    with pytest.raises(AnalysisError, match="no trial of the search has been completed"):
+        confirm_forecast(partly_confirmed({}, {}, stop="pruned"), top=3, seeds=5)
+
+
+def test_noise_is_the_study_s() -> None:
+    found = partly_confirmed({"p0": 5, "p11": 5}, {})
+    assert confirm_forecast(found, 3, 5).noise == seed_noise(SeedValues.of(found.trials, 1.0))
+
+
+VALUES = {"p0": [0.70, 0.72], "p1": [0.80, 0.82]}
+HELD = {"p0": [0.69, 0.70], "p1": [0.74, 0.75]}
+
+
+def with_held(held_values: dict[str, list[float]]) -> Study:
+    trials = table(VALUES)
+    trials["run_id"] = trials["point"] + trials["seed"].astype(str)
+    runs = [
+        SimpleNamespace(run_id=f"{p}{seed}", metrics={"best_stsb_held_dev": v})
+        for p, vs in held_values.items()
+        for seed, v in enumerate(vs)
+    ]
+    return table_study(trials, runs=runs)
+
+
+def test_means_over_the_counted_seeds() -> None:
+    found = with_held(HELD)
+    assert held(found, "p1") == Held(pytest.approx(0.81), pytest.approx(0.745))
+    assert held(found, "p7") is None
+    assert held(with_held({}), "p1") is None
+    assert held(with_held({"p1": [0.74]}), "p0") is None  # of the baseline nothing is stored
+
+
+def test_held_lines() -> None:
+    found = with_held(HELD)
+    verdict = judge(found.trials)
+    assert held_lines(found, verdict) == [
+        "On the dev pairs held out, by which nothing was chosen: 74.50 for the best, 69.50 for the paper's setting: "
+        "+5.00, and +10.00 as measured on those that selected (81.00, 71.00)."
+    ]
+    assert held_lines(with_held({"p1": [0.74, 0.75]}), verdict) == [
+        "On the dev pairs held out, by which nothing was chosen: 74.50 for the best (81.00 on those that selected)."
+    ]
+    assert held_lines(with_held({}), verdict) == []
