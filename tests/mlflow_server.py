@@ -23,6 +23,8 @@ def mlflow_server(database: str, artifacts: Path) -> Iterator[str]:
     from mlflow.server import app, handlers
     from werkzeug.serving import make_server
 
+    patch.setenv("MLFLOW_TRACKING_URI", database)  # as MLflow does, for the whole process; so it is undone
+    patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     patch.setattr(handlers, "_tracking_store", None)  # that of an earlier server
     handlers._get_tracking_store()
