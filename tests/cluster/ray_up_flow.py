@@ -102,9 +102,9 @@ def workers() -> dict[str, Any]:
 
 
 def journal_text() -> bytes:
-    """The study's journal, which lies in the bucket in parts."""
+    """The study's journal, which lies in the bucket in segments."""
     filesystem = fsspec.filesystem("s3", use_listings_cache=False)
-    return fetch(filesystem, f"{BUCKET.removeprefix('s3://')}/{STUDY}/tracking.jsonl") or b""
+    return fetch(filesystem, f"{BUCKET.removeprefix('s3://')}/{STUDY}") or b""
 
 
 def journal() -> list[dict[str, Any]]:
