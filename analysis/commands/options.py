@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,26 +101,14 @@ def opened(storage: str, uri: str | None) -> Store:
 def _study(store: Store, name: str | None, metric: str | None) -> Study:
     from concurrent.futures import ThreadPoolExecutor
 
-    from analysis.reading.store import find_study
+    from analysis.reading.store import find_study, without_garbage_collection
 
     study = find_study(store, name)
-    with _without_collecting(), ThreadPoolExecutor(1) as pool:
+    with without_garbage_collection(), ThreadPoolExecutor(1) as pool:
         trials = pool.submit(store.trials, study)  # a server takes a while to answer, and so does importing pandas
         from analysis.tables.study import read_study
 
         return read_study(store, study, metric, trials.result())
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """No garbage collection: hundreds of thousands of small objects are made of a large study, none of them garbage."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def runs_of(store: Store, studies: Sequence[str]) -> list[StoredRun]:

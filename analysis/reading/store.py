@@ -83,7 +83,7 @@ class Store:
         self.uri = uri
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        with _uncollected(), self._errors():
+        with without_garbage_collection(), self._errors():
             from mlflow import MlflowClient
 
             for name in ("mlflow", "mlflow.store.db.utils", "alembic"):  # after the import, which sets levels
@@ -100,7 +100,7 @@ class Store:
         """The study's trial runs in the order they started, most of them from the file of ended trials that the search
         leaves for that."""
         ours, children = [study.experiment_id], f"tags.`{PARENT}` = '{study.run_id}'"
-        with _uncollected():
+        with without_garbage_collection():
             found = self._ended_trials(study)
             if not found:
                 found = {run.run_id: run for run in self._search(ours, children)}
@@ -299,7 +299,7 @@ def _pages(call: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """No garbage collection: importing MLflow, and reading a large study, make hundreds of thousands of small objects,
     none of them garbage. That saves a third of the time."""
     collects = gc.isenabled()

@@ -100,11 +100,11 @@ def posterior_of_means(means: Floats, sds: Floats, iterations: int = 60) -> Post
 @dataclass(frozen=True)
 class Chosen:
     """The point that was picked. unlike: prior probability that it is unlike the others; if it is like them, its value
-    is too high by `luck` on average, and spreads about that by `sd` > 0."""
+    is too high by `bias` on average (selection bias), and spreads about that by `sd` > 0."""
 
     point: int
     unlike: float
-    luck: float
+    bias: float
     sd: float
 
 
@@ -126,7 +126,7 @@ def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Pos
     likelihood = _likelihoods(values, sds, pruned, bins.grid)
     weights = likelihood * everyone
     # Both densities up to one constant: the narrower one is the higher.
-    like = _likelihood(values[at] - chosen.luck, np.array([chosen.sd]), bins.grid)[0] * sds[chosen.point] / chosen.sd
+    like = _likelihood(values[at] - chosen.bias, np.array([chosen.sd]), bins.grid)[0] * sds[chosen.point] / chosen.sd
     even = chosen.unlike / len(others)
     weights[chosen.point] = (1 - chosen.unlike) * others * like + even * likelihood[chosen.point]
     return _normalised(bins.grid, weights)

@@ -78,10 +78,10 @@ class Error:
         """The error whose tail is `level`."""
         if not self.kept:
             return -float(stdtrit(self.freedom, level / self.candidates)) * self.sd
-        return self.kept * _solve(lambda luck: self.tail(luck * self.kept), level)
+        return self.kept * _solve(lambda bias: self.tail(bias * self.kept), level)
 
     def visible(self, level: float) -> float:
-        """The true gain that is claimed with chance POWER: the bound of chance, and bad luck against it."""
+        """The true gain that is claimed with probability POWER: the bound, plus the noise that may act against it."""
         return self.bound(level) + float(ndtri(POWER)) * self.sd
 
 

@@ -144,7 +144,7 @@ def _source(noise: SeedNoise) -> str:
     freedom = f"{noise.repeats} degree{'s' if noise.repeats > 1 else ''} of freedom"
     if not prior.weight(noise.repeats):
         return f"from repeated seeds, {freedom}"
-    return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more for what was believed before: {believed}"
+    return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more from the prior: {believed}"
 
 
 def _noise_line(noise: SeedNoise, metric: Metric, number: Number) -> str:
@@ -177,8 +177,8 @@ def _correction(v: Verdict, number: Number) -> str:
         return "as measured: there was nothing to choose from"
     basis = "" if v.noise.repeats else ", for the largest seed noise that is plausible"
     return (
-        f"an estimate, corrected for picking the best of {v.tried}{basis}: {number(taken)} of {measured} are put down "
-        "to luck"
+        f"an estimate, corrected for picking the best of {v.tried}{basis}: {number(taken)} of {measured} is "
+        "selection bias"
     )
 
 

@@ -19,7 +19,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     shared = hyperparameters(EncoderConfig)
     methods = []
     for name in SHIPPED:
-        own = [knob for key, knob in hyperparameters(declared(name).config).items() if shared.get(key) != knob]
+        fields = hyperparameters(declared(name).config).items()
+        own = [field for key, field in fields if shared.get(key) != field]
         methods.append(f"### `{name}`\n\n{table(own) if own else 'Nothing.'}")
     parts = {"sections": sections(), "shared": table(shared.values()), "methods": "\n\n".join(methods)}
     for name, text in parts.items():
@@ -29,7 +30,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def table(found: Iterable[Hyperparameter]) -> str:
     """A row per hyperparameter."""
-    rows = [f"| `{knob.name}` | {word(knob.default)} | {cell(knob.expected())} | {cell(knob.doc)} |" for knob in found]
+    rows = [f"| `{f.name}` | {word(f.default)} | {cell(f.expected())} | {cell(f.doc)} |" for f in found]
     return HEAD + "\n".join(rows)
 
 

@@ -261,7 +261,7 @@ def pull(folder: StudyFolder) -> bytes:
     """Bring the local copy of a study in a bucket up to date. Returns: the journal as the bucket has it.
 
     A local journal that is no beginning of the one there (its machine died before it sent all, and another one went
-    on) is set aside; one that only has more events is left, since nobody else drove the study meanwhile.
+    on) is set aside; one that only has more events is left: no other driver wrote the study meanwhile.
     """
     if not is_remote(folder.storage):
         return b""
@@ -285,7 +285,7 @@ def pull(folder: StudyFolder) -> bytes:
 
 
 def last_sign(folder: StudyFolder) -> tuple[str, float] | None:
-    """(who drives a study in a bucket, seconds since its last sign of life); None where nobody does.
+    """(machine that drives a study in a bucket, seconds since its last segment); None where none does.
 
     The seconds are this machine's clock against the bucket's: for people only.
     """

@@ -250,8 +250,8 @@ def exclusive(folder: StudyFolder) -> Iterator[None]:
 
 
 def tracking_lock(folder: StudyFolder) -> FileLock:
-    """Held by who tells MLflow of the study, the driver or a look at a study that nobody drives: two at once would make
-    runs twice. Not the driver's lock, by which a study is taken for running."""
+    """Held while a process writes the study to MLflow (its driver, or `search status` and `track` without one): two at
+    once would make runs twice. It is not the driver's lock, which marks a study as running."""
     return FileLock(folder.local / "tracked.lock", timeout=0, fallback_to_soft=False, thread_local=False)
 
 

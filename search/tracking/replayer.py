@@ -65,7 +65,7 @@ class Replayer:
                 self._lock.acquire()
             self.tracker.catch_up(final)
             self.trouble = ""
-        except Timeout:  # `search status` looked at the study before it was resumed
+        except Timeout:  # `search status` was writing when the study was resumed
             self.trouble = BUSY_ELSEWHERE
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
             self.trouble = trouble(error)

@@ -199,7 +199,7 @@ class Tracker:
             self._remember(event)
             if event["e"] in ("life", "session", "close"):
                 study = event
-                if event.get("stage") == "confirm":  # each is a look at the figures, which the verdict accounts for
+                if event.get("stage") == "confirm":  # each is an interim analysis, which the verdict accounts for
                     plan = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("e", "t", "stage"))
                     self._client.set_tag(self._study_run, f"{schema.CONFIRMATION}{event['t']}", plan)
             elif "id" in event:

@@ -150,7 +150,7 @@ def test_missing_store_is_exit_code_2(tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["plot", "report", "export"])
 def test_unwritable_place_is_one_line(store: SmallStore, tmp_path: Path, command: str) -> None:
-    """A file stands where a folder would have to be made: nobody may write there, not even root."""
+    """A file stands where a folder would have to be made: no user may write there, not even root."""
     (tmp_path / "file").write_text("")
     done = call(store, command, "small-1", "--out", str(tmp_path / "file" / "deep" / "page.html"))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

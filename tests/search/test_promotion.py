@@ -153,12 +153,13 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
     plain = World(asha_space(sampler=sampler, trials=14), tmp_path / "plain")
     expected = plain.session(concurrency=workers).ledger
     world = World(asha_space(sampler=sampler, trials=14), tmp_path / "killed")
-    rng = random.Random(workers)
+    rng, deaths = random.Random(workers), 0
     for session in range(10):
         try:
             world.session(concurrency=workers, seed=session, die_at=rng.randint(5, 40))
         except Death:
-            continue
+            deaths += 1
+    assert deaths > 2
     ledger = world.session(concurrency=workers).ledger
     assert not ledger.open_trials
     assert ledger.ended() == 14

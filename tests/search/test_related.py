@@ -103,6 +103,7 @@ def test_deaths_change_nothing_even_where_the_related_study_is_gone(tmp_path: Pa
             killed.session(concurrency=1, seed=session, die_at=rng.randint(3, 40))
         except Death:
             killed.memory = []  # it is in the journal
+    assert not killed.memory, "it never crashed"
     again = killed.session(concurrency=1).ledger
     assert {i: (r.trial.point, r.trial.origin) for i, r in again.trials.items()} == {
         i: (r.trial.point, r.trial.origin) for i, r in whole.trials.items()

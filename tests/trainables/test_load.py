@@ -58,20 +58,20 @@ def test_the_builtin_encoder(tmp_path: Path) -> None:
     ],
 )
 def test_missing_encoders_are_one_line_errors(source: str, message: str) -> None:
-    one_line_error(source, message)
+    assert_one_line_error(source, message)
 
 
-def one_line_error(folder: Path | str, message: str) -> None:
+def assert_one_line_error(folder: Path | str, message: str) -> None:
     with pytest.raises(EncoderError, match=message) as caught:
         load_encoder(str(folder))
     assert "\n" not in str(caught.value)
 
 
 def test_unusable_folders_are_named(tmp_path: Path) -> None:
-    one_line_error(tmp_path, r"has no config\.json")
+    assert_one_line_error(tmp_path, r"has no config\.json")
     save("bert", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    one_line_error(tmp_path, "cannot be read")
+    assert_one_line_error(tmp_path, "cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_unusable_folders_are_named(tmp_path: Path) -> None:
 def test_weights_that_were_not_loaded_are_refused(change: Any, message: str, tmp_path: Path) -> None:
     file = save("bert", tmp_path) / "model.safetensors"
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    one_line_error(tmp_path, message)
+    assert_one_line_error(tmp_path, message)
 
 
 def test_a_checkpoint_without_a_pooler_has_none(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_pretrained_mlm_head_is_found(old_names: bool, tmp_path: Path) -> No
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     """The library makes one of five special tokens, and every word is unknown to it."""
     model_of("bert").save_pretrained(tmp_path)
-    one_line_error(tmp_path, r"has no tokenizer; expected one of .*tokenizer\.json")
+    assert_one_line_error(tmp_path, r"has no tokenizer; expected one of .*tokenizer\.json")
 
 
 def change_json(file: Path, **change: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     save("bert", tmp_path)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(40))]
     BertTokenizer(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
-    one_line_error(tmp_path, "do not belong together: 45 tokens for 19 embeddings")
+    assert_one_line_error(tmp_path, "do not belong together: 45 tokens for 19 embeddings")
 
 
 def test_special_tokens_without_an_embedding(tmp_path: Path) -> None:
@@ -208,18 +208,18 @@ def test_special_tokens_without_an_embedding(tmp_path: Path) -> None:
         list(encode(["red cat", "a <image>"]))
     tokenizer.add_tokens(["word"])
     tokenizer.save_pretrained(folder)
-    one_line_error(folder, "do not belong together: 21 tokens for 19 embeddings")
+    assert_one_line_error(folder, "do not belong together: 21 tokens for 19 embeddings")
     needed = tokenizer_of("bert")
     needed.add_special_tokens({"mask_token": "<blank>"})
     needed.save_pretrained(folder)
-    one_line_error(folder, "its tokenizer uses <blank>, for which its weights have no embedding")
+    assert_one_line_error(folder, "its tokenizer uses <blank>, for which its weights have no embedding")
 
 
 def test_no_code_of_a_model_folder_runs(tmp_path: Path) -> None:
     folder = save("bert", tmp_path)
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     change_json(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.M"})
-    one_line_error(folder, "cannot be read")
+    assert_one_line_error(folder, "cannot be read")
     assert not (tmp_path / "ran").exists()
 
 
