@@ -24,6 +24,7 @@ NAMES = {
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
     "startup": "trial start-up of trials that train nothing, one and two workers",
     "driver": "driver cost per trial and memory at 100, 300, 1,000 trials",
+    "refresh": "a refresh of the live page at 10,000 trials, the first and later ones",
     "analysis_speed": "analysis best at 1,000 and 10,000 trials",
     "gpu": "trials on a card, alone and side by side, against sentence-transformers on it, BERT-base",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",

@@ -171,6 +171,14 @@ def best_trials(ledger: Ledger, count: int, *, paused: bool = False) -> list[Tri
     return ended[:count]
 
 
+def leading(ledger: Ledger, state: str, most: int) -> tuple[list[TrialRecord], int]:
+    """The best open trials of a state, in order of their start, and how many others there are."""
+    there = [record for record in list(ledger.open_trials.values()) if record.state == state]
+    best = sorted(there, key=lambda r: -ledger.sign * r.best if r.best is not None else math.inf)[:most]
+    chosen = {record.trial.id for record in best}
+    return [record for record in there if record.trial.id in chosen], len(there) - len(best)
+
+
 def trial_line(record: TrialRecord, space: Space) -> str:
     """`t0007 completed  best 0.712 at 6,000 of 8,000 examples, 12s  learning_rate=3e-05`."""
     planned = f" of {record.planned:,}" if record.planned > record.examples else ""

@@ -24,8 +24,9 @@ from rich.text import Text
 
 from search.space import Space
 from search.store.ledger import Event, Ledger, TrialRecord
-from search.wording import best_trials, duration, headline, number, show, trial_line
+from search.wording import best_trials, duration, headline, leading, number, show, trial_line
 
+AROUND = 7  # lines of a live table besides its trials: heading, column names, what is not shown, a note
 ROWS = 8  # ended and paused trials shown, best first
 PLAIN_EVERY_S = 30.0  # between two progress lines of a log file, besides the lines for ended trials
 GAP = 2  # blanks between two columns of the table
@@ -173,16 +174,18 @@ class LiveTable(Display):
             super().note(text)
 
     def _draw(self) -> Group:
-        ledger = self._ledger
-        running = [s for s in list(ledger.open_trials.values()) if s.state == "running"]
+        ledger, (width, height) = self._ledger, self._console.size
+        room = max(2, height - AROUND)  # rows past the terminal's last line are not drawn
         baselines = [s for s in list(ledger.trials.values()) if s.trial.baseline and not s.open]
-        shown = best_trials(ledger, ROWS, paused=True)
+        shown = best_trials(ledger, min(ROWS, room // 2), paused=True)
         shown += [s for s in baselines if s not in shown][:1]
+        running, others = leading(ledger, "running", max(1, room - len(shown)))
         best = ledger.best.trial.id if ledger.best else None
-        width = self._console.width
         table, dropped = trial_table(running + shown, self._space, width, best, self._doing)
         heading = parted(headline(self._space, ledger, int(time.time() * 1000)), width)
         lines: list[RenderableType] = [Text(heading, style="bold"), table]
+        if others:
+            lines.append(Text(f"not shown: {others} more running", style="dim"))
         if dropped:
             lines.append(Text(f"not shown at {width} columns: {', '.join(dropped)}", style="dim"))
         if self._note:

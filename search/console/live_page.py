@@ -20,38 +20,28 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from search.console.display import cells, importance
-from search.console.status import check_driven_here, log_lines, study_status
+from search.console.status import StudyReader, check_driven_here, log_lines, study_status
 from search.space import SpaceError
-from search.store.journal import read
-from search.store.layout import StudyFolder, UserError, absolute, find_study, studies
-from search.wording import best_trials, headline
+from search.store.layout import UserError, absolute, find_study, studies
+from search.wording import best_trials, headline, leading
 
-ROWS, CURVES = 30, 60  # ended trials in the table, best first; learning curves that are drawn
+ROWS, CURVES = 30, 60  # of each state in the table, the best; learning curves that are drawn
 VERDICT_S = 120  # how long `analysis best` may take
 TOKEN_HEADER = "X-Search-Token"
 
 
-def state(folder: StudyFolder, now_ms: int) -> dict[str, Any]:
+def state(reader: StudyReader, now_ms: int) -> dict[str, Any]:
     """All that the page shows of a study, as JSON data. Values are times 100."""
-    status, space, ledger = study_status(folder)
-    running = [record for record in ledger.open_trials.values() if record.state == "running"]
-    waiting = [record for record in ledger.open_trials.values() if record.state == "paused"]
-    if status.state != "running":
-        running, waiting = [], [*running, *waiting]
+    status, space, ledger = study_status(reader)
+    running, waiting = leading(ledger, "running", ROWS), leading(ledger, "paused", ROWS)
+    at_work = status.state == "running"
     baselines = [record for record in ledger.trials.values() if record.trial.baseline]
     ended = best_trials(ledger, ROWS)
-    shown = [*running, *waiting, *ended, *(record for record in baselines if not record.open and record not in ended)]
+    ended += [record for record in baselines if not record.open and record not in ended]
+    shown = [*running[0], *waiting[0], *ended]
     best = ledger.best.trial.id if ledger.best else None
     names = list(space.params)
-    drawn = {record.trial.id for record in shown[:CURVES]}
-    curves: dict[str, list[list[float]]] = {trial_id: [] for trial_id in drawn}
-    failures = []
-    for event in read(folder.journal):
-        if event["e"] == "eval" and event["id"] in drawn:
-            curves[event["id"]].append([event["examples"], round(100 * event["value"], 3)])
-        elif event["e"] == "end" and event["stop"].startswith("failed:"):
-            failures.append({"trial": event["id"], "stop": event["stop"], "reason": event["reason"],
-                             "traceback": event["traceback"]})  # fmt: skip
+    drawn = [record.trial.id for record in [*ended, *running[0], *waiting[0]][:CURVES]]
     return {
         "status": asdict(status) | {"failed": dict(status.failed)},
         "headline": headline(space, ledger, now_ms if status.state == "running" else 0),
@@ -59,13 +49,16 @@ def state(folder: StudyFolder, now_ms: int) -> dict[str, Any]:
         "params": names,
         "order": importance(names),
         "rows": [
-            {**cells(record, names, best, {}), "running": record in running, "waits": record in waiting}
-            for record in shown
+            {**cells(record, names, best, {}), "running": at_work and record.state == "running"} for record in shown
         ],
-        "curves": curves,
+        "not_shown": {"running": running[1], "paused": waiting[1]},
+        "curves": {
+            trial: [(examples, round(100 * value, 3)) for examples, value in reader.curves.get(trial, ())]
+            for trial in drawn
+        },
         "best": best,
         "baseline": [record.trial.id for record in baselines],
-        "failures": failures,
+        "failures": reader.failures,
     }
 
 
@@ -74,6 +67,8 @@ class LivePage:
 
     def __init__(self, storage: str, study: str | None, port: int) -> None:
         self._storage, self._study = absolute(storage), study
+        self._readers: dict[str, StudyReader] = {}
+        self._reading = threading.Lock()  # browsers ask in several threads
         self.token = secrets.token_urlsafe(24)
         page = self
 
@@ -111,7 +106,10 @@ class LivePage:
             if parts.path == "/state":
                 folder = find_study(self._storage, name)
                 names = [each.study for each in reversed(studies(self._storage))]
-                return _json(request, {**state(folder, int(time.time() * 1000)), "studies": names})
+                with self._reading:
+                    reader = self._readers.setdefault(folder.study, StudyReader(folder))
+                    shown = state(reader, int(time.time() * 1000))
+                return _json(request, {**shown, "studies": names})
             if parts.path == "/log":
                 return _json(request, {"lines": log_lines(self._storage, name, query.get("trial"))})
             if parts.path == "/verdict":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,9 @@ from search.console.display import fitted
 from search.schema import TRACEBACK_FILE
 from search.space import Space, SpaceError, load_space
 from search.store.bucket import last_sign, pull
-from search.store.journal import alive, fold, read, tracking_lock
-from search.store.layout import StudyFolder, UserError, absolute, find_study, storage_option, studies
-from search.store.ledger import Ledger
+from search.store.journal import JournalReader, alive, read, tracking_lock
+from search.store.layout import StudyFolder, UserError, absolute, find_study, reading, storage_option, studies
+from search.store.ledger import Event, Ledger
 from search.wording import (
     best_trials,
     counted,
@@ -42,6 +43,7 @@ from trainables.contract.trial import LOG
 
 FRESH_S = 120.0  # with a younger sign of life a study in a bucket counts as running elsewhere
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
+DISK_S = 60.0  # between two measurements of a study's size on disk
 SHOWN = 5  # trials that `status` shows
 
 
@@ -84,15 +86,60 @@ class StudyStatus:
     holder: str = ""
 
 
-def _read(folder: StudyFolder) -> tuple[Space, Ledger]:
-    pull(folder)
-    space = load_space(folder.space)
-    return space, fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
+class StudyReader:
+    """A study's space and ledger, kept from one read to the next, which then reads only what is new.
+
+    Attributes:
+        curves: of the search's and the confirmation's trials, id -> (examples, value) of each evaluation.
+        failures: id, stop, reason and traceback of each failed trial, in the order of their ends.
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self.curves: dict[str, list[tuple[int, float]]] = {}
+        self.failures: list[dict[str, str]] = []
+        self._space: tuple[float, Space] | None = None  # and when its file was changed
+        self._journal: JournalReader | None = None
+        self._disk = (-math.inf, 0)  # when it was measured, and bytes
+
+    def read(self) -> tuple[Space, Ledger]:
+        """Raises: SpaceError, UserError where the study cannot be read."""
+        pull(self.folder)
+        with reading(self.folder.space):
+            changed = self.folder.space.stat().st_mtime
+        if self._space is None or self._space[0] != changed:
+            self._space = changed, load_space(self.folder.space)
+        space = self._space[1]
+        if self._journal is None:
+            self._journal = JournalReader(
+                self.folder.journal, space.metric.mode == "max", observe=self._observe, reset=self._reset
+            )
+        return space, self._journal.read_on()
+
+    def disk_bytes(self) -> int:
+        """Of the trials' folders, measured at most once in `DISK_S`: thousands of folders take seconds."""
+        if time.monotonic() - self._disk[0] >= DISK_S:
+            filesystem, trials = fsspec.core.url_to_fs(f"{self.folder.uri}/trials")
+            size = int(filesystem.du(trials)) if filesystem.exists(trials) else 0
+            self._disk = time.monotonic(), size
+        return self._disk[1]
+
+    def _observe(self, event: Event) -> None:
+        if event["e"] == "eval":
+            self.curves.setdefault(event["id"], []).append((event["examples"], event["value"]))
+        elif event["e"] == "end" and event["stop"].startswith("failed:"):
+            self.failures.append({"trial": event["id"], **{k: event[k] for k in ("stop", "reason", "traceback")}})
+
+    def _reset(self) -> None:
+        self.curves.clear()
+        self.failures.clear()
 
 
-def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
-    """A study's status, without looking at the tracker."""
-    space, ledger = _read(folder)
+def study_status(folder: StudyFolder | StudyReader, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
+    """A study's status, without looking at the tracker. Args: folder: or a reader that has read it before."""
+    reader = folder if isinstance(folder, StudyReader) else StudyReader(folder)
+    folder = reader.folder
+    space, ledger = reader.read()
     now_ms = int((now if now is not None else time.time()) * 1000)
     sign = last_sign(folder)
     running = alive(folder) or (sign is not None and sign[1] < FRESH_S)
@@ -100,7 +147,6 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
     elapsed = ledger.elapsed(now_ms if running else None)
     left = seconds_left(space, ledger, ledger.elapsed(now_ms, "search")) if running else None
     open_trials = list(ledger.open_trials.values())
-    filesystem, trials = fsspec.core.url_to_fs(f"{folder.uri}/trials")
     status = StudyStatus(
         study=folder.study,
         method=space.method,
@@ -118,7 +164,7 @@ def study_status(folder: StudyFolder, now: float | None = None) -> tuple[StudySt
         per_hour=round(len(ledger.tried) / elapsed * 3600, 2) if elapsed else None,
         left_low_s=round(left[0], 1) if left else None,
         left_high_s=round(left[1], 1) if left else None,
-        disk_bytes=int(filesystem.du(trials)) if filesystem.exists(trials) else 0,
+        disk_bytes=reader.disk_bytes(),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
         open="" if running else open_work(space, ledger),
         holder=f"{sign[0]}, last sign of life {duration(sign[1])} ago" if sign else "",
@@ -255,7 +301,7 @@ def log_lines(storage: str, study: str | None, trial: str | None) -> list[str]:
     Raises: UserError when there is no such study or trial.
     """
     folder = find_study(absolute(storage), study)
-    space, ledger = _read(folder)
+    space, ledger = StudyReader(folder).read()
     if trial is not None and trial not in ledger.trials:
         names = ", ".join(list(ledger.trials)[:3])
         raise UserError(f"no trial {trial!r} in study {folder.study}; they are called {names} ...")

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
 GOOD_ENDS = ("finished", "out_of_budget")  # of a stage, with nothing lost
+TAIL = 256  # bytes by which a reader recognises the journal that it has read
 WAIT_S = 0.3  # `alive` shares the lock for a moment
 
 
@@ -103,20 +104,70 @@ class Journal:
 
 
 def fold(path: Path, ledger: Ledger) -> Ledger:
-    """The ledger with all events of the journal applied.
+    """The ledger with all events of the journal applied. Raises: as `apply_from`."""
+    for _ in apply_from(path, ledger):
+        pass
+    return ledger
+
+
+def apply_from(path: Path, ledger: Ledger, offset: int = 0) -> Iterator[tuple[Event, int]]:
+    """(event, byte offset after its line) from a byte offset on, each applied to the ledger.
 
     Raises: JournalError naming file and line; StorageError where the file cannot be opened.
     """
-    start = 0
-    for event, end in read_with_ends(path):
+    for event, end in read_with_ends(path, offset):
         try:
             ledger.apply(event)
         except NewerFormatError as error:
             raise JournalError(f"{path}: {error}") from None
         except (LookupError, TypeError, ValueError) as error:
-            raise _damaged(path, start, f"does not follow from the lines before it ({error!r})") from error
-        start = end
-    return ledger
+            raise _damaged(path, offset, f"does not follow from the lines before it ({error!r})") from error
+        offset = end
+        yield event, end
+
+
+class JournalReader:
+    """The ledger of a journal that another process writes: each `read_on` applies only what is new.
+
+    A journal that was replaced (lines were salvaged, a bucket had another one) is read from its beginning.
+
+    Args:
+        observe: called with every event after it is applied.
+        reset: called before the first event of a replaced journal.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        maximise: bool = True,
+        observe: Callable[[Event], object] = lambda _: None,
+        reset: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._path, self._maximise, self._observe, self._reset = path, maximise, observe, reset
+        self.ledger = Ledger(maximise=maximise)
+        self._offset, self._tail = 0, b""
+
+    def read_on(self) -> Ledger:
+        """Raises: as `apply_from`."""
+        if self._offset and self._bytes_before(self._offset) != self._tail:
+            self.ledger, self._offset = Ledger(maximise=self._maximise), 0
+            self._reset()
+        try:
+            for event, end in apply_from(self._path, self.ledger, self._offset):
+                self._offset = end
+                self._observe(event)
+        finally:
+            self._tail = self._bytes_before(self._offset)
+        return self.ledger
+
+    def _bytes_before(self, offset: int) -> bytes:
+        """The end of what was read: another journal differs there."""
+        with reading(self._path):
+            if not self._path.exists():
+                return b""
+            with self._path.open("rb") as file:
+                file.seek(max(0, offset - TAIL))
+                return file.read(min(TAIL, offset))
 
 
 def read(path: Path) -> Iterator[Event]:

@@ -99,6 +99,24 @@ def test_a_trial_shows_its_phase_before_its_first_evaluation(tmp_path: Path) -> 
     assert "tokenising" not in drawn_live(world.space, ledger, phase, {"e": "eval", "t": 0, "id": trial_id})
 
 
+@pytest.mark.parametrize("height", [8, 24, 50])
+def test_many_running_trials_leave_the_best_on_the_screen(height: int) -> None:
+    records = [record(n) for n in range(20)] + [record(n, state="running", best=n / 1000) for n in range(20, 220)]
+    ledger = Ledger(trials={r.trial.id: r for r in records}, best=records[19])
+    ledger.open_trials = {r.trial.id: r for r in records[20:]}
+    display = LiveTable(Console(file=io.StringIO(), width=120, height=height), make_space(), ledger)
+    with display._console.capture() as drawn:
+        display._console.print(display._draw())
+    lines = drawn.get().splitlines()
+    assert len(lines) <= height
+    rows = [line.split() for line in lines if re.search(r" t0\d\d\d ", line)]
+    assert rows[-1][1] == "t0000" or "t0000" in rows[-1], "the baseline"
+    assert ["best", "t0019"] in [row[:2] for row in rows]
+    running = [row[0] for row in rows if "running" in row]
+    assert running[-1] == "t0219", "the best of them"
+    assert f"not shown: {200 - len(running)} more running" in drawn.get()
+
+
 def test_paused_trials_stand_in_the_table() -> None:
     """Under pruner asha most trials wait at a rung until the search is over."""
     paused = [record(8, state="paused"), record(9, state="running")]

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from harness import World, make_space
 
-from search.store.journal import Journal, JournalWriteError, cut_torn_line, finite, read, read_with_ends
+from search.store.journal import (
+    Journal,
+    JournalReader,
+    JournalWriteError,
+    cut_torn_line,
+    finite,
+    fold,
+    read,
+    read_with_ends,
+    salvage,
+)
 from search.store.ledger import Ledger
 
 
@@ -118,3 +128,35 @@ def test_all_events_but_evaluations_are_synced(tmp_path: Path, monkeypatch: pyte
     kinds = [json.loads(line)["e"] for line in path.read_text().splitlines()]
     assert [json.loads(line)["e"] for line in synced] == [kind for kind in kinds if kind != "eval"]
     assert kinds.count("end") == 2
+
+
+def test_a_reader_applies_each_event_once(tmp_path: Path) -> None:
+    """Whatever it is read in: at every call the same ledger as a fold from the beginning."""
+    world = World(make_space({"trials": 5}), tmp_path / "runs")
+    world.session()
+    lines = world.folder.journal.read_bytes().splitlines(keepends=True)
+    path, seen = tmp_path / "tracking.jsonl", []
+    reader = JournalReader(path, observe=seen.append)
+    assert reader.read_on() == Ledger(), "no journal yet"
+    with path.open("ab", buffering=0) as file:
+        for line in lines:
+            file.write(line[:7])
+            reader.read_on()
+            file.write(line[7:])
+            assert reader.read_on() == fold(path, Ledger())
+    assert seen == list(read(path))
+
+
+@pytest.mark.parametrize("line", [1, 5, -1])
+def test_a_reader_notices_a_salvaged_journal(tmp_path: Path, line: int) -> None:
+    world = World(make_space({"trials": 5}), tmp_path)
+    world.session()
+    resets = []
+    reader = JournalReader(world.folder.journal, reset=lambda: resets.append(1))
+    reader.read_on()
+    lines = world.folder.journal.read_bytes().splitlines(keepends=True)
+    lines[line] = b"x" * (len(lines[line]) - 1) + b"\n"
+    world.folder.journal.write_bytes(b"".join(lines))
+    salvage(world.folder.journal)
+    assert reader.read_on() == fold(world.folder.journal, Ledger())
+    assert resets

@@ -15,8 +15,8 @@ import pytest
 from browser import CHROMEDRIVER, CHROMIUM, browser
 from harness import Death, World, make_space
 
-from search.console.live_page import TOKEN_HEADER, LivePage
-from search.console.status import study_status
+from search.console.live_page import ROWS, TOKEN_HEADER, LivePage, state
+from search.console.status import StudyReader, study_status
 from search.store.journal import exclusive
 from search.store.ledger import Trial
 from trainables.contract.trial import LOG
@@ -84,6 +84,35 @@ def test_the_state_equals_the_terminals(live: LivePage, world: World) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("said something\n")
     assert "  said something" in get(live, "log?trial=t0000")["lines"]
+
+
+def test_the_best_stay_on_the_page_beside_many_open_trials(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 4}), tmp_path)
+    world.session()
+    lines = [json.loads(line) for line in world.folder.journal.read_text().splitlines()]
+    start, evaluation = (next(e for e in lines if e["e"] == kind) for kind in ("start", "eval"))
+    with world.folder.journal.open("a") as file:
+        for n in range(100, 400):
+            events = [{**start, "id": f"t0{n}", "number": n}, {**evaluation, "id": f"t0{n}", "best": n / 1000}]
+            events += [{"e": "pause", "t": 0, "id": f"t0{n}"}] if n < 200 else []
+            file.writelines(json.dumps(event) + "\n" for event in events)
+    data = state(StudyReader(world.folder), 0)
+    assert data["not_shown"] == {"running": 200 - ROWS, "paused": 100 - ROWS}
+    assert data["best"] in data["curves"]
+    assert {"t0399", "t0199", data["best"]} <= {row["trial"] for row in data["rows"]}
+
+
+def test_a_refresh_reads_only_what_is_new(world: World) -> None:
+    reader = StudyReader(world.folder)
+    state(reader, 0)
+    whole = world.folder.journal.read_bytes()
+    half = whole[: whole.rindex(b"\n", 0, len(whole) // 2) + 1]
+    for content in (half + b'{"e":"torn', whole, half, whole):  # the third one is another journal
+        world.folder.journal.write_bytes(content)
+        fresh = StudyReader(world.folder)
+        assert (state(reader, 0), reader.curves) == (state(fresh, 0), fresh.curves)
+    assert any(reader.curves.values())
+    assert reader.failures
 
 
 def test_only_the_token_stops(live: LivePage, world: World) -> None:
