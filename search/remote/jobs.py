@@ -42,6 +42,8 @@ WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", *SECRET)
 POLL_S = 2.0  # between two connections to a job's log stream
 PATIENCE_S = 300.0  # how long the head may be out of reach before following ends
 COMMAND_S = 60.0  # limit for a command on the head
+RESUMES, RESUME_S = 5, 10.0  # starts of a driver after crashes, and seconds before each
+CRASHED = "134|135|136|137|139"  # bash's exit codes for SIGABRT, SIGBUS, SIGFPE, SIGKILL and SIGSEGV
 STOP_S = 90  # seconds a stopped driver gets to pause its trials before Ray kills it
 CHECKED = ("python", "ray", "torch", "transformers", "optuna", "mlflow", "contrastive-search")
 VERSIONS_THERE = (
@@ -134,7 +136,8 @@ def submit(way: Tunnel, job: Job) -> str:
         study = f"{job.space.name}-{stamp}"
         name = f"run-{study}"
     named = ["space.yaml", "--name", study] if job.space is not None else [study] if study else []
-    entrypoint = f"{DEFAULTS}exec python -m search {shlex.join([job.verb, *named, *job.options])}"
+    typed = [job.verb, *named, *job.options]
+    entrypoint = supervised(typed, typed if job.verb == "confirm" else ["resume", *([study] if study else [])])
     with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _job_client(way) as client:
         env = make_bundle(Path(folder), job.space, job.carry)
         env |= {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
@@ -145,6 +148,17 @@ def submit(way: Tunnel, job: Job) -> str:
             metadata={"study": study},
         )
     return name
+
+
+def supervised(words: Sequence[str], again: Sequence[str]) -> str:
+    """A bash script that runs `search WORDS` and, if a signal crashed it (a head out of memory), goes on with `search
+    AGAIN`, RESUMES times at most. A stop request is passed on; its exit code is the driver's."""
+    return (
+        f"{DEFAULTS}trap : TERM INT; python -m search {shlex.join(words)}; code=$?; left={RESUMES}; "
+        f"while [ $left -gt 0 ]; do case $code in {CRASHED}) ;; *) break;; esac; left=$((left - 1)); "
+        f'echo "the driver crashed (exit code $code) and is started again"; sleep {RESUME_S:g}; '
+        f"python -m search {shlex.join(again)}; code=$?; done; exit $code"
+    )
 
 
 def follow(way: Tunnel, name: str, say: Say) -> int:

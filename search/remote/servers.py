@@ -7,6 +7,7 @@ Nothing listens on an outer address: MLflow has no login.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ from search.tracking.mlflow_store import make_store
 
 HEAD_STORE = "~/search/mlflow.db"  # what is served where MLFLOW_TRACKING_URI names this machine itself
 START_S = 120.0  # how long a server may take to answer on a busy machine
+# One loop a database: the lock is its, not the server's, which may outlive it.
+KEEP_RUNNING = 'exec 9>"$0"; flock -n 9 || exit 0; while :; do "$@" 9>&-; sleep 2; done'
 LEAN = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -47,7 +50,7 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
 
     Args:
         port: the one wanted, not a promise; a loopback address in MLFLOW_TRACKING_URI decides it.
-        detach: leave it running, as on a cluster's head.
+        detach: leave it running, as on a cluster's head, and start it again whenever it ends.
     Raises: UserError when the server does not come up, or a server elsewhere does not answer.
     """
     uri = tracking_uri(storage=storage)
@@ -63,6 +66,8 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"{SQLITE}{store}", "--artifacts-destination", str(store.parent / "artifacts")]
     url, log = f"http://127.0.0.1:{port}", store.parent / "mlflow.log"
+    if detach:
+        command = ["bash", "-c", KEEP_RUNNING, str(store.parent / "mlflow.lock"), *command]
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -73,8 +78,12 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
             start_new_session=detach,
         )
     until = time.monotonic() + START_S
+    at_work = (None, 0) if detach else (None,)  # 0: another process keeps it running
     while not healthy(url):
-        if process.poll() is not None or time.monotonic() > until:
+        if process.poll() not in at_work or time.monotonic() > until:
+            if detach:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
             process.terminate()
             raise UserError(f"{url}: the server did not come up; see {log}")
         time.sleep(0.2)

@@ -111,6 +111,10 @@ def journal() -> list[dict[str, Any]]:
     return [json.loads(line) for line in journal_text().decode().splitlines()]
 
 
+def sessions() -> int:
+    return sum(event["e"] == "session" for event in journal())
+
+
 def holding() -> list[str]:
     """Trials that run, have been evaluated and have a checkpoint to go on from."""
     events = journal()
@@ -240,7 +244,10 @@ def main(repository: Path) -> None:
     flow.note(stop=user.run("stop", f"search stop --cluster {CLUSTER}"))
     flow.note(followed=following.wait(STEP_S))
     flow.note(status=user.run("status", f"search status --cluster {CLUSTER}"))
-    flow.note(resumed=user.run("resume", f"search resume {STUDY} --cluster {CLUSTER}"))
+    resuming = user.start("resume", f"search resume {STUDY} --cluster {CLUSTER}")
+    flow.wait("the resumed session", lambda: sessions() == 2 or resuming.poll() is not None)
+    flow.note(crashed=head.run(r"pkill -KILL -f '^[^ ]*python[0-9.]* -m search '"))  # as a head out of memory does
+    flow.note(resumed=resuming.wait(STEP_S), sessions=sessions())
     following = user.start("confirm", f"search confirm {STUDY} --top 1 --seeds 1 --cluster {CLUSTER}")
     running = following.poll
     # One of them is enough: the other waits for its worker's process, perhaps until this one has ended.

@@ -125,7 +125,13 @@ def test_stop_pauses_and_resume_uses_the_checkpoints(seen: dict[str, Any]) -> No
         "interrupted",
         "finished",
         "finished",
-    ]  # the killed life has none
+    ]  # the crashed sessions have none
+
+
+def test_a_crashed_driver_is_started_again_by_its_job(seen: dict[str, Any]) -> None:
+    assert (seen["crashed"], seen["resumed"]) == (0, 0)
+    assert "the driver crashed (exit code 137) and is started again" in seen["said"]["resume"]
+    assert seen["sessions"] == 3, "the first, the resumed, the one after the crash"
 
 
 def test_ray_up_again_spares_a_running_study(seen: dict[str, Any]) -> None:

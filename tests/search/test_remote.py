@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -240,6 +242,45 @@ def test_a_log_is_printed_once_through_lost_connections(jobs: Any, pieces: list[
 )  # fmt: skip
 def test_follow_returns_the_drivers_exit_code(jobs: Any, end: str, code: int | None, expected: int) -> None:
     assert remote.follow(jobs(FakeJobs([ENTRY, "x\n"], end, code)), "j", lambda text: None) == expected  # noqa: ARG005
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "runs"),
+    [
+        (["kill -9 $$", "exit 0"], 0, ["run space.yaml", "resume s-1"]),
+        (["kill -11 $$", "kill -9 $$", "exit 3"], 3, ["run space.yaml", "resume s-1", "resume s-1"]),
+        (["exit 1"], 1, ["run space.yaml"]),
+        (["exit 143"], 143, ["run space.yaml"]),
+        (["kill -9 $$"] * 9, 137, ["run space.yaml"] + ["resume s-1"] * 5),
+    ],
+)
+def test_only_a_crashed_driver_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str], code: int, runs: list[str]
+) -> None:
+    monkeypatch.setattr(remote, "RESUME_S", 0)
+    stub = tmp_path / "python"
+    stub.write_text('#!/bin/bash\ncd "${0%/*}"\necho "${@:3}" >> calls\neval "$(sed -n "$(wc -l < calls)p" ends)"\n')
+    stub.chmod(0o755)
+    (tmp_path / "ends").write_text("\n".join(ends) + "\n")
+    script = remote.supervised(["run", "space.yaml"], ["resume", "s-1"])
+    env = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", "-c", script], env=env, check=False).returncode == code
+    assert (tmp_path / "calls").read_text().splitlines() == runs
+
+
+def test_a_stopped_job_waits_for_its_driver_and_does_not_start_another(tmp_path: Path) -> None:
+    """Ray sends SIGTERM to the whole process group."""
+    stub = tmp_path / "python"
+    stub.write_text("#!/bin/bash\ntrap 'sleep 1; echo saved; exit 143' TERM\necho up\nwhile :; do sleep 0.1; done\n")
+    stub.chmod(0o755)
+    env = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = ["bash", "-c", remote.supervised(["run"], ["resume"])]
+    with subprocess.Popen(script, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "up\n"
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.stdout.read() == "saved\n"
+    assert job.returncode == 143
 
 
 def test_ctrl_c_leaves_the_job_running(jobs: Any) -> None:

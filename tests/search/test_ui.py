@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socketserver
 import subprocess
 import sys
@@ -61,6 +63,25 @@ def server(storage: Path) -> Iterator[ui.Server]:
         running = ui.serve_mlflow(str(storage), free_port())
     yield running
     running.close()
+
+
+def test_a_head_s_server_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    (tmp_path / "search").mkdir()
+    first = ui.serve_mlflow("runs", port, detach=True)
+    try:
+        assert first.process is not None
+        assert ui.serve_mlflow("runs", port, detach=True).process is None, "it answers"
+        for crashed in psutil.Process(first.process.pid).children(recursive=True):
+            crashed.kill()
+        second = ui.serve_mlflow("runs", port, detach=True)  # as by `ray up`, while there is no answer
+        assert ui.healthy(first.url)
+        if second.process is not None:
+            assert second.process.wait(10) == 0, "one loop a database"
+    finally:
+        os.killpg(first.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
 
 
 def test_saved_views_come_back_as_written(server: ui.Server) -> None:
