@@ -85,7 +85,7 @@ STORY = [
     Step("search run spaces/quickstart.yaml", QUICK, "study quickstart-1 is finished"),
     Step("analysis best --metric builtin_dev", "", "Study quickstart-1"),
     Step("search status quickstart-1", "", "9 of 9 points"),
-    Step("analysis best quickstart-1", "", "Expected value"),
+    Step("analysis best quickstart-1", "", "Gain "),
     Step("search confirm quickstart-1 --top 3 --seeds 5 --forecast", "", "seeds"),
     Step("search confirm quickstart-1 --top 3 --seeds 5", "--top 1 --seeds 2", "is finished"),
     Step("analysis importance quickstart-1", "", "learning_rate"),

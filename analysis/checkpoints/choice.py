@@ -53,8 +53,8 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
     return chosen.sort_values("value", ascending=study.metric.sign < 0).iloc[0]
 
 
-def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
-    """Where a point's weights are, as a line; and the command that exports them, None if they are not there.
+def way_to_export(study: Study, point: str) -> tuple[str | None, str]:
+    """The command that exports a point's weights, None if they are not there, and then why, else "".
 
     A bucket is not read: that takes credentials, and `analysis export` reports what is missing. Exporting goes by the
     metric that selected: where the point is best by another, the command names its trial.
@@ -64,19 +64,17 @@ def way_to_export(study: Study, point: str) -> tuple[str, str | None]:
     (runs,) = study.points.loc[study.points["point"] == point, "run_ids"]
     trials = study.trials[study.trials["run_id"].isin(runs)]
     if writes_no_model(study, trials):
-        return "Checkpoint of the best: none, the script saves no model", None
+        return None, "none: the script saves no model"
     there = trials if "://" in folder else trials[have_weights(study, trials)]
     if len(there):
-        if study.metric.name != study.selecting:
-            command += f" --trial {_best_first(study, there)[0]}"
-        return f"Checkpoint of the best: {command}", command
+        return (
+            command if study.metric.name == study.selecting else f"{command} --trial {_best_first(study, there)[0]}"
+        ), ""
     if not Path(folder).is_dir():
-        return f"Checkpoint of the best: not at hand; the study's folder is not there: {folder or 'unknown'}", None
+        return None, f"not found: the study's folder is not there: {folder or 'unknown'}"
     others = _best_first(study, study.trials[have_weights(study, study.trials)])
-    line = "Checkpoint of the best: its weights are not on disk any more"
-    if others:
-        line += f"; those of {', '.join(others[:SHOWN])} are: {command} --trial {others[0]}"
-    return line, None
+    saved = f"; those of {', '.join(others[:SHOWN])} are: {command} --trial {others[0]}" if others else ""
+    return None, f"not on disk any more{saved}"
 
 
 def _best_first(study: Study, trials: pd.DataFrame) -> list[str]:

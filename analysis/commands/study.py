@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 ROOMY = 100  # characters of a terminal that takes the headings in full
 
 
-@click.command(short_help="The ranking, and whether the best beats the paper's defaults")
+@click.command(short_help="The ranking, and whether the best beats the defaults")
 @on_study
 @METRIC
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="rows shown")
 @click.option("--trials", is_flag=True, help="rank single trials instead of configurations over their seeds")
+@click.option("--explain", is_flag=True, help="also print what the answer rests on: noise, corrections, power")
 @FORMAT
 @where
-def best(study: Study, top: int, trials: bool, style: str) -> None:
-    """Rank a study's configurations and say whether the best beats the paper's defaults."""
+def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> None:
+    """Rank a study's configurations and test whether the best beats the defaults."""
     from analysis.checkpoints.choice import way_to_export
     from analysis.statistics.verdict import study_verdict
     from analysis.tables.trials import rank_points, rank_trials
-    from analysis.writing.answer import held_lines, state_lines, unit_lines, verdict_lines
+    from analysis.writing.answer import answer, block, explain_lines, held_out_values, state_lines, unit_lines
     from analysis.writing.output import least_important, paragraphs, printed, records, terminal_width, text_table
 
     state = state_lines(study)
@@ -38,18 +39,21 @@ def best(study: Study, top: int, trials: bool, style: str) -> None:
     ranked = rank_trials(study.trials, study.metric) if trials else rank_points(study.points, study.metric)
     rows = records(ranked.head(top), study.searched)
     verdict = study_verdict(study)
-    checkpoint, export = way_to_export(study, verdict.best)
+    export, _ = way_to_export(study, verdict.best)
+    held_out, held_out_gain = held_out_values(study, verdict)
     content = {
         "study": study.name, "metric": study.metric.name, "finished": study.finished, "trials": study.counts(),
-        "rows": rows, "verdict": verdict.to_dict(), "export": export,
+        "rows": rows, "verdict": verdict.to_dict(), "held_out": {"value": held_out, "gain": held_out_gain},
+        "answer": dict(answer(study, verdict)), "export": export,
     }  # fmt: skip
 
     def text() -> str:
         width = terminal_width()
         ranking = text_table(printed(rows, study.metric), width, least_important(study.searched))
-        sentences = verdict_lines(verdict, study.name, study.baseline_name, study.selecting)
-        lines = [*sentences, *held_lines(study, verdict), checkpoint]
-        return f"{paragraphs([*state, *unit_lines(study)], width)}\n\n{ranking}\n\n{paragraphs(lines, width)}"
+        parts = [paragraphs([*state, *unit_lines(study)], width), ranking, block(answer(study, verdict), width)]
+        if explain:
+            parts.append(paragraphs(explain_lines(study, verdict), width))
+        return "\n\n".join(parts)
 
     show(style, text, rows, lambda: content)
 

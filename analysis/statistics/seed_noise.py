@@ -47,11 +47,6 @@ class SeedValues:
         rows = np.flatnonzero((self.point == point) & (self.confirm == confirm))
         return {self.seed[row]: float(self.value[row]) for row in rows}
 
-    def search_repeats(self) -> bool:
-        """Whether the search itself gave some point a second seed."""
-        points = self.point[~self.confirm].tolist()
-        return len(set(points)) < len(points)
-
     def within(self) -> tuple[float, int]:
         """Sum of squares and degrees of freedom within (point, stage): the error of a one-way layout."""
         groups: dict[tuple[Any, Any], int] = {}

@@ -3,8 +3,8 @@
 A point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) (`seed_noise`) plus, by the choice of dev
 pairs, N(0, t^2) that fresh seeds do not remove (`pairs`; Bouthillier et al. 2021). On that rest the expected value of
 the best, its posterior mean (`empirical_bayes`); the intervals, bounds of the error of a picked estimate (`picked`,
-`selection`); and the claim of a gain: from repeated seeds only, paired where these are shared, Bonferroni over the
-candidates, its level spent over the interim analyses (Lan and DeMets 1983). docs/statistics.md has the formulas.
+`selection`); and the claim of a gain: from a confirmation's fresh seeds only, paired where these are shared, Bonferroni
+over the candidates, its level spent over the confirmations (Lan and DeMets 1983). docs/statistics.md has the formulas.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of
 class Gain:
     """Best minus baseline, larger is better; units of the metric.
 
-    value: corrected for selection; low, high: LEVEL interval, `low` allowing for the selection and for the looks.
-    p_value: two-sided, of the claim, allowing for both as well; None where no seed was repeated, which allows no claim.
-    significant: low > 0 by repeated seeds. observed: plain difference, over the `paired` seeds that both have if those
-    are two or more (else paired is 0). baseline: its trial id.
+    value: corrected for selection; low, high: LEVEL interval, `low` allowing for the selection and for the interim
+    analyses. p_value: two-sided, of the claim, allowing for both as well; None where nothing was tested: before a
+    confirmation, or with one seed of either. significant: low > 0 in a test. observed: plain difference, over the
+    `paired` seeds that both have if those are two or more (else paired is 0). baseline: its trial id.
     """
 
     value: float
@@ -54,13 +54,14 @@ class Gain:
 class Verdict:
     """The result of a study. Units of the metric.
 
-    best: point id; trial: its (first) trial. value, n: its mean over n seeds, fresh ones if `confirmed`.
-    expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive: the best mean of
-    the search, as one would report it. tried: points evaluated, candidates: those that could be named, p_best: the
-    probability of being the best of them. looks: interim analyses that a claim may rest on. below, above: how far the
-    true value may lie below and above `expected`, larger is better, but for what the choice of dev pairs does to all
-    points alike. gain: None without a baseline, or if that is the best. power: which gain could be detected; None
-    without a gain or without repeated seeds.
+    best: point id; trial: its (first) trial. value, sd, n: its mean and standard deviation (None of one seed) over n
+    seeds, fresh ones if `confirmed`. runner_up, runner_up_value: (first) trial and mean of the second of those that
+    could be named; None if the best is alone. expected: corrected for selection; low, high: its LEVEL interval over
+    seeds and dev pairs. naive: the best mean of the search, as one would report it. tried: points evaluated,
+    candidates: those that could be named, p_best: the probability of being the best of them. looks: interim analyses
+    that a claim may rest on: the confirmations. below, above: how far the true value may lie below and above
+    `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None without a
+    baseline, or if that is the best. power: which gain could be detected; None where no gain was tested.
     """
 
     metric: Metric
@@ -68,7 +69,10 @@ class Verdict:
     trial: str
     confirmed: bool
     value: float
+    sd: float | None
     n: int
+    runner_up: str | None
+    runner_up_value: float | None
     expected: float
     low: float
     high: float
@@ -115,7 +119,8 @@ def judged(
     among = pool.nameable()
     best, baseline = pool.best(among), pool.reference()
     baseline_is_best = baseline == best
-    other = pool.runner_up(among, best) if baseline is None or baseline_is_best else baseline
+    second = pool.runner_up(among, best)
+    other = second if baseline is None or baseline_is_best else baseline
     pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
     picked = Picked.of(pool, among, best, noise, pairs)
     values = seeds.of_point(pool.point[best], picked.confirmed)
@@ -132,7 +137,7 @@ def judged(
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     below, above = picked.arms(list(values.values()))
-    looked = _looks(looks, picked, seeds)
+    looked = _looks(looks, picked)
     gain, power = None, None
     if baseline is not None and not baseline_is_best:
         gain, power = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
@@ -142,7 +147,10 @@ def judged(
         trial=str(pool.trial[best]),
         confirmed=picked.confirmed,
         value=sign * observed,
+        sd=float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None,
         n=picked.n,
+        runner_up=str(pool.trial[second]) if second != best else None,
+        runner_up_value=sign * float(pool.value[second]) if second != best else None,
         expected=sign * expected,
         low=low,
         high=high,
@@ -179,31 +187,29 @@ def _gain(
     theirs = seeds.of_point(pool.point[baseline], picked.confirmed) if fresh else {}
     value, n = float(pool.value[baseline]), int(pool.n[baseline])
     difference, error, paired = picked.against(values, theirs, value, n)
-    repeated = picked.noise.repeats > 0 and min(picked.n, n) > 1
+    tested = picked.confirmed and min(picked.n, n) > 1
     above = Error(error.variance, error.df, picked.between).bound(TAIL)
-    below = error.bound(level) if repeated else picked.below(above)
+    below = error.bound(level) if tested else picked.below(above)
     low = min(difference - below, difference - taken)
     gain = Gain(
         value=difference - taken,
         low=low,
         high=difference + above,
-        p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if repeated else None,
-        significant=repeated and low > 0,
+        p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if tested else None,
+        significant=tested and low > 0,
         observed=difference,
         paired=paired,
         baseline=str(pool.trial[baseline]),
         baseline_value=sign * value,
         baseline_n=n,
     )
-    return gain, Power.of(error, paired or min(picked.n, n), level) if repeated else None
+    return gain, Power.of(error, paired or min(picked.n, n), level) if tested else None
 
 
-def _looks(looks: int | None, picked: Picked, seeds: SeedValues) -> int:
-    """Interim analyses that a claim may have rested on: the confirmations, and the search if it repeated seeds. Where
-    the confirmations were not counted, every fresh seed after the first may have been one."""
-    if not picked.confirmed:
-        return 1
-    return max(1, (picked.n - 1 if looks is None else looks) + seeds.search_repeats())
+def _looks(looks: int | None, picked: Picked) -> int:
+    """Interim analyses that a claim may have rested on: the confirmations. Where they were not counted, every fresh
+    seed after the first may have been one."""
+    return max(1, picked.n - 1 if looks is None else looks) if picked.confirmed else 1
 
 
 RELATED = 5  # studies of the store that the prior of the seed noise is learned from
@@ -296,7 +302,7 @@ def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
     done = [min(len(values.of_point(pool.point[i], confirm=True)), seeds) for i in chosen]
     noise = seed_noise(values, int((~pool.completed).sum()), study_prior(study))
     pairs = power = None
-    look = (study.confirmations or 0) + 1 + values.search_repeats()
+    look = (study.confirmations or 0) + 1
     if baseline is not None and rivals:
         pairs = pair_noise(pool.run_ids[rivals[0]], pool.run_ids[baseline], study.metric.parts, study.similarities)
         error = planned(

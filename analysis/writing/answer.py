@@ -10,15 +10,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.checkpoints.choice import way_to_export
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.league import CONFIRMED, SEARCHED, League
 from analysis.statistics.pairs import PairedGain
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import LEVEL, POWER, Power
-from analysis.statistics.verdict import ConfirmForecast, Verdict
+from analysis.statistics.verdict import ConfirmForecast, Gain, Verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, held
-from analysis.writing.output import text_table
+from analysis.tables.trials import PARAM
+from analysis.writing.output import missing_value, paragraphs, short, text_table
 from search.schema import DEV_SUFFIX
 from trainables.contract.trial import retrieval_measure
 from trainables.data.catalogue import set_name
@@ -78,56 +80,155 @@ def unit_lines(study: Study) -> list[str]:
     return [*unit, gain] if study.trials["baseline"].any() else unit
 
 
-def verdict_lines(
-    verdict: Verdict, study: str, baseline: str = "the paper's setting", selecting: str | None = None
-) -> list[str]:
-    """The verdict, one statement a line; values times the metric's scale, as in the tables.
+Line = tuple[str, str]  # label and text
+CONFIRMATION_TRIALS = 20  # of `search confirm` unless told otherwise
 
-    Args: baseline: what the baseline point is (`Study.baseline_name`); selecting: the metric that selected
-        (`Study.selecting`), where it may be another one.
-    """
-    v, number = verdict, _number(verdict.metric.scale)
-    fresh = "fresh " if v.confirmed else ""
-    seeds = f"one {fresh}seed" if v.n == 1 else f"mean of {v.n} {fresh}seeds"
-    lines = [f"Best: {v.trial}, {v.metric.name} {number(v.value)} ({seeds})."]
-    over = f"seeds and {v.pairs.what}" if v.pairs else "seeds"
-    lines.append(
-        f"Expected value: {number(v.expected)}, {_correction(v, number)}; "
-        f"{PERCENT} interval {number(v.low)} to {number(v.high)} over {over}."
+
+def answer(study: Study, verdict: Verdict) -> list[Line]:
+    """The answer in at most seven lines, five before a confirmation; values times the metric's scale."""
+    v, number = verdict, _rounded(verdict.metric)
+    held_best, held_gain = held_out_values(study, v)
+    command, missing = way_to_export(study, v.best)
+    lines = [
+        ("Best", f"{_point(v.trial)}: {_params(study, v.best)}"),
+        ("Dev", _dev(v, number, study.selecting)),
+        ("Held out", f"{number(held_best)}, not used for selection" if held_best is not None else ""),
+        ("Gain", _gain(v, number, study, held_gain)),
+        ("Runner-up", _runner_up(v, number) if v.confirmed else ""),
+        ("Limits", _limits(v.power, number) if v.power else ""),
+        ("Next", command or ""),
+        ("Weights", missing),
+    ]
+    return [(label, text) for label, text in lines if text]
+
+
+def block(lines: Sequence[Line], width: int | None = None) -> str:
+    """Labels in a column; `width`: of the terminal, at which texts continue below themselves."""
+    indent = max(len(label) for label, _ in lines) + 2
+    wrapped = [
+        paragraphs([text], width and max(width - indent, 20)).replace("\n", "\n" + " " * indent) for _, text in lines
+    ]
+    return "\n".join(f"{label:<{indent}}{text}" for (label, _), text in zip(lines, wrapped, strict=True))
+
+
+def _rounded(metric: Metric) -> Number:
+    """One decimal of what is shown x 100, else three digits that count."""
+    if metric.scale == 100:
+        return lambda value, sign="": f"{value * metric.scale:{sign}.1f}"
+    return lambda value, sign="": f"{value * metric.scale:{sign}.3g}"
+
+
+def _point(trial: str) -> str:
+    """A trial's name without the number of its seed."""
+    return trial.partition(".")[0]
+
+
+def _params(study: Study, point: str) -> str:
+    (row,) = study.points[study.points["point"] == point].to_dict("records")
+    found = {name: row.get(PARAM + name) for name in study.searched}
+    return (
+        ", ".join(f"{name} {short(value)}" for name, value in found.items() if not missing_value(value))
+        or "no parameters"
     )
+
+
+def _dev(v: Verdict, number: Number, selecting: str) -> str:
+    fresh = "fresh " if v.confirmed else ""
+    sd = f", sd {number(v.sd)}" if v.sd is not None else ""
+    seeds = f"one {fresh}seed" if v.n == 1 else f"mean of {v.n} {fresh}seeds"
+    name = f"{v.metric.name} " if v.metric.name != selecting else ""
+    chosen = f"; {selecting} selected" if name else ""
+    corrected = f"; {number(v.expected)} corrected for selection" if number(v.expected) != number(v.value) else ""
+    over = "" if v.pairs else " over seeds alone"
+    interval = f"{PERCENT} CI {number(v.low)} to {number(v.high)}{over}"
+    return f"{name}{number(v.value)} ({seeds}{sd}{chosen}){corrected}, {interval}"
+
+
+def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
+    baseline, g = study.baseline_name, v.gain
+    if g is None and v.baseline_is_best:
+        return f"none: no configuration came out above {baseline}"
+    if g is None:
+        return f"unknown: no trial of {baseline} was completed"
+    outside = f" (held out: {number(held, '+')})" if held is not None else ""
+    if g.p_value is None:
+        seeds = "one seed" if min(v.n, g.baseline_n) == 1 else f"the search's {v.n} seeds"
+        if v.confirmed:
+            return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested"
+        command = f"search confirm {study.name}"
+        does = f"run {command} ({_cost(CONFIRMATION_TRIALS * _trial_seconds(study))})"
+        if v.metric.name != study.selecting:
+            does = f"{command} confirms what {study.selecting} selected"
+        return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested; {does}"
+    figures = f"{number(g.value, '+')} over {baseline}, {PERCENT} CI {number(g.low, '+')} to {number(g.high, '+')}"
+    return f"{figures}: significant{outside}" if g.significant else f"Inconclusive: {figures}{outside}"
+
+
+def _runner_up(v: Verdict, number: Number) -> str:
+    if v.runner_up is None or v.runner_up_value is None:
+        return ""
+    second = f"{_point(v.runner_up)} ({number(v.runner_up_value)})"
+    if v.p_best >= LEVEL:
+        return second
+    if v.p_best < 1 / v.candidates:  # a coin would say as much
+        return f"{second} may be as good"
+    return f"{second} may be as good; best of the {v.candidates} confirmed with probability {v.p_best:.2f}"
+
+
+def _limits(power: Power, number: Number) -> str:
+    if not power.seeds_help:
+        return f"gains below {number(power.floor)} cannot be detected with this dev set; more seeds will not help"
+    now = f"gains below {number(power.visible)} cannot be detected with this dev set and {power.seeds} seeds"
+    return f"{now}; {power.more} seeds would detect {number(power.visible_more)}"
+
+
+def _trial_seconds(study: Study) -> float:
+    """Median training time of the completed trials."""
+    return float(study.trials.loc[study.trials["stop"] == "completed", "seconds"].median())
+
+
+def _cost(seconds: float) -> str:
+    """`about 2 minutes` of training."""
+    if seconds >= 3600:
+        return f"about {seconds / 3600:.1f} hours"
+    return f"about {seconds / 60:.0f} minutes" if seconds >= 90 else "about a minute"
+
+
+def explain_lines(study: Study, verdict: Verdict) -> list[str]:
+    """What the answer rests on, one statement a line; values times the metric's scale, with two decimals."""
+    v, number = verdict, _number(verdict.metric.scale)
+    lines = [f"Value: {number(v.value)} measured; {number(v.expected)} {_correction(v, number)}."]
     of = f"{v.candidates} {'confirmed' if v.confirmed else 'completed'}"
-    lines.append(f"Probability of being the best of the {of}: {v.p_best:.2f}.")
-    lines.append(_gain_line(v, number, study, baseline))
+    lines.append(f"Probability that {_point(v.trial)} is the best of the {of}: {v.p_best:.2f}.")
+    if v.gain is not None:
+        lines.append(_gain_details(v.gain, v.looks, number, study.baseline_name))
     if v.power:
-        lines.append(f"{_power_text(v.power, number)}.")
+        lines.append(f"Power: {_power_text(v.power, number)}.")
     lines.append(_noise_line(v.noise, v.metric, number))
-    if v.pairs is None:
-        lines.append(
-            "The choice of dev data is not in these figures, that of seeds is: no values per pair or query are at hand."
-        )
-    if not v.confirmed:
-        other = selecting is not None and selecting != v.metric.name
-        does = f"confirms what {selecting} chose" if other else "does that"
-        lines.append(f"Not confirmed on fresh seeds; `search confirm {study}` {does}.")
+    over = f"seeds and {v.pairs.what}" if v.pairs else "seeds alone: values per pair or query are not stored"
+    lines.append(f"Intervals: {PERCENT}, over {over}.")
     return lines
 
 
-def held_lines(study: Study, verdict: Verdict) -> list[str]:
-    """The best and the baseline on the held-out dev pairs, where the space holds some out."""
+def _gain_details(g: Gain, looks: int, number: Number, baseline: str) -> str:
+    figures = (
+        f"Gain: {number(g.observed, '+')} measured over {baseline} ({number(g.baseline_value)}, {_point(g.baseline)}); "
+        f"corrected {number(g.value, '+')}, {PERCENT} CI {number(g.low, '+')} to {number(g.high, '+')}"
+    )
+    if g.p_value is None:
+        return f"{figures}; not tested before a confirmation on fresh seeds of both."
+    p = f"p = {g.p_value:.2g}" if g.p_value >= SMALLEST_P else f"p < {SMALLEST_P:g}"
+    paired = f", paired over {g.paired} seeds" if g.paired else ""
+    return f"{figures}; {p}{paired}, interim analysis {looks}."
+
+
+def held_out_values(study: Study, verdict: Verdict) -> tuple[float | None, float | None]:
+    """Of the best on the held-out dev pairs, and its difference to the baseline there, larger is better."""
     if (best := held(study, verdict.best)) is None:
-        return []
-    scale = verdict.metric.scale
-    lines = f"On the dev pairs held out, by which nothing was chosen: {scale * best.held:.2f} for the best"
+        return None, None
     base = study.points.loc[study.points["baseline"], "point"]
     other = held(study, str(base.iloc[0])) if len(base) and base.iloc[0] != verdict.best else None
-    if other is None:
-        return [f"{lines} ({scale * best.selecting:.2f} on those that selected)."]
-    sign = verdict.metric.sign
-    return [
-        f"{lines}, {scale * other.held:.2f} for {study.baseline_name}: "
-        f"{scale * sign * (best.held - other.held):+.2f}, and {scale * sign * (best.selecting - other.selecting):+.2f} "
-        f"as measured on those that selected ({scale * best.selecting:.2f}, {scale * other.selecting:.2f})."
-    ]
+    return best.held, None if other is None else verdict.metric.sign * (best.held - other.held)
 
 
 def _source(noise: SeedNoise) -> str:
@@ -164,55 +265,25 @@ def _power_text(power: Power, number: Number) -> str:
 
 
 def _correction(v: Verdict, number: Number) -> str:
-    """What was taken off the value measured, and why: selection bias."""
-    taken = v.metric.sign * (v.value - v.expected)
-    measured = f"the {number(v.value)} measured"
-    if v.confirmed:
-        most = f"the best single mean of the search, of {v.tried}, was {number(v.naive)}"
-        if number(v.expected) == number(v.value):
-            return f"as measured on the fresh seeds ({most})"
-        less = f"{number(taken)} {'below' if v.metric.sign > 0 else 'above'} {measured}"
-        return f"{less}, corrected for the choice among {v.candidates} confirmed on the same dev data ({most})"
+    """For what the measured value is corrected."""
     if v.tried == 1:
-        return "as measured: there was nothing to choose from"
-    basis = "" if v.noise.repeats else ", for the largest seed noise that is plausible"
-    return (
-        f"an estimate, corrected for picking the best of {v.tried}{basis}: {number(taken)} of {measured} is "
-        "selection bias"
-    )
-
-
-def _gain_line(v: Verdict, number: Number, study: str, baseline: str) -> str:
-    if v.gain is None:
-        if v.baseline_is_best:
-            passed_over = v.candidates < v.tried and v.metric.sign * (v.naive - v.value) > 0
-            what = "of those that have the seeds to be named none" if passed_over else "nothing"
-            return f"No significant gain: {what} came out above {baseline}."
-        return f"Gain over {baseline}: unknown, the study has no completed baseline trial."
-    g = v.gain
-    figures = (
-        f"{number(g.value, '+')} over {baseline} ({number(g.baseline_value)}, {g.baseline}), "
-        f"{PERCENT} interval {number(g.low, '+')} to {number(g.high, '+')}"
-    )
-    if g.p_value is None:
+        return "with no correction: one configuration was tried"
+    if v.confirmed:
         return (
-            f"No claim of a gain can rest on one seed: an estimate of {figures}; repeated seeds decide, "
-            f"`search confirm {study}` runs them."
+            f"corrected for the choice among {v.candidates} confirmed on the same dev data; the best single mean of "
+            f"the search, of {v.tried}, was {number(v.naive)}"
         )
-    looks = f", allowing for {v.looks} looks" if v.looks > 1 else ""
-    paired = f", paired over {g.paired} seeds" if g.paired else ""
-    p = f"p = {g.p_value:.2g}" if g.p_value >= SMALLEST_P else f"p < {SMALLEST_P:g}"
-    return f"{'Significant' if g.significant else 'No significant'} gain: {figures}, {p}{looks}{paired}."
+    basis = "" if v.noise.repeats else ", with the largest seed noise that is plausible"
+    return f"corrected for picking the best of {v.tried}{basis}"
 
 
 def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     """One statement a line; values times the metric's scale."""
     number = _number(study.metric.scale)
-    hours = found.trials * found.seconds / 3600
-    cost = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1 / 30 else "a minute or two"
+    cost = _cost(found.trials * found.seconds)
     lines = [
         f"Confirming {study.name} by a fixed plan: {found.points} points on {found.seeds} fresh seeds, "
-        f"{found.trials} trials to run, about {cost} of training at {found.seconds:.0f} s a trial; points that fall "
+        f"{found.trials} trials to run, {cost} of training at {found.seconds:.0f} s a trial; points that fall "
         "behind end earlier."
     ]
     if found.power is None:
@@ -220,7 +291,7 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     else:
         lines.append(_power(found, number))
         if found.look > 1:
-            lines.append(f"It would be look {found.look} at these figures, and is judged by the level that is left.")
+            lines.append(f"It would be interim analysis {found.look} of this study, tested at the level that is left.")
     lines.append(_noise_line(found.noise, study.metric, number))
     if found.power and found.pairs is None:
         lines.append("The choice of dev pairs is not in these figures: the trials' similarities are not at hand.")

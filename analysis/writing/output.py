@@ -150,19 +150,19 @@ def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
     seeds = record.get("seeds") or [record["seed"]]
     cells = {
         "study": record.get("study", ""),
-        "rank": _short(record["rank"]),
+        "rank": short(record["rank"]),
         "trial": record["trial"],
         metric.name: _scaled(record["value"], metric),
         "sd": _scaled(record.get("sd"), metric),
         "n": str(record["n"]) if record.get("n", 1) > 1 else "",
         "gain": _scaled(record.get("gain"), metric, "+"),
-        "seed": ",".join(map(_short, seeds)),
-        "examples": _short(record["examples"]),
-        "seconds": _short(record["seconds"]),
+        "seed": ",".join(map(short, seeds)),
+        "examples": short(record["examples"]),
+        "seconds": short(record["seconds"]),
     }
     # a script may call a parameter as a column is called
     for name, value in record["params"].items():
-        cells[f"params.{name}" if name in cells or name == "note" else name] = _short(value)
+        cells[f"params.{name}" if name in cells or name == "note" else name] = short(value)
     stop = record["stop"]
     marks = [
         "confirmed" if record.get("confirmed") else "",
@@ -177,16 +177,16 @@ def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
 
 
 def _scaled(value: Any, metric: Metric, sign: str = "") -> str:
-    return "" if _missing(value) else f"{value * metric.scale:{sign}.2f}"
+    return "" if missing_value(value) else f"{value * metric.scale:{sign}.2f}"
 
 
-def _short(value: Any) -> str:
-    if _missing(value):
+def short(value: Any) -> str:
+    if missing_value(value):
         return ""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e9 else f"{value:.3g}"
     return str(value)
 
 
-def _missing(value: Any) -> bool:
+def missing_value(value: Any) -> bool:
     return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>"))

@@ -21,7 +21,7 @@ from analysis.statistics.verdict import study_verdict
 from analysis.tables.record import commands, cost, environment, openings, scores_by_configuration, space_text
 from analysis.tables.study import Study
 from analysis.tables.trials import failures, rank_points
-from analysis.writing.answer import held_lines, state_lines, value_unit, verdict_lines
+from analysis.writing.answer import answer, state_lines, value_unit
 from analysis.writing.output import printed, records
 
 SHOWN = 15  # rows of the ranking
@@ -47,7 +47,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         title=f"{study.name}: {study.stored.tags.get('method', 'search')} by {study.metric.name}",
         state=state_lines(study),
         unit=value_unit(study),
-        verdict=_verdict(study),
+        answer=_answer(study),
         ranking=_marked(_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric))),
         more=max(len(ranked) - SHOWN, 0),
         all_of_them=f"analysis table {shlex.quote(study.name)}",
@@ -98,12 +98,11 @@ def _embedded(picture: Picture) -> dict[str, Any]:
     return {"name": picture.name, "caption": picture.caption, "source": source, "wide": wide}
 
 
-def _verdict(study: Study) -> list[str]:
+def _answer(study: Study) -> list[tuple[str, str]]:
     try:
-        found = study_verdict(study)
+        return answer(study, study_verdict(study))
     except AnalysisError as reason:
-        return [f"None: {reason}."]
-    return [*verdict_lines(found, study.name, study.baseline_name, study.selecting), *held_lines(study, found)]
+        return [("Best", f"none: {reason}")]
 
 
 def _measured(study: Study, rng: np.random.Generator) -> tuple[Importance | None, str]:

@@ -68,11 +68,14 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     assert lines[header + 1].endswith("confirmed")
     assert lines[header + 2].endswith("confirmed, baseline")
     assert lines[header + 5] == ""  # four rows
-    assert any(line.startswith(("Significant gain: +", "No significant gain: ")) for line in lines)
-    assert any(line.startswith("Expected value: ") and "corrected for the choice among" in line for line in lines)
+    labels = [line.split("  ")[0] for line in lines[header + 6 :]]
+    assert labels == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Next"]
+    explained = call(store, "best", "--study", "small-1", "--explain").output.splitlines()
+    for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Noise: ", "Intervals: "):
+        assert sum(line.startswith(word) for line in explained) == 1
     newest = call(store, "best").output
     assert "Study small-2" in newest
-    assert "Not confirmed on fresh seeds; `search confirm small-2` does that." in newest
+    assert "not tested; run search confirm small-2 (about a minute)" in newest
     assert newest.endswith(f"the study's folder is not there: {store.folder / 'small-2'}\n")
 
 
@@ -84,7 +87,7 @@ def test_export_is_offered_only_of_present_weights(tmp_path: Path) -> None:
     for folder in (best, second):
         folder.mkdir(parents=True)
         (folder / "weights.safetensors").write_bytes(b"")
-    assert call(store, "best").output.endswith("Checkpoint of the best: analysis export small-1\n")
+    assert call(store, "best").output.endswith("Next  analysis export small-1\n")
     assert content(store, "best")["export"] == "analysis export small-1"
     (best / "weights.safetensors").unlink()
     other = rows[1]["trial"]
@@ -172,7 +175,7 @@ def test_unfinished_studies_are_reported(tmp_path: Path) -> None:
     half = call(store, "best")
     assert half.exit_code == 0
     assert "Not finished: 2 of 24 trials have ended" in half.output
-    assert "nothing came out above the method's defaults" in half.output
+    assert "no configuration came out above the method's defaults" in half.output
 
 
 def test_league_at_equal_budget(store: SmallStore, tmp_path: Path) -> None:
@@ -277,7 +280,7 @@ def test_plot_and_report_write_where_asked(store: SmallStore, tmp_path: Path) ->
     assert done.exit_code == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["history.png", "history.svg", "interactive.html"]
     made = call(store, "report", "small-2", "--out", str(tmp_path / "deep" / "page.html")).stdout.strip()
-    assert "<h2>Verdict</h2>" in Path(made).read_text(encoding="utf-8")
+    assert "<h2>Answer</h2>" in Path(made).read_text(encoding="utf-8")
 
 
 def test_plot_without_plotly_leaves_the_page_out(

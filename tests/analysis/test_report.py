@@ -45,7 +45,7 @@ def pages(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 def test_report_has_every_part(pages: dict[str, Path]) -> None:
     text = html.unescape(pages["report"].read_text(encoding="utf-8"))
-    for part in ("Verdict", "Best configurations", "Test sets", "Figures", "Importance", "Failures", "Cost",
+    for part in ("Answer", "Best configurations", "Test sets", "Figures", "Importance", "Failures", "Cost",
                  "Environment", "Run it again"):  # fmt: skip
         assert f"<h2>{part}</h2>" in text
     for part in ("Sealed: no test set has been opened", "the loss is nan after 500 training examples",

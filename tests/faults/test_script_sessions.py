@@ -120,7 +120,7 @@ def test_script_without_a_model_has_nothing_to_export(tmp_path: Path) -> None:
     assert first.returncode == 0, text
     options = ["--study", "study", "--storage", str(study.storage)]
     best = CliRunner().invoke(analysis, ["best", *options], catch_exceptions=False)
-    assert "Checkpoint of the best: none, the script saves no model" in best.stdout
+    assert "Weights  none: the script saves no model" in " ".join(best.stdout.split("  "))
     exported = CliRunner().invoke(analysis, ["export", *options], catch_exceptions=False)
     assert exported.exit_code == 1
     assert "the script of study saved no model: there is nothing to export or test" in exported.stderr

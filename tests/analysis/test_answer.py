@@ -1,0 +1,109 @@
+"""The answer of `analysis best`: a block of labelled lines for every state that a study may be in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from small_tables import judge, table, table_study
+from test_verdict import with_held
+
+from analysis.tables.metric import parse_metric
+from analysis.writing.answer import CONFIRMATION_TRIALS, answer, block, explain_lines
+
+GAINS = {"p0": [0.70], "p1": [0.76], "p2": [0.72]}
+FRESH = {"p0": [0.700, 0.702, 0.701, 0.699, 0.700], "p1": [0.752, 0.750, 0.749, 0.751, 0.753]}
+EQUAL = {"p0": [0.700, 0.712, 0.695], "p1": [0.705, 0.709, 0.701]}
+
+
+def answered(values: Any, fresh: Any = None, **options: Any) -> dict[str, str]:
+    trials = table(values, fresh).assign(seconds=90.0)
+    study = table_study(trials.assign(folder=trials["trial"]), {"metric": "stsb_dev", "study_id": "s-1"})
+    return dict(answer(study, judge(trials, **options)))
+
+
+def test_one_seed() -> None:
+    found = answered(GAINS)
+    assert list(found) == ["Best", "Dev", "Gain", "Weights"]
+    assert found["Best"] == "t1: no parameters"
+    assert found["Dev"].startswith("76.0 (one seed); ")
+    assert "corrected for selection, 95 % CI " in found["Dev"]
+    assert found["Gain"].endswith(
+        "over the paper's setting, estimated from one seed: not tested; run search confirm s-1 (about 30 minutes)"
+    )
+
+
+def test_repeats_of_the_search_are_an_estimate() -> None:
+    found = answered({p: [v, v + 0.001, v - 0.001] for p, (v,) in GAINS.items()})
+    assert found["Dev"].startswith("76.0 (mean of 3 seeds, sd 0.1)")
+    assert "estimated from the search's 3 seeds: not tested" in found["Gain"]
+
+
+def test_confirmed_gain() -> None:
+    found = answered(GAINS, FRESH, looks=1)
+    assert list(found) == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Weights"]
+    assert found["Dev"].startswith("75.1 (mean of 5 fresh seeds, sd 0.2)")
+    assert found["Gain"].startswith("+5.")
+    assert found["Gain"].endswith(": significant")
+    assert found["Runner-up"] == "t3 (70.0)", "it was shown to be worse"
+    assert found["Limits"].startswith("gains below ")
+
+
+def test_confirmed_without_a_gain_is_inconclusive() -> None:
+    found = answered({"p0": [0.70], "p1": [0.71]}, EQUAL, looks=1)
+    assert found["Gain"].startswith("Inconclusive: +")
+    assert ", 95 % CI -" in found["Gain"]
+    assert "may be as good" in found["Runner-up"]
+
+
+def test_nothing_beats_the_baseline() -> None:
+    assert answered({"p0": [0.8], "p1": [0.7]})["Gain"] == "none: no configuration came out above the paper's setting"
+
+
+def test_without_a_baseline_the_gain_is_unknown() -> None:
+    trials = table(GAINS).assign(baseline=False, seconds=1.0)
+    study = table_study(trials.assign(folder="x"), {"metric": "stsb_dev"})
+    assert dict(answer(study, judge(trials)))["Gain"] == "unknown: no trial of the paper's setting was completed"
+
+
+def test_held_out_pairs() -> None:
+    study = with_held({"p0": [0.69, 0.70], "p1": [0.74, 0.75]})
+    trials = study.trials.assign(seconds=1.0, folder="x")
+    object.__setattr__(study, "trials", trials)
+    object.__setattr__(study.stored, "tags", {"metric": "stsb_dev"})
+    found = dict(answer(study, judge(trials)))
+    assert found["Held out"] == "74.5, not used for selection"
+    assert "(held out: +5.0)" in found["Gain"]
+
+
+def test_other_units_have_three_digits() -> None:
+    metric = parse_metric("min(eval_loss)")
+    trials = table({"p0": [0.012345], "p1": [0.0098765]}).assign(seconds=1.0, folder="x")
+    study = table_study(trials, {"metric": "eval_loss"})
+    assert dict(answer(study, judge(trials, metric)))["Dev"].startswith("0.00988 (one seed)")
+
+
+@pytest.mark.parametrize("width", [None, 40, 100])
+def test_the_block_keeps_its_columns(width: int | None) -> None:
+    lines = [("Best", "c0015: " + ", ".join(f"parameter_{n} 0.1" for n in range(9))), ("Runner-up", "c0013")]
+    text = block(lines, width).splitlines()
+    assert text[0].startswith("Best       c0015: parameter_0")
+    assert text[-1] == "Runner-up  c0013"
+    assert all(line.startswith(" " * 11) for line in text[1:-1])
+    assert width is None or max(map(len, text)) <= width
+
+
+def test_cost_is_that_of_the_command() -> None:
+    from search.running.runner import CONFIRMING
+
+    assert CONFIRMATION_TRIALS == CONFIRMING
+
+
+def test_the_explanation_has_every_figure_behind_the_answer() -> None:
+    trials = table(GAINS, FRESH)
+    found = judge(trials, looks=2)
+    lines = explain_lines(table_study(trials), found)
+    assert [line.split(" ")[0].rstrip(":") for line in lines] == [
+        "Value", "Probability", "Gain", "Power", "Noise", "Intervals"
+    ]  # fmt: skip
+    assert "interim analysis 2" in lines[2]
