@@ -20,6 +20,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 NODES, WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # of an integral over (0, 1)
 LEVEL = 0.95  # of the intervals of the expected value and of the gain
 TAIL = (1 - LEVEL) / 2
+FIRST = 0.8  # share of the level that is left which an interim analysis spends
 NORMAL = 1.959964  # of a two-sided 95 % interval of a normal value
 ENDLESS = 1e6  # degrees of freedom at which Student's t is normal
 POWER = 0.8  # chance of a claim at which a gain counts as detectable
@@ -27,8 +28,9 @@ NEARLY = 1.1  # a floor within this factor of what is detectable now: more seeds
 
 
 def spent(looks: int) -> float:
-    """One-sided level of interim analysis j: TAIL / (j (j + 1)), which sums to TAIL over j = 1, 2, ..."""
-    return TAIL / (looks * (looks + 1))
+    """One-sided level of interim analysis j: TAIL * FIRST * (1 - FIRST)^(j - 1), which sums to TAIL over j = 1, 2, ...
+    Most studies are confirmed once, so most of the level is spent on the first."""
+    return TAIL * FIRST * (1 - FIRST) ** (looks - 1)
 
 
 @cache

@@ -164,15 +164,17 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: floa
     """Whether the mean of these paired differences is known to be above 0, or known to be less than `worth`.
 
     Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
-    (Bonferroni) and for the interim analyses, one after every common seed from `LEAST` on.
+    (Bonferroni) and for the analyses j = 1, 2, ... after every common seed from `LEAST` on, at a level of
+    TAIL / (j (j + 1)) each.
 
     Args: rivals: points that had a chance to be the leader, itself one.
     """
     if len(gaps) < LEAST:
         return False
-    from analysis.statistics.selection import TAIL, Error, spent  # scipy: 40 MiB that a search has no use for
+    from analysis.statistics.selection import TAIL, Error  # scipy: 40 MiB that a search has no use for
 
     variance, df = moderate(gaps, 2 * seed_sd**2, 0.0)
     gain, n = float(np.mean(gaps)), len(gaps)
-    low = gain - Error(variance / n, df, candidates=rivals).bound(spent(n - LEAST + 1))
+    analysis = n - LEAST + 1
+    low = gain - Error(variance / n, df, candidates=rivals).bound(TAIL / (analysis * (analysis + 1)))
     return low > 0 or gain + Error(variance / n, df).bound(TAIL) < worth

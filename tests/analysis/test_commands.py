@@ -75,7 +75,7 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
         assert sum(line.startswith(word) for line in explained) == 1
     newest = call(store, "best").output
     assert "Study small-2" in newest
-    assert "not tested; run search confirm small-2 (about a minute)" in newest
+    assert "none: no configuration came out above the method's defaults" in newest
     assert newest.endswith(f"the study's folder is not there: {store.folder / 'small-2'}\n")
 
 
