@@ -237,7 +237,7 @@ def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
             for study, frame in values:
                 for departs, trials in _by_departure(setting, row, study).items():
                     groups.setdefault(departs, []).append(frame.loc[trials])
-        published = row.cells | _without_stsb(row, table)
+        published = {**row.cells, **_without_stsb(row, table)}
         extra = [] if row.params is None or row.untrained else [m for m in selecting if m not in published]
         for departs, parts in groups.items():
             mine = pd.concat(parts) if parts else pd.DataFrame()
