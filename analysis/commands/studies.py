@@ -128,7 +128,6 @@ def compare(
     smoke study) stand in lines of their own that say in what. Without TABLE: list the tables there are. Test scores of
     ours appear once `analysis test` has opened them.
     """
-    import numpy as np
 
     from analysis.papers.compare import compare as cells_of
     from analysis.papers.compare import comparisons, paper_table, tables
@@ -167,9 +166,9 @@ def compare(
         head = [title, f"Ours: {names}.", *(f"Left out: {line}" for line in without)]
         texts.append("\n".join([*head, "", comparison_text(cells), "", *(f"Note {note}" for note in one.notes)]))
         if out:
-            printed = list(dict.fromkeys(row["metric"] for row in rows if np.isfinite(row["published"])))
-            path = save(ablation(Ablation.of(one, cells, printed[-1])), out, one.name)
-            texts.append("\n".join(map(str, path)))
+            data = Ablation.of(one, cells)
+            paths = save(ablation(data), out, one.name) if data else ["Not drawn: no printed column is a target."]
+            texts.append("\n".join(map(str, paths)))
     notes = {one.name: list(one.notes) for one in chosen}
     content = {"cells": found, "notes": notes, "left_out": list(dict.fromkeys(left_out))}
     show(style, lambda: "\n\n".join(texts), found, lambda: content)

@@ -211,6 +211,7 @@ COLUMNS = ["row", "from", "metric", "published", "ours", "sd", "n", "difference"
 PRINTED, RUN = "printed", "run"
 UNCOMPARED = ("precision", "micro_batch", "checkpointing", "checkpoint_seconds")  # how a trial is run, not what it is
 UNTRAINED = ("pooling", "max_words")  # what an encoder before training depends on
+WITHOUT_STSB = "avg_without_stsb_test"  # as `analysis test` logs it
 
 
 def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
@@ -222,7 +223,8 @@ def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
     ours - published; NaN where we have nothing. Trials that depart from the paper's setting (another encoder, corpus,
     length, rule set, a smoke study) are never averaged with those that do not, nor with others: they stand in lines of
     their own, `departs` names in what. Dev metrics are those of the trial's best evaluation. `target` is False where
-    the printed value is none (see notes). A metric of ours that the paper does not print has a NaN as `published`.
+    the printed value is none (see notes). A metric of ours that the paper does not print has a NaN as `published`;
+    only WITHOUT_STSB has the mean of the printed columns that are targets, where the printed mean is none.
     """
     setting = setting_of(table.space)
     values = [(study, _values(study)) for study in studies]
@@ -235,22 +237,30 @@ def compare(table: PaperTable, studies: Sequence[Study]) -> pd.DataFrame:
             for study, frame in values:
                 for departs, trials in _by_departure(setting, row, study).items():
                     groups.setdefault(departs, []).append(frame.loc[trials])
-        extra = [] if row.params is None or row.untrained else [m for m in selecting if m not in row.cells]
+        published = {**row.cells, **_without_stsb(row, table)}
+        extra = [] if row.params is None or row.untrained else [m for m in selecting if m not in published]
         for departs, parts in groups.items():
             mine = pd.concat(parts) if parts else pd.DataFrame()
-            for metric in [*row.cells, *extra]:
+            for metric in [*published, *extra]:
                 stored = UNTRAINED_PREFIX + metric if row.untrained else metric
                 found = 100 * mine[stored].dropna() if stored in mine else pd.Series(dtype=float)
                 if row.untrained:
                     found = found.drop_duplicates()  # the same encoder, whichever trial it was scored with
                 if departs and not len(found):
                     continue
-                printed = row.cells.get(metric, np.nan)
+                printed = published.get(metric, np.nan)
                 ours = float(found.mean()) if len(found) else np.nan
                 sd = float(found.std(ddof=1)) if len(found) > 1 else np.nan
                 fits = metric not in table.unfit
                 cells.append((row.label, kind, metric, printed, ours, sd, len(found), ours - printed, fits, departs))
     return pd.DataFrame(cells, columns=COLUMNS)
+
+
+def _without_stsb(row: PaperRow, table: PaperTable) -> dict[str, float]:
+    """The mean of a row's columns that are targets, where the STS-B column and so the printed mean are none (D17)."""
+    if not {"stsb_test", "avg_test"} <= table.unfit & row.cells.keys():
+        return {}
+    return {WITHOUT_STSB: round(float(np.mean([v for m, v in row.cells.items() if m not in table.unfit])), 2)}
 
 
 def _by_departure(setting: Setting, row: PaperRow, study: Study) -> dict[str, list[int]]:

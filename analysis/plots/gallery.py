@@ -110,7 +110,7 @@ class _Figures:
         done = self.study.trials[(self.study.trials["stop"] == "completed") & self.study.trials["value"].notna()]
         ranked = done.assign(other=~done["run_id"].isin(named), order=-sign * done["value"])
         for row in ranked.sort_values(["other", "order"]).head(5).to_dict("records"):
-            arrays, data = self.study.similarities(row["run_id"]) or {}, self.study.space.get("data", {})
+            arrays, data = self.study.similarities(row["run_id"]) or {}, self.study.data
             if found := model_figures.scatters(arrays, data):
                 caption = f"Cosine against gold score of every dev pair, trial {row['trial']}; Spearman x 100 above."
                 if any(one.labels for one in found):

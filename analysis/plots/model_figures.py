@@ -95,8 +95,13 @@ class Ablation:
     sd: Floats
 
     @staticmethod
-    def of(table: PaperTable, cells: pd.DataFrame, metric: str) -> Ablation:
-        """One metric of a comparison (`compare.compare`) along the rows that the space runs, in the paper's setting."""
+    def of(table: PaperTable, cells: pd.DataFrame) -> Ablation | None:
+        """The last published metric of a comparison (`compare.compare`) that is a target, along the rows that the space
+        runs, in the paper's setting; None if no published metric is a target."""
+        targets = cells.loc[cells["target"] & cells["published"].notna(), "metric"].unique()
+        if not len(targets):
+            return None
+        metric = str(targets[-1])
         mine = cells[(cells["metric"] == metric) & (cells["from"] == RUN) & (cells["departs"] == "")]
         run = [row for row in table.rows if row.params is not None and row.label in set(mine["row"])]
         values = [(row.params or {}).get(table.parameter) if table.parameter else None for row in run]

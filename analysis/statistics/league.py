@@ -187,34 +187,29 @@ def same_data(first: Study, second: Study) -> bool:
 
     By the gold scores that trials have stored, wherever their files lay; where there are none, by the sets' paths.
     """
-    ours, theirs = _measured_on(first), _measured_on(second)
-    if ours is None or theirs is None:
-        return True
-    if ours.keys() != theirs.keys() or ours["holdout"] != theirs["holdout"]:
-        return False
-    for name, path in ours.items():
-        one, other = (_gold(study, name) for study in (first, second))
-        if not (path == theirs[name] if one is None or other is None else np.array_equal(one, other)):
-            return False
-    return True
+    for part in first.metric.parts:
+        for known in (_gold, _path):
+            one, other = known(first, part), known(second, part)
+            if one is not None and other is not None:
+                if not np.array_equal(one, other):
+                    return False
+                break
+    held = [(study.space["metric"] or {}).get("holdout") or 0.0 for study in (first, second) if "metric" in study.space]
+    return len({*held}) < 2
 
 
-def _measured_on(study: Study) -> dict[str, object] | None:
-    """The dev sets behind the metric, name -> as the space has it, and the held-out share; None without the space."""
-    if not study.space:
-        return None
-    dev = {set_name(name): name for name in (study.space.get("data") or {}).get("dev") or []}
-    parts = {*study.metric.parts}
-    sets = {name: path for name, path in dev.items() if parts & {f"{name}{end}{DEV_SUFFIX}" for end in _MEASURED}}
-    return {"holdout": (study.space.get("metric") or {}).get("holdout") or 0.0, **sets}
-
-
-def _gold(study: Study, name: str) -> NDArray[np.float32] | None:
-    """Gold scores of a set's pairs as a trial has stored them, None if none has."""
+def _gold(study: Study, part: str) -> NDArray[np.generic] | None:
+    """Gold scores of a dev metric's pairs as a trial has stored them, None if none has."""
     for run_id in study.trials.loc[study.trials["stop"] == "completed", "run_id"]:
         if (arrays := study.similarities(str(run_id))) is not None:
-            return arrays.get(f"{name}{GOLD_SUFFIX}")
+            return arrays.get(part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX)
     return None
+
+
+def _path(study: Study, part: str) -> str | None:
+    """The dev set behind a dev metric as the space has it, None if that is not known."""
+    ends = {f"{end}{DEV_SUFFIX}" for end in _MEASURED}
+    return next((name for name in study.data.get("dev") or () if part.removeprefix(set_name(name)) in ends), None)
 
 
 def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:

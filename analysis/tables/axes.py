@@ -67,7 +67,7 @@ def label(value: Any) -> str:
 def study_axes(study: Study, space: Mapping[str, Any] | None = None) -> tuple[Axis, ...]:
     """Axes of the searched parameters in the order of the space; without the space file, from the trials' values."""
     space = study.space if space is None else space
-    params, points = space.get("params", {}), space.get("points") or []
+    params, points = space.get("params") or {}, space.get("points") or []
     axes = []
     for name in study.searched:
         column = study.trials[PARAM + name] if PARAM + name in study.trials else pd.Series(dtype=object)
@@ -123,7 +123,7 @@ def pair_labels(data: Mapping[str, Any], name: str, gold: NDArray[np.floating]) 
     from trainables.data.sets import load_pairs
 
     language, columns = str(data.get("language", "en")), data.get("columns")
-    for written in data.get("dev", ()):
+    for written in data.get("dev") or ():
         if set_name(written) != name or not (is_path(written) or find_local(written, language, "dev")):
             continue
         try:

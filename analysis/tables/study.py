@@ -67,23 +67,26 @@ class Study:
         return space if isinstance(space, dict) else {}
 
     @property
+    def data(self) -> Mapping[str, Any]:
+        """The space's section on data; {} if it is out of reach, or empty."""
+        return self.space.get("data") or {}
+
+    @property
     def limits(self) -> tuple[float, float]:
         """Between which values the metric lies: [0, 1] for retrieval, [-1, 1] for correlations, endless for others."""
-        data = self.space.get("data") or {}
         if all(retrieval_measure(part) for part in self.metric.parts):
             return 0.0, 1.0
-        own = data.get("evaluations") or self.space.get("method") == "script"
-        correlations = data and not own and all(part.endswith(schema.DEV_SUFFIX) for part in self.metric.parts)
+        own = self.data.get("evaluations") or self.space.get("method") == "script"
+        correlations = self.data and not own and all(part.endswith(schema.DEV_SUFFIX) for part in self.metric.parts)
         return (-1.0, 1.0) if correlations else (-np.inf, np.inf)
 
     @property
     def known_metric(self) -> bool:
         """Whether all that the metric is made of are correlations or retrieval measures of the study's dev sets, of
         which larger is better and the noise was published; as far as is known: the space may be out of reach."""
-        data = self.space.get("data")
-        if data is None and self.space.get("method") != "script":
+        if not self.data and self.space.get("method") != "script":
             return True
-        correlations = {set_name(name) + schema.DEV_SUFFIX for name in (data or {}).get("dev") or ()}
+        correlations = {set_name(name) + schema.DEV_SUFFIX for name in self.data.get("dev") or ()}
         ours = {*correlations, *map(held_metric, correlations)}
         return all(part in ours or retrieval_measure(part) for part in self.metric.parts)
 

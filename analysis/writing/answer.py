@@ -59,7 +59,7 @@ def value_unit(study: Study) -> str:
         return ""
     if study.space.get("script"):  # which alone knows what it measures
         return f"Values are {study.metric.name} as the script reports it, x 100."
-    sets = study.space.get("data", {}).get("dev", ())
+    sets = (study.space.get("data") or {}).get("dev") or ()
     pairs = {set_name(name) + DEV_SUFFIX for name in sets}
     kinds = dict.fromkeys(
         retrieval_measure(part) or ("Spearman correlations" if part in pairs or not sets else part)

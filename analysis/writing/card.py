@@ -19,9 +19,9 @@ from analysis.tables.record import cost, environment, openings, scores_by_config
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
 from analysis.writing.answer import value_unit
-from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, TEST_SUFFIX, stored
+from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, SHOWN_SCALE, TEST_SUFFIX, stored
 from trainables.contract.registry import declared
-from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES, metric_parts, retrieval_measure
+from trainables.contract.trial import HELD, QUERIES_SUFFIX, RETRIEVAL_MEASURES, metric_parts, retrieval_measure
 from trainables.data.catalogue import EDACSE, EDACSE_PARTS, set_name
 
 MTEB_PREFIX = "mteb_"
@@ -74,14 +74,15 @@ def model_card(
     ]
     bibtex = citation(spec["method"], method.paper)
     batch = trial.get(PARAM + "batch_size")
-    own_cost = f"This trial: {trial['seconds']:.0f} s of training and evaluation, batch size {batch}"
+    own_cost = f"This trial: {trial['seconds']:.0f} s of training and evaluation"
+    own_cost += f", batch size {batch}" if batch else ""
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip()}\n---",
         f"# {study.name}, trial {trial['trial']}",
         f"Sentence vectors {wide}by {_trained(spec)}, chosen by `{spec['metric']}` among {len(study.trials)} trials. "
         f"Compare vectors by cosine.{cut}",
         f"```python\n{use}\n```",
-        "## Scores\n\n" + _scores(study, trial, bounds, tests),
+        "## Scores\n\n" + _scores(study, trial, bounds, tests, shown_scale(study.metric.name, spec)),
         "## Configuration\n\n" + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in params.items()]),
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
@@ -104,8 +105,7 @@ def _trained(spec: Mapping[str, Any]) -> str:
 def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tuple[float, float]) -> list[Result]:
     """Of this checkpoint: every dev metric, that which selected first."""
     selected = BEST_PREFIX + stored(study.metric.name)
-    value, (low, high) = study.metric.scale / 100 * float(trial["value"]), bounds
-    return [Result(study.metric.name, value, low / 100, high / 100)] + [
+    return [Result(study.metric.name, float(trial["value"]), *bounds)] + [
         Result(name.removeprefix(BEST_PREFIX), value)
         for name, value in sorted(run.metrics.items())
         if name.startswith(BEST_PREFIX) and name.endswith(DEV_SUFFIX) and name != selected
@@ -113,30 +113,35 @@ def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tu
     ]  # fmt: skip
 
 
-def _scores(study: Study, trial: pd.Series[Any], bounds: tuple[float, float], tests: Sequence[Result]) -> str:
+def _scores(
+    study: Study, trial: pd.Series[Any], bounds: tuple[float, float], tests: Sequence[Result], scale: float
+) -> str:
+    def number(value: float) -> str:
+        return f"{scale * value:.2f}" if scale == SHOWN_SCALE else f"{value:.4g}"
+
     point = study.points[study.points["point"] == trial["point"]].iloc[0]
-    scale = study.metric.scale
-    over = f", standard deviation {scale * point['sd']:.2f}" if point["n"] > 1 else ""
+    over = f", standard deviation {number(point['sd'])}" if point["n"] > 1 else ""
     fresh = " on seeds that did not select it" if point["confirmed"] else ""
     seeds = ", ".join(str(seed) for seed in point["seeds"])
     lines = [
-        f"- `{study.metric.name}` of this checkpoint: {scale * trial['value']:.2f}{_interval(*bounds)}, seed "
+        f"- `{study.metric.name}` of this checkpoint: {number(trial['value'])}{_interval(*bounds)}, seed "
         f"{trial['seed']}, after {trial['examples']:,.0f} training examples.",
-        f"- The configuration's mean{fresh}: {scale * point['value']:.2f}, {point['n']} seed"
+        f"- The configuration's mean{fresh}: {number(point['value'])}, {point['n']} seed"
         f"{'s' if point['n'] > 1 else ''} ({seeds}){over}.",
     ]
-    lines += [f"- `{r.metric}`: {100 * r.value:.2f}{_interval(100 * r.low, 100 * r.high)}" for r in tests]
+    lines += [f"- `{r.metric}`: {SHOWN_SCALE * r.value:.2f}{_interval(r.low, r.high)}" for r in tests]
     lines += [f"- Test sets opened: {line}" for line in openings(study.stored)] or ["- Test sets: not opened."]
     intervals = "Intervals: 95 % over pairs or queries, not over seeds."
-    return "\n".join(lines) + f"\n\n{value_unit(study)} {intervals}"
+    unit = value_unit(study) if scale == SHOWN_SCALE else f"{study.metric.name} is given as it was reported."
+    return "\n".join(lines) + f"\n\n{unit} {intervals}"
 
 
 def _interval(low: float, high: float) -> str:
-    return f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+    return f" ({SHOWN_SCALE * low:.2f} to {SHOWN_SCALE * high:.2f})" if np.isfinite(low) else ""
 
 
 def _bounds(study: Study, run_id: str) -> tuple[float, float]:
-    """95 % interval over dev pairs or queries of a single-set metric, as shown; NaN where they are not stored."""
+    """95 % interval over dev pairs or queries of a single-set metric; NaN where they are not stored."""
     arrays = study.similarities(run_id) or {}
     part = study.metric.parts[0]
     gold, queries = (arrays.get(part.removesuffix(DEV_SUFFIX) + end) for end in (GOLD_SUFFIX, QUERIES_SUFFIX))
@@ -149,7 +154,7 @@ def _bounds(study: Study, run_id: str) -> tuple[float, float]:
     else:
         return np.nan, np.nan
     half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
-    return study.metric.scale * (value - half), study.metric.scale * (value + half)
+    return value - half, value + half
 
 
 def _written(value: Any) -> str:
@@ -210,42 +215,56 @@ def front_matter(
             front["base_model"] = spec["encoder"].split("@")[0]
     if there := repositories(data):
         front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))
-    by_script = bool(spec.get("script"))
-    if index := [_entry(result, data, by_script) for result in results if np.isfinite(result.value)]:
+    if index := [_entry(result, spec) for result in results if np.isfinite(result.value)]:
         front["model-index"] = [{"name": name, "results": index}]
     return front
 
 
-def _entry(result: Result, data: Mapping[str, Any], by_script: bool) -> dict[str, Any]:
-    """A row of the index, with the interval in its name: the format has no field for it.
+def shown_scale(metric: str, spec: Mapping[str, Any]) -> float:
+    """What a card multiplies a metric by: 100 for correlations, retrieval measures and accuracies; 1 for what a script
+    or an evaluation of a plugin measures, whose range only that knows.
 
-    by_script: a script measured it, and only the script knows what it is.
+    >>> shown_scale("stsb_dev", {"data": {"dev": ["stsb"]}}), shown_scale("loss_dev", {"data": {"dev": ["stsb"]}})
+    (100.0, 1.0)
     """
+    if spec.get("script"):
+        return 1.0
+    known = {set_name(name) for name in spec["data"]["dev"]}
+    ends = ("", *(f"_{measure}" for measure in RETRIEVAL_MEASURES))
+    measured = {f"{name}{held}{end}{DEV_SUFFIX}" for name in known for held in ("", HELD) for end in ends}
+    parts = [part for part in metric_parts(metric) if not part.endswith(TEST_SUFFIX)]
+    return SHOWN_SCALE if measured.issuperset(parts) else 1.0
+
+
+def _entry(result: Result, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the index, with the interval in its name: the format has no field for it."""
+    data, scale = spec["data"], shown_scale(result.metric, spec)
     split, retrieved = "test" if result.metric.endswith(TEST_SUFFIX) else "dev", retrieval_measure(result.metric)
     stem = result.metric.removesuffix(DEV_SUFFIX).removesuffix(TEST_SUFFIX)
-    task, kind, what, dataset = "sentence-similarity", "cosine_spearman", "Spearman x 100", stem
+    task, kind, what, dataset = "sentence-similarity", "cosine_spearman", "Spearman", stem
     if len(metric_parts(result.metric)) > 1:
-        what, kind = "mean x 100", "mean"
+        what = kind = "mean"
+    elif scale == 1:
+        what = kind = result.metric
     elif retrieved:
         dataset, _, measure = stem.rpartition("_")
-        task, kind, what = "information-retrieval", _TYPES[measure], f"{retrieved} x 100"
+        task, kind, what = "information-retrieval", _TYPES[measure], retrieved
     elif stem.startswith(MTEB_PREFIX):
-        task, kind, what, dataset = "mteb", "main_score", "MTEB's main score x 100", stem.removeprefix(MTEB_PREFIX)
+        task, kind, what, dataset = "mteb", "main_score", "MTEB's main score", stem.removeprefix(MTEB_PREFIX)
     elif stem.startswith("transfer_"):
-        task, kind, what = "text-classification", "accuracy", "accuracy x 100"
+        task, kind, what = "text-classification", "accuracy", "accuracy"
     elif stem.endswith(("_mean", "_wmean")) or stem.startswith("avg"):
-        what = "mean of Spearman x 100"
+        what = "mean of Spearman"
     known = at_hub(dataset, str(data.get("language", "en"))) or (dataset, None)
     repository, commit = repositories(data).get(dataset, known)
-    if by_script:
-        kind, what = result.metric, f"{result.metric} x 100"
-    elif np.isfinite(result.low):
-        what += f" (95 %: {100 * result.low:.2f} to {100 * result.high:.2f})"
+    what += " x 100" if scale == SHOWN_SCALE else ""
+    if scale == SHOWN_SCALE and np.isfinite(result.low):
+        what += f" (95 %: {scale * result.low:.2f} to {scale * result.high:.2f})"
     about = {"name": f"{dataset} {split}", "type": repository, "split": split}
     return {
         "task": {"type": task},
         "dataset": about | ({"revision": commit} if commit else {}),
-        "metrics": [{"type": kind, "value": round(100 * result.value, 4), "name": what}],
+        "metrics": [{"type": kind, "value": round(scale * result.value, 4), "name": what}],
     }
 
 

@@ -304,7 +304,11 @@ def test_compare(store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed == ["65.91", "66.28", "67.66"]
     beside = call(store, "compare", "edacse_table09_bert", "--study", "small-1", "--plot", str(tmp_path))
     assert "Note D17" in beside.stdout
+    assert "avg_without_stsb" in beside.stdout
     assert (tmp_path / "edacse_table09_bert.svg").is_file()
+    none = call(store, "compare", "edacse_table15_bert", "--study", "small-1", "--plot", str(tmp_path))
+    assert "Not drawn: no printed column is a target." in none.stdout
+    assert not (tmp_path / "edacse_table15_bert.svg").exists()
     for name in ("MLFLOW_TRACKING_URI", "SEARCH_STORAGE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)  # nothing was run here yet

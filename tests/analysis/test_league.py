@@ -116,8 +116,15 @@ def test_common_pairs_cancel_and_others_add() -> None:
     apart = further_pairs(first, verdicts[0], other, verdicts[2])
     assert apart == pytest.approx(arms[0][0] + arms[2][0] - arms[0][1] - arms[2][1])
     assert further_pairs(first, verdicts[0], same, verdicts[1]) < apart / 3
-    elsewhere = replace(same, store=Scored({"data": {"dev": ["sickr"]}}, GOLD))
-    assert further_pairs(first, verdicts[0], elsewhere, verdicts[1]) > apart / 3
+
+
+@pytest.mark.parametrize("data", [{"dev": ["/elsewhere/stsb_dev.tsv"]}, {"dev": ["sickr", "stsb"]}, {}, None])
+def test_the_same_gold_cancels_however_the_space_names_it(data: dict[str, Any] | None) -> None:
+    first = searched("simcse", [0.70, 0.72, 0.6], {1: [0.71, 0.72]})
+    second = searched("edacse", [0.60, 0.65, 0.5], {1: [0.64, 0.65]})
+    elsewhere = replace(second, store=Scored({"data": data}, GOLD))
+    (duel,), (other,) = (league([first, one]).duels for one in (second, elsewhere))
+    assert (other.difference, other.low, other.high) == pytest.approx((duel.difference, duel.low, duel.high))
 
 
 def test_pairs_of_one_alone_say_nothing_of_a_difference() -> None:

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from memory_study import MemoryStore, memory_study
 from small_store import SmallStore
 
-from analysis.papers.compare import compare, paper_table
+from analysis.papers.compare import compare, comparisons, paper_table
 from analysis.plots import model_figures, search_figures
 from analysis.plots.gallery import NAMES, gallery
 from analysis.plots.model_figures import Ablation, scatters
@@ -119,17 +119,30 @@ def test_scatter_is_coloured_by_the_labels_of_its_data_file(tmp_path: Path, monk
 
 
 def test_ablation_of_a_published_table(tmp_path: Path) -> None:
-    table = paper_table("edacse_table15_bert")
-    points = [{"lambda": v} for v in (0.1, 0.6, 0.6)]
-    study = memory_study(points, [0.3, 0.4, 0.5], {"lambda": {"grid": [0.1, 0.6]}},
-                         metrics=[{"avg_test": v} for v in (0.36, 0.37, 0.38)])  # fmt: skip
-    data = Ablation.of(table, compare(table, [study]), "avg_test")
+    table = paper_table("edacse_table09_bert")
+    study = memory_study([{"max_marks": v} for v in (1, 3, 3)], [0.3, 0.4, 0.5], {"max_marks": {"grid": [1, 2, 3]}},
+                         metrics=[{"avg_without_stsb_test": v} for v in (0.36, 0.37, 0.38)])  # fmt: skip
+    data = Ablation.of(table, compare(table, [study]))
+    assert data is not None
     assert data.numeric
-    assert data.x.tolist() == [0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0]
-    assert data.published.tolist() == [36.3, 36.39, 36.48, 36.71, 37.54, 36.79, 36.6]
-    assert data.ours[4] == pytest.approx(37.5)
+    assert data.x.tolist()[:3] == [1, 2, 3]
+    assert data.published[2] == pytest.approx(np.mean([34.23, 50.67, 64.9, 10.15]), abs=0.005)
+    assert data.ours[2] == pytest.approx(37.5)
     assert np.isnan(data.ours[1])
     assert save(model_figures.ablation(data), tmp_path, "ablation")[0].stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", comparisons())
+def test_only_columns_that_are_targets_are_drawn(name: str) -> None:
+    table = paper_table(name)
+    data = Ablation.of(table, compare(table, []))
+    printed = {metric for row in table.rows for metric in row.cells}
+    if data is None:
+        assert printed <= table.unfit
+    else:
+        last = list(table.rows[0].cells)[-1]
+        assert data.metric == ("avg_without_stsb_test" if last in table.unfit else last)
+        assert np.isfinite(data.published).any()
 
 
 def test_trial_without_a_value_is_not_drawn_as_best() -> None:

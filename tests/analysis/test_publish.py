@@ -7,18 +7,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from hub_server import TOKEN, HubServer, hub_server
 from huggingface_hub import ModelCard, constants
+from memory_study import memory_study
 from small_store import SmallStore, fill
 from trained_trials import trial_folder
 
 from analysis.checkpoints.export import base_licence
 from analysis.commands.main import main
-from analysis.writing.card import Result, citation, front_matter, repositories
+from analysis.tables.metric import Metric
+from analysis.writing.card import About, Result, citation, front_matter, model_card, repositories
 from trainables.contract.registry import SHIPPED, declared
 
 pytestmark = pytest.mark.costly
@@ -146,7 +149,8 @@ def test_index_of_each_kind_of_value() -> None:
         Result("mean(stsb_dev,q_ndcg10_dev)", 0.5), Result("stsb_dev", 0.8123456, 0.8, 0.82),
         Result("NanoNFCorpus_mrr10_dev", 0.3), Result("q_ndcg10_dev", 0.4), Result("sts12_test", 0.7, 0.6, 0.8),
         Result("mteb_Banking77_test", 0.6), Result("transfer_mr_test", 0.9), Result("avg_test", 0.75),
-        Result("x_dev", float("nan")),
+        Result("x_dev", float("nan")), Result("topics_dev", 2.5), Result("mean(stsb_dev,topics_dev)", 1.5),
+        Result("stsb_held_dev", 0.8),
     ]  # fmt: skip
     front = front_matter(spec, "m", "mit", given, own_loader=False)
     assert front["datasets"] == [
@@ -168,13 +172,32 @@ def test_index_of_each_kind_of_value() -> None:
         ("mteb", "Banking77", "test", "main_score", "MTEB's main score x 100"),
         ("text-classification", "transfer_mr", "test", "accuracy", "accuracy x 100"),
         (similar, "avg", "test", "cosine_spearman", "mean of Spearman x 100"),
+        (similar, "topics", "dev", "topics_dev", "topics_dev"),
+        (similar, "mean(stsb_dev,topics_dev)", "dev", "mean", "mean"),
+        (similar, "stsb_held", "dev", "cosine_spearman", "Spearman x 100"),
     ]
+    assert [row["metrics"][0]["value"] for row in index[-3:]] == [2.5, 1.5, 80.0]
     assert index[1]["metrics"][0]["value"] == 81.2346
     spec["script"] = {"file": "t.py"}
     script = front_matter(spec, "m", None, [Result("x_dev", 0.5, 0.4, 0.6)], own_loader=True)
     (row,) = script["model-index"][0]["results"]
-    assert row["metrics"] == [{"type": "x_dev", "value": 50.0, "name": "x_dev x 100"}]
+    assert row["metrics"] == [{"type": "x_dev", "value": 0.5, "name": "x_dev"}]
     assert repositories({"train": "edacse-zh", "dev": ["stsb"], "language": "zh"})["atec"][0] == "C-MTEB/ATEC"
+
+
+@pytest.mark.parametrize("script", [{"file": "t.py"}, None])
+def test_values_of_unknown_range_are_given_as_reported(script: dict[str, str] | None) -> None:
+    study = memory_study([{"a": 0.1}, {"a": 0.2}], [2.5, 2.25], {"a": {"float": [0, 1]}},
+                         space={"method": "script" if script else "simcse", "data": {"dev": ["stsb"]}})  # fmt: skip
+    study = replace(study, metric=Metric("loss_dev", ("loss_dev",), "min"))
+    data = {"train": "mine.txt", "dev": ["stsb"], "language": "en"}
+    spec = {"data": data, "method": "simcse", "metric": "loss_dev", "encoder": None, "script": script}
+    card = model_card(study, study.trials.iloc[1], {}, {"spec": spec}, About())
+    assert "`loss_dev` of this checkpoint: 2.25, seed" in card
+    assert "mean: 2.25," in card
+    assert "loss_dev is given as it was reported." in card
+    assert "x 100" not in card
+    assert "None" not in card
 
 
 def test_every_method_has_a_paper_to_cite() -> None:

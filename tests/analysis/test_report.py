@@ -8,6 +8,7 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,12 @@ def test_study_without_results_gets_a_report() -> None:
     text = html.unescape(report(study, np.random.default_rng(0), NOW))
     assert "no trial has been completed" in text
     assert "Not measured" in text
+
+
+@pytest.mark.parametrize("space", [{"data": None}, {"data": {"dev": None}}, {"params": None, "metric": None}])
+def test_empty_sections_of_a_space_break_no_report(space: dict[str, Any]) -> None:
+    study = memory_study([{"a": 0.1}, {"a": 0.2}], [0.1, 0.2], {"a": {"float": [0, 1]}}, space=space)
+    assert "Values are" in report(study, np.random.default_rng(0), NOW)
 
 
 def test_names_cannot_inject_markup() -> None:

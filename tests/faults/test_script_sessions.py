@@ -108,6 +108,7 @@ def test_killed_twice_every_point_runs_once_and_resumes(tmp_path: Path, pruner: 
     assert {path.name for path in out.iterdir()} == {"README.md", "weights.json"}
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "Sentence vectors by script `train.py`, chosen by `x_dev`" in card
+    assert "x_dev is given as it was reported." in card
     test = CliRunner().invoke(analysis, ["test", *options, "--reason", "why"], catch_exceptions=False)
     assert (test.exit_code, "a script trained it" in test.stderr) == (1, True)
 
