@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainables.contract.errors import first_line
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -70,6 +72,23 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
             total = min(total, float(CGROUP.read_text()))
         total *= min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
     return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
+
+
+def cuda_problem() -> str:
+    """Why torch cannot use the GPU that Ray has made visible to this process; "" if it can."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own
+    except Exception as error:  # a build without CUDA, no driver, an old one, no card
+        return first_line(error)
+    return ""
+
+
+def check_cuda() -> None:
+    """Raises: RuntimeError, a fault of the device, when torch cannot use the GPU of this process."""
+    if problem := cuda_problem():
+        raise RuntimeError(f"CUDA error: torch cannot use the GPU that Ray reserved: {problem}")
 
 
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
