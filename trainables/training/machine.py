@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainables.contract.errors import first_line
+from trainables.contract.limits import cores, memory
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 SECONDS_BETWEEN = 10.0  # a call of `release_memory` costs up to 0.2 s per GB that it frees
-CGROUP = Path("/sys/fs/cgroup/memory.max")  # of this container
 AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128  # network widths from which bf16 is faster than float32 on a CPU, by its unit
 SAMPLED_S = 1.0  # a GPU reports its utilisation of the last moment only
 CPU, MEMORY, GPU = (
@@ -57,7 +57,7 @@ def release_memory() -> None:
 def room_for_graphs(network: nn.Module, device: torch.device) -> float:
     """Bytes of a trial's share of the device's memory that its weights, gradients and optimiser leave.
 
-    On a GPU the share is the process's memory fraction, on a CPU that of its threads among the machine's cores.
+    On a GPU the share is the process's memory fraction, on a CPU that of its threads among the cores that it may use.
     """
     import torch
 
@@ -67,10 +67,7 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
         share = torch.cuda.get_per_process_memory_fraction(device)
         total = torch.cuda.get_device_properties(device).total_memory * share
     else:
-        total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        with contextlib.suppress(OSError, ValueError):  # no file, or "max"
-            total = min(total, float(CGROUP.read_text()))
-        total *= min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
+        total = memory() * min(1.0, torch.get_num_threads() / cores())
     return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
 
 
