@@ -36,11 +36,13 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     import torch
 
+    from trainables.contract.limits import cores
+
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return {
         "cpu": next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown"),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,

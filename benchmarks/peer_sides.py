@@ -164,7 +164,7 @@ def peer_search(case: str) -> None:
     )
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
-    from trainables.data.parses import cores
+    from trainables.contract.limits import cores
 
     torch.set_num_threads(cores())  # whatever the environment sets: ours takes all of them, too
     given = json.loads(case)

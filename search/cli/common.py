@@ -46,7 +46,8 @@ def driving(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrong input is a line (or one per mistake) on stderr and exit code 2, a signal a line and 128 + its number."""
+    """Wrong input is a line (or one per mistake) on stderr and exit code 2 (1 where the machine is at fault), a signal
+    a line and 128 + its number."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -64,11 +65,11 @@ def user_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(f"interrupted by {'; '.join(how)}", err=True)
             sys.exit(128 + number)
         except SpaceError as error:
-            text = "\n".join(map(str, error.problems))
+            text, code = "\n".join(map(str, error.problems)), 2
         except (UserError, DataError, EncoderError) as error:
-            text = str(error)
+            text, code = str(error), getattr(error, "exit_code", 2)
         click.echo(text, err=True)
-        sys.exit(2)
+        sys.exit(code)
 
     return wrapped
 

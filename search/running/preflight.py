@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from search.space import Space
+from search.space import Resources, Space
 from search.store.journal import Journal
-from search.store.layout import UserError
+from search.store.layout import MachineError, UserError
 from trainables.contract.errors import first_line
+from trainables.training.machine import cuda_problem
+
+CARDS_S = 15.0  # wait for a node that says whether torch can use its GPUs; a busy one does not answer
 
 OR = " or "  # between the names of one revision: of two that have one in common nothing changed
 
@@ -41,6 +45,42 @@ def preflight(space: Space) -> list[str]:
     if method.preflight is not None:
         method.preflight(spec)
     return notes
+
+
+def check_cards(resources: Resources) -> None:
+    """Torch can use a GPU that Ray counts, on one node at least; the trials find out about the others.
+
+    Raises: MachineError when it can on none. Without an answer within CARDS_S nothing is raised.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, num_gpus=min(1.0, resources.gpus or 0.0), max_retries=0)(cuda_problem)
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    asked = {
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(): node
+        for node in nodes
+    }
+    problems, waiting, until = list[str](), list(asked), time.monotonic() + CARDS_S
+    while waiting:
+        answered, waiting = ray.wait(waiting, timeout=max(0.0, until - time.monotonic()))
+        if not answered:
+            break
+        try:
+            problem = ray.get(answered[0])
+        except ray.exceptions.RayError:  # such as a node that lacks this package
+            break
+        if not problem:
+            break
+        problems.append(f"{problem} (node {asked[answered[0]]['NodeManagerHostname']})")
+    for answer in waiting:
+        ray.cancel(answer, force=True)
+    if problems and len(problems) == len(asked):
+        count = sum(node["Resources"]["GPU"] for node in nodes)
+        raise MachineError(
+            f"resources.gpus: Ray counts {count:g} GPU{'s' * (count != 1)}, torch cannot use any: {problems[0]}; "
+            "install a torch with CUDA and a driver that fits it, or train on CPUs with `--set resources.gpus=0`"
+        )
 
 
 def check_files(space: Space, journal: Journal) -> None:

@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from search.store.layout import UserError
 from trainables.contract.errors import first_line
+from trainables.contract.limits import cores
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's word for: this node's address is 127.0.0.1
 STORE_BYTES = 256 * 2**20  # trials exchange a few numbers
@@ -87,22 +88,13 @@ def _init(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with own_session(), kept():
         ray.init(
-            num_cpus=usable_cpus(),
+            num_cpus=cores(),  # Ray itself counts the machine's, whatever this process is bound to
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=STORE_BYTES,
             _temp_dir=str(folder),
         )
-
-
-def usable_cpus() -> int | None:
-    """The CPUs that this process is bound to, where they are not all (SLURM, taskset): Ray itself counts the machine's.
-
-    None where Ray's own count holds, which knows a container's quota.
-    """
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return bound if bound != os.cpu_count() else None
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from search.console.display import Display, Output, Phases, display_for, fitted, parted
 from search.remote.servers import out_of_reach
-from search.running.preflight import check_files
+from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
 from search.running.ray_session import gpus_now, ray_session
 from search.running.result import StudyResult
@@ -158,6 +158,8 @@ class Session:
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
                     self.space = replace(self.space, resources=known)
+                    if known.gpus and self.options.trainable is None:
+                        check_cards(known)
                     self._keep_space(journal)
                     replayer.start()
                     if known.gpus and not gpus_now():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from trainables.contract.limits import cores
 
 PACKAGES = ("contrastive-search", "torch", "transformers", "tokenizers", "ray", "optuna", "mlflow", "numpy", "scipy")
 
@@ -22,7 +23,7 @@ def environment(encoder: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "commit": commit(Path(__file__).parents[2]),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": cores()},
         "gpus": _lines(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]),
         **({"encoder": list(encoder)} if encoder else {}),
     }

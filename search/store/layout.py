@@ -48,7 +48,15 @@ UNQUOTED = "?%#"  # MLflow makes a second folder of the address of a database be
 
 
 class UserError(ValueError):
-    """The request cannot be carried out as it was made: exit code 2, the message and no traceback."""
+    """The request cannot be carried out as it was made: its exit code, the message and no traceback."""
+
+    exit_code = 2
+
+
+class MachineError(UserError):
+    """The machine cannot do what was asked for, though the request is right."""
+
+    exit_code = 1
 
 
 class StorageError(UserError):

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
+from click.testing import CliRunner
 from fake_trial import EVALUATIONS
 from gpu_trial import GpuTrial
 from harness import make_space
 from orders import orders
 from rich.console import Console
 
+from search.cli.main import main
 from search.running.ray_session import ENVIRONMENT, ray_session
 from search.running.runner import Options, run_study
 from search.space import Resources
@@ -25,6 +31,7 @@ from search.store.journal import read
 from search.store.layout import StudyFolder
 
 HERE = Path(__file__).parent
+SPACES = HERE.parents[1] / "spaces"
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
@@ -96,6 +103,21 @@ def test_a_private_ray_and_others_follow_each_other_in_one_process(tmp_path: Pat
         [sys.executable, "-c", ONE_AFTER_THE_OTHER], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a usable GPU")
+def test_gpu_that_torch_cannot_use_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    import ray
+
+    ray.init("local", num_cpus=2, num_gpus=1, log_to_driver=False, **SMALL)
+    space = yaml.safe_load((SPACES / "quickstart.yaml").read_text()) | {"resources": {"gpus": 1, "cpus": 1}}
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
+    began = time.monotonic()
+    done = CliRunner().invoke(main, ["run", str(tmp_path / "space.yaml"), "--storage", str(tmp_path / "runs")])
+    assert time.monotonic() - began < 30
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1), done.output
+    assert re.search(r"resources.gpus: Ray counts 1 GPU, torch cannot use any: .*resources.gpus=0", done.stderr)
+    assert not list((tmp_path / "runs").glob("*/journal*")), "no study is left behind"
 
 
 @pytest.mark.slow

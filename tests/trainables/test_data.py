@@ -232,3 +232,27 @@ def test_a_trial_evaluates_both_parts(tmp_path: Path) -> None:
     found = load_inputs(halved, torch.device("cpu"))
     assert [s.name for s in found.sets.sets] == ["builtin", "builtin_held"]
     assert found.record["revisions"].keys() >= {"builtin_dev", "builtin_held_dev"}
+
+
+PAIR_ROWS = [("a", "b"), ("c", "d"), ("e", "f")]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "message"),
+    [
+        (("anchor", "positive"), None, r"column negative or hard_neg \(negative\), got anchor, positive; add it$"),
+        (("anchor", "other"), None, r"or sent1 \(positive\), got .*; name it in data.columns, .* {positive: other}$"),
+        (("anchor", "positive"), {"negative": "anchor"}, r"columns: anchor and negative are both anchor; .* one role"),
+        (("text", "x"), {"anchor": "text", "positive": "text", "negative": "x"}, r"anchor and positive are both text"),
+    ],
+)
+def test_columns_have_one_role_each_and_hints_name_a_free_one(folder, header, columns, message):
+    path = table(folder / "pairs.tsv", PAIR_ROWS, header)
+    with pytest.raises(DataError, match=message):
+        load_corpus(str(path), "en", "triplets", columns)
+
+
+def test_sides_of_pairs_on_one_column_are_refused(folder):
+    path = table(folder / "pairs_dev.tsv", ROWS)
+    with pytest.raises(DataError, match="first and second are both sentence1"):
+        load_pairs(str(path), "dev", "en", {"second": "sentence1"})

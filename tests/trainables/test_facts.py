@@ -18,7 +18,7 @@ from search.space import check_spaces
 from trainables.contract.errors import EncoderError
 from trainables.contract.trial import TrialSpec
 from trainables.encoders import probe as probing
-from trainables.encoders.facts import available_facts, facts_key, left_out, restored, stored, unfit
+from trainables.encoders.facts import available_facts, facts_key, left_out, restored, stored, trained_length, unfit
 from trainables.encoders.load import load_encoder, make_model
 from trainables.encoders.load import main as print_facts
 from trainables.encoders.network import SentenceNetwork, pretrained_pooler
@@ -221,7 +221,7 @@ def test_what_a_sentence_transformers_folder_says_beside_its_encoder(older: bool
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))
 
-    assert left_out(tmp_path, 128) == ""
+    assert (left_out(tmp_path), trained_length(tmp_path)) == ("", 0)
     kinds = ("Transformer", "Pooling", "Dense", "Normalize")
     write("modules.json", [{"type": f"sentence_transformers.models.{kind}", "path": kind} for kind in kinds])
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -233,14 +233,14 @@ def test_what_a_sentence_transformers_folder_says_beside_its_encoder(older: bool
     write("tokenizer_config.json", {"model_max_length": 512 if older else 64})
     write("config_sentence_transformers.json", {"prompts": {"query": "q: ", "document": "", "STS": "s: "}})
     pooling = "cls and avg" if older else "last"
-    assert left_out(tmp_path, 128) == (
+    assert left_out(tmp_path) == (
         "a sentence-transformers folder, of which only the encoder is used; left out: "
-        f"Pooling ({pooling}), Dense, Normalize, max_seq_length 64, prompts query, STS (give them as data.prompts)"
+        f"Pooling ({pooling}), Dense, Normalize, prompts query, STS (give them as data.prompts)"
     )
-    assert "max_seq_length" not in left_out(tmp_path, 64)
+    assert trained_length(tmp_path) == 64
     write("modules.json", "no list")
     write("config_sentence_transformers.json", [1])
-    assert left_out(tmp_path, 128) == ""
+    assert (left_out(tmp_path), trained_length(tmp_path)) == ("", 0)
 
 
 def test_what_is_left_out_of_a_folder_is_a_note(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from trainables.contract import limits
 from trainables.training import machine
 from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16
 
@@ -108,3 +110,52 @@ def test_bf16_is_chosen_by_the_device_and_the_width(
         assert in_bf16("auto", network, cpu) is (pays_from is not None and width >= pays_from)
         assert in_bf16("bf16", network, cpu)
         assert not in_bf16("fp32", network, cpu)
+
+
+GB = 10**9
+V2, V1 = "0::/job/step\n", "7:memory:/job/step\n4:cpu,cpuacct:/job/step\n0::/\n"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000", "memory.max": f"{2 * GB}"}, (1, 2 * GB)),  # inside a container
+        (V2, {"cpu.max": "max 100000", "memory.max": "max"}, (4, None)),
+        (V2, {"job/cpu.max": "200000 100000", "job/step/memory.max": "max", "job/memory.max": f"{GB}"}, (2, GB)),
+        (V2, {"job/step/cpu.max": "50000 100000"}, (1, None)),  # half a core
+        (V1, {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, (3, None)),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, (4, None)),
+        (V1, {"memory/job/memory.limit_in_bytes": f"{GB}", "memory/memory.limit_in_bytes": f"{2**63}"}, (4, GB)),
+        (None, {}, (4, None)),  # no control groups
+    ],
+)
+def test_limits_of_control_groups_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: str | None, files: dict[str, str], expected: Any
+) -> None:
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    if membership is not None:
+        (tmp_path / "membership").write_text(membership)
+    for name, content in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+    assert limits.cores() == expected[0]
+    assert limits.memory() == (expected[1] or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+@pytest.mark.fast
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_a_trial_bound_to_its_cores_has_all_of_its_memory() -> None:
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    network = torch.nn.Linear(4, 4)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        torch.set_num_threads(1)
+        room = machine.room_for_graphs(network, torch.device("cpu"))
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+    assert room == limits.memory() - 4 * sum(p.numel() * 4 for p in network.parameters())

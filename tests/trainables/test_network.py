@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from toy_encoders import FAMILIES, SHAPE, save, sentences, tokenizer_of
 from transformers import BertConfig, BertForMaskedLM
 
-from trainables.contract.config import POOLINGS
+from trainables.contract.config import POOLINGS, EncoderConfig
 from trainables.contract.errors import EncoderError
 from trainables.encoders.heads import MlmHead, make_head
 from trainables.encoders.load import LoadedEncoder, load_encoder
@@ -285,3 +285,23 @@ def test_half_precision_states_are_summed_in_float32() -> None:
     packed = pack([np.zeros(300, np.int32)], 302, [1], [2])
     states = torch.ones(302, 2, dtype=torch.bfloat16)  # a bfloat16 sum of ones stops growing at 256
     assert torch.equal(average({3: states}, packed), torch.ones(1, 2))
+
+
+def test_evaluations_cut_texts_where_training_of_the_encoder_did(tmp_path: Path) -> None:
+    """`eval_max_length`, else the folder's max_seq_length, else all positions; and what an export would write."""
+    save("bert", tmp_path)
+    text = sentences((30,))[0]
+
+    def length_read(asked: int | None = None) -> int:
+        network = SentenceNetwork(EncoderConfig(eval_max_length=asked), load_encoder(str(tmp_path)), 0)
+        whole, *cut = network.embed([text, *(text[: n - 2] for n in range(4, 33))])  # the last one is the whole text
+        read = next(n for n, vector in enumerate(cut, start=4) if torch.allclose(vector, whole, atol=1e-6))
+        assert read == min(network.longest, 32)
+        return network.longest
+
+    assert (length_read(), length_read(16)) == (SHAPE["max_position_embeddings"], 16)
+    (tmp_path / "modules.json").write_text('[{"type": "a.Transformer"}]')
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    assert (length_read(), length_read(16)) == (9, 16)
+    with pytest.raises(EncoderError, match=r"eval_max_length: expected at most 40 for .*, got 41"):
+        length_read(41)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.encoders.attention import attend, attend_fused, attend_grouped, keep_noise
+from trainables.encoders.attention import LONG, attend, attend_fused, attend_grouped, keep_noise
 from trainables.encoders.packing import Packed, pack
 
 
@@ -149,3 +151,37 @@ def test_noise_of_neighbours_is_independent() -> None:
     for lag in (1, 2, 3, 4, 8):
         # Mean of products of +-1/2: six standard deviations.
         assert abs((kept[lag:] * kept[:-lag]).mean().item()) < 6 * 0.25 / math.sqrt(400_000)
+
+
+LONG_TEXT = """
+import resource, torch
+from trainables.encoders.attention import attend_grouped
+from trainables.encoders.packing import pack
+import numpy as np
+packed = pack([np.zeros(4096, np.int32)], 4096, (), ())
+q, kv = torch.randn(4096, 48), torch.randn(4096, 96)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with torch.no_grad():
+    attend_grouped(q, kv, packed, heads=12)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.costly
+def test_evaluating_a_long_text_takes_no_memory_for_all_scores() -> None:
+    done = subprocess.run([sys.executable, "-c", LONG_TEXT], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 200  # MB; 12 x 4096 x 4096 scores are 805, held twice
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_long_texts_have_the_same_vectors_without_gradients(biased: bool, first_only: bool) -> None:
+    heads, width = 2, 8
+    packed = pack([np.zeros(n, np.int32) for n in (LONG + 3, 5, 1)], 2 * LONG, (), ())
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(len(packed) if first_only else len(packed.ids), heads * width, generator=generator)
+    pair = torch.randn(len(packed.ids), 2 * heads * width, generator=generator)
+    bias = torch.randn(heads, packed.longest, packed.longest, generator=generator) if biased else None
+    whole = attend_grouped(query, pair, packed, heads, bias=bias)
+    with torch.no_grad():
+        assert (attend_grouped(query, pair, packed, heads, bias=bias) - whole).abs().max() < 1e-5

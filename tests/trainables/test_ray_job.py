@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 import ray.train
+import torch
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
 
 from trainables.on_ray.messages import PHASE
-from trainables.on_ray.trainable import placement
+from trainables.on_ray.trainable import InProcess, placement
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.machine import CPU, MEMORY
 
@@ -108,3 +111,38 @@ def test_trial_reserves_its_workers_and_nothing_for_its_process() -> None:
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
     assert group.head_bundle_is_empty
     assert group != placement(2, 1.0, 0.5)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def without_text(_: object) -> None:
+    raise Unprintable
+
+
+def test_thread_that_dies_is_a_failed_trial(
+    process: TrialProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that cannot be reported ends the thread outside of every handler."""
+    del process  # whose Ray this uses
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    spec = spec_of(tmp_path, "t")
+    host = InProcess(spec)
+    monkeypatch.setattr(host, "_run", without_text)
+    host.begin(spec)
+    message = host.receive()
+    assert (message["done"], message["stop"]) == (True, "failed:error")
+    assert "without a result" in message["reason"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a usable GPU")
+def test_gpu_that_torch_cannot_use_is_a_device_fault(process: TrialProcess, tmp_path: Path) -> None:
+    del process
+    spec = replace(spec_of(tmp_path, "t"), gpus=1.0)
+    host = InProcess(spec)
+    host.begin(spec)
+    message = host.receive()
+    assert message["stop"] == "failed:device"
+    assert "torch cannot use the GPU that Ray reserved" in message["reason"]

@@ -236,6 +236,12 @@ class EncoderConfig(RunConfig):
     warmup_share: float = hyperparameter(0.0, "share of the steps with linear warm-up", low=0, below=1)
     max_grad_norm: float = hyperparameter(1.0, "gradient norm clipping, 0 = off", low=0)
     max_length: int = hyperparameter(32, "tokens kept per sentence, special tokens included", low=4)
+    eval_max_length: int | None = hyperparameter(
+        None,
+        "tokens kept per text in evaluations, tests and exports, null = what the encoder was trained on: its folder's "
+        "`max_seq_length`, else all its positions",
+        kind="int", low=4,
+    )  # fmt: skip
     mlm_weight: float = hyperparameter(0.0, "mu of the masked-language-model term, 0 = off (1.6)", low=0)
     mlm_probability: float = hyperparameter(0.15, "share of tokens masked for the MLM term", above=0, below=1)
     lora_rank: int = hyperparameter(

@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError, first_line
+from trainables.contract.limits import cores
 from trainables.contract.trial import phase
 from trainables.data.builtin import FOLDER, corpus_file
 
@@ -271,11 +271,6 @@ def load_pipeline(pipeline: str, language: str) -> Any:
             f"{', '.join(nlp.pipe_names) or 'a tokenizer'}"
         )
     return nlp
-
-
-def cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_chunks(work: Callable[[A], R], chunks: Sequence[A], processes: int, title: str) -> list[R]:

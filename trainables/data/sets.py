@@ -243,11 +243,16 @@ def _pick(
     for role in roles:
         if found[role] is None:
             wanted = columns[role] if columns and role in columns else " or ".join(ROLES.get(role, (role,)))
+            free = next((name for name in header if name not in found.values()), None)
             raise DataError(
                 f"{path}: expected a column {wanted} ({role}), got {', '.join(header) or 'none'}; "
-                f"name it in data.columns, such as columns: {{{role}: {header[0] if header else 'name'}}}"
+                + (f"name it in data.columns, such as columns: {{{role}: {free}}}" if free else "add it")
             )
-    return {role: column for role, column in found.items() if column is not None}
+    picked = {role: column for role, column in found.items() if column is not None}
+    for role, column in picked.items():
+        if other := next((r for r in picked if r != role and picked[r] == column), None):
+            raise DataError(f"{path}: data.columns: {role} and {other} are both {column}; expected one role a column")
+    return picked
 
 
 def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:

@@ -23,6 +23,7 @@ from trainables.encoders.packing import Packed
 log = logging.getLogger(__name__)
 FLASH_FROM = (8, 0)  # compute capability: Ampere
 FLASH_WIDTH = 256  # of a head, at most
+LONG = 1024  # tokens from which a sentence's scores are not held whole where no gradient needs them
 FLASH_TOLERANCE = 0.03  # of the largest value: four roundings to bf16
 
 
@@ -62,6 +63,8 @@ def attend_grouped(
         query, key_value = query[: len(packed.ids)], key_value[: len(packed.ids)]
         context = attend_grouped(query.float(), key_value.float(), packed, heads, dropout, bias)
         return F.pad(context, (0, 0, 0, filler)).to(query.dtype)
+    if packed.longest >= LONG and not dropout and not torch.is_grad_enabled():
+        return _attend_long(query, key_value, packed, heads, bias)
     noise = None
     if dropout:
         # Scores of a sentence: heads x its queries x its tokens.
@@ -71,6 +74,25 @@ def attend_grouped(
     with torch.autocast("cpu", enabled=False):  # transformers' layers call under autocast, with float32 rotations
         context = _GroupedAttention.apply(query, key_value, bias, noise, packed, heads)  # type: ignore[no-untyped-call]
     return cast(Tensor, context)
+
+
+def _attend_long(query: Tensor, key_value: Tensor, packed: Packed, heads: int, bias: Tensor | None) -> Tensor:
+    """`attend_grouped` sentence by sentence, by a kernel whose memory grows with the tokens and not with their square.
+
+    A text of 8,192 tokens would take 6.4 GB of scores in 12 heads.
+    """
+    width, contexts = query.shape[1] // heads, []
+    all_tokens = len(query) != len(packed)
+    with torch.autocast("cpu", enabled=False):
+        for number, (start, length) in enumerate(zip(packed.starts.tolist(), packed.lengths.tolist(), strict=True)):
+            q = query[start : start + length] if all_tokens else query[number : number + 1]
+            pair = key_value[start : start + length].view(length, 2, heads, width).permute(1, 2, 0, 3)
+            mask = None if bias is None else bias[None, :, : len(q), :length].to(q.dtype)
+            context = F.scaled_dot_product_attention(
+                q.view(1, -1, heads, width).transpose(1, 2), pair[:1], pair[1:], attn_mask=mask
+            )
+            contexts.append(context[0].transpose(0, 1).reshape(-1, heads * width))
+    return torch.cat(contexts)
 
 
 def attend_fused(

@@ -19,7 +19,7 @@ from trainables.contract.errors import EncoderError, last_line
 from trainables.data.tokens import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
-VERSION = 5  # of the measurements; raise it when the probe changes
+VERSION = 6  # of the measurements; raise it when the probe changes
 PROBE_SECONDS = 600.0
 POOLINGS = {"mean": "avg", "lasttoken": "last"}  # of sentence-transformers, where our names differ
 PROMPTS_NAMED = 3
@@ -32,7 +32,8 @@ class EncoderFacts:
 
     Attributes:
         family: the configuration's model_type.
-        longest: tokens of a sentence at most, special tokens included.
+        longest: tokens of a sentence at most, special tokens included; trained_length: of the texts that it was trained
+            on, as a sentence-transformers folder tells (0 = not told).
         first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
         drops: where dropout acts: "attention" (probabilities), "hidden" (states), both, none.
         dropout_problem: why the family does not honour dropout, "" when it does.
@@ -62,6 +63,12 @@ class EncoderFacts:
     above: bool
     checkpointing: bool
     left_out: str = ""
+    trained_length: int = 0
+
+    @property
+    def evaluated_length(self) -> int:
+        """Tokens of a text at which evaluations cut by default."""
+        return min(self.trained_length, self.longest) or self.longest
 
     @property
     def pooling(self) -> str:
@@ -118,8 +125,9 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
         elif pooling == "pretrained_pooler" and not facts.pooler:
             message = f"pretrained_pooler needs a pooler, the checkpoint {source} ({facts.family}) has none"
             reject("pooling", message)
-    if (longest := max(values("max_length"), default=0)) > facts.longest:
-        reject("max_length", f"expected at most {facts.longest} for {source}, got {longest}")
+    for name in ("max_length", "eval_max_length"):
+        if (longest := max((v for v in values(name) if v), default=0)) > facts.longest:
+            reject(name, f"expected at most {facts.longest} for {source}, got {longest}")
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
         reject("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token")
     frozen = max((v for v in values("freeze") if v is not None), default=0)
@@ -175,19 +183,24 @@ def adapted(linear: Sequence[str], targets: str) -> dict[str, list[str]]:
     return found
 
 
-def left_out(folder: Path, longest: int) -> str:
+def trained_length(folder: Path) -> int:
+    """`max_seq_length` of a sentence-transformers folder; 0 where there is none."""
+    if not _read(folder / "modules.json", list):
+        return 0
+    length = _read(folder / "sentence_bert_config.json", dict).get("max_seq_length")
+    if length is None:  # newer versions keep it here
+        length = _read(folder / "tokenizer_config.json", dict).get("model_max_length")
+    return length if isinstance(length, int) and length > 0 else 0
+
+
+def left_out(folder: Path) -> str:
     """What a sentence-transformers folder holds beside its encoder and is not used here, in one line; "" = nothing.
 
-    Its further modules, a `max_seq_length` below `longest` (the encoder's positions), and its prompts.
+    Its further modules and its prompts.
     """
     listed = _read(folder / "modules.json", list)
     modules = [module for module in listed if isinstance(module, dict)]
     found = [_module(folder, str(m.get("type", "")).rpartition(".")[2], str(m.get("path", ""))) for m in modules[1:]]
-    length = _read(folder / "sentence_bert_config.json", dict).get("max_seq_length")
-    if length is None:  # newer versions keep it here
-        length = _read(folder / "tokenizer_config.json", dict).get("model_max_length")
-    if listed and isinstance(length, int) and length < longest:
-        found.append(f"max_seq_length {length}")
     prompts = _read(folder / "config_sentence_transformers.json", dict).get("prompts")
     if names := [name for name, text in prompts.items() if text] if isinstance(prompts, dict) else []:
         more = ", ..." if len(names) > PROMPTS_NAMED else ""

@@ -26,7 +26,7 @@ from trainables.data.tokens import DiskCache, Encode, Tokens, content_hash, read
 from trainables.data.tokens import cache_dir as default_cache_dir
 from trainables.encoders.adapters import Base, add_adapters, freeze, sharing_copy
 from trainables.encoders.builtin_encoder import encoder_folder
-from trainables.encoders.facts import EncoderFacts, facts_key, left_out, restored, stored
+from trainables.encoders.facts import EncoderFacts, facts_key, left_out, restored, stored, trained_length
 from trainables.encoders.forward import enable_checkpointing
 from trainables.encoders.heads import mlm_weights
 from trainables.encoders.locate import BUILTIN_ENCODER, folder_revision, hub_folder, local_folder
@@ -119,7 +119,7 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     def measure() -> dict[str, Any]:
         try:
             found = probe(source, model, template, tokenizer.mask_token_id is not None)
-            return stored(replace(found, left_out=left_out(folder, found.longest)))
+            return stored(replace(found, left_out=left_out(folder), trained_length=trained_length(folder)))
         except EncoderError as error:
             return stored(str(error))
 

@@ -83,6 +83,7 @@ class SentenceNetwork(Network):
     Attributes:
         encoder: the Hugging Face model (a copy); head: on pooling `cls`, or None; mlm_head: when mlm_weight > 0.
         packing_note: why batches are padded, "" when they are packed.
+        longest: tokens of a text at most in evaluations, special tokens included.
     """
 
     whole_batch = ("head",)
@@ -95,7 +96,7 @@ class SentenceNetwork(Network):
         own = loaded.config
         if problems := unfit(loaded.facts, loaded.source, {k: [v] for k, v in values(config).items()}):
             raise EncoderError("; ".join(f"{name}: {message}" for name, message in problems))
-        self.longest = loaded.facts.longest
+        self.longest = config.eval_max_length or loaded.facts.evaluated_length
         self.pooling, self.dropout, self.max_length = config.pooling, config.dropout, config.max_length
         self.head_at_test = config.head_at == "train_and_test"
         self.mlm_weight, self.mlm_probability = config.mlm_weight, config.mlm_probability
@@ -149,8 +150,8 @@ class SentenceNetwork(Network):
     def embed(self, sequences: Sequence[Tokens]) -> Tensor:
         """Evaluation-time vectors (n, D) float32, in the given order, on the network's device.
 
-        Each distinct sequence is encoded once, in batches sorted by length. Sequences are truncated to the encoder's
-        positions only (methods 7.1); max_length applies to training. The head is applied only with head_at
+        Each distinct sequence is encoded once, in batches sorted by length. Sequences are truncated to
+        `eval_max_length` (methods 7.1); max_length applies to training. The head is applied only with head_at
         `train_and_test` (methods 1.4). The network's mode does not change.
         """
         distinct = {s.tobytes(): s for s in sequences}

@@ -294,7 +294,7 @@ class Untrained:
     reads: tuple[str, ...]
 
 
-PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional"))
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional", "eval_max_length"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ import os
 import tempfile
 import threading
 from collections.abc import Collection
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import ray
 import ray.train
 from ray import tune
 
-from trainables.contract.trial import TrialSpec, Verdict
+from trainables.contract.trial import Outcome, TrialSpec, Verdict
 from trainables.on_ray.messages import (
     PHASE,
     DeviceFault,
@@ -30,8 +30,9 @@ from trainables.on_ray.messages import (
     run_and_send,
     study_pausing,
 )
-from trainables.training.machine import use_large_pages
+from trainables.training.machine import check_cuda, use_large_pages
 
+POLL_S = 1.0  # how often a waiting process checks that its trial's thread is alive
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -120,10 +121,20 @@ class InProcess:
         self._thread.start()
 
     def receive(self) -> Message:
-        message = self._messages.get()
-        if message["done"] and self._thread is not None:
-            self._thread.join()
-        return message
+        """The trial's next message; a failed outcome if its thread ended without one."""
+        assert self._thread is not None
+        while True:
+            alive = self._thread.is_alive()  # before the queue: a message is never overlooked
+            try:
+                message = self._messages.get(timeout=POLL_S if alive else 0)
+            except Empty:
+                if alive:
+                    continue
+                reason = "the trial's thread ended without a result"
+                message = outcome_message(Outcome("failed:error", None, 0, 0, 0.0, reason))
+            if message["done"]:
+                self._thread.join()
+            return message
 
     def answer(self, verdict: Verdict) -> None:
         self._verdicts.put(verdict)
@@ -132,9 +143,7 @@ class InProcess:
         """Nothing is left running between trials."""
 
     def _fit(self, spec: TrialSpec) -> None:
-        """The trial's thread. Every fault becomes a message, else `receive` would wait for ever."""
-        from trainables.training.trial import failed
-
+        """The trial's thread. Every fault becomes a message; whatever prevents that is reported by `receive`."""
         try:
             from ray.train.torch import TorchTrainer  # with torch, which the driver does without
 
@@ -144,6 +153,8 @@ class InProcess:
                 run_config=ray.train.RunConfig(name="trial", storage_path=tempfile.gettempdir()),  # stays empty
             ).fit()
         except BaseException as fault:  # of Ray Train or the device; the trial's own faults are outcomes already
+            from trainables.training.trial import failed
+
             self._messages.put(outcome_message(failed(fault)))
 
     def _run(self, spec: TrialSpec) -> None:
@@ -151,6 +162,8 @@ class InProcess:
 
         from trainables.training.distributed import World
 
+        if spec.gpus > 0:
+            check_cuda()
         if (share := min(1.0, spec.gpus or 1.0)) != self._share:  # of trials on one GPU a too large one fails alone
             torch.cuda.set_per_process_memory_fraction(share)
             self._share = share

@@ -17,12 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainables.contract.errors import first_line
+from trainables.contract.limits import cores, memory
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 SECONDS_BETWEEN = 10.0  # a call of `release_memory` costs up to 0.2 s per GB that it frees
-CGROUP = Path("/sys/fs/cgroup/memory.max")  # of this container
 AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128  # network widths from which bf16 is faster than float32 on a CPU, by its unit
 SAMPLED_S = 1.0  # a GPU reports its utilisation of the last moment only
 CPU, MEMORY, GPU = (
@@ -55,7 +57,7 @@ def release_memory() -> None:
 def room_for_graphs(network: nn.Module, device: torch.device) -> float:
     """Bytes of a trial's share of the device's memory that its weights, gradients and optimiser leave.
 
-    On a GPU the share is the process's memory fraction, on a CPU that of its threads among the machine's cores.
+    On a GPU the share is the process's memory fraction, on a CPU that of its threads among the cores that it may use.
     """
     import torch
 
@@ -65,11 +67,25 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
         share = torch.cuda.get_per_process_memory_fraction(device)
         total = torch.cuda.get_device_properties(device).total_memory * share
     else:
-        total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        with contextlib.suppress(OSError, ValueError):  # no file, or "max"
-            total = min(total, float(CGROUP.read_text()))
-        total *= min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
+        total = memory() * min(1.0, torch.get_num_threads() / cores())
     return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
+
+
+def cuda_problem() -> str:
+    """Why torch cannot use the GPU that Ray has made visible to this process; "" if it can."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own
+    except Exception as error:  # a build without CUDA, no driver, an old one, no card
+        return first_line(error)
+    return ""
+
+
+def check_cuda() -> None:
+    """Raises: RuntimeError, a fault of the device, when torch cannot use the GPU of this process."""
+    if problem := cuda_problem():
+        raise RuntimeError(f"CUDA error: torch cannot use the GPU that Ray reserved: {problem}")
 
 
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:

@@ -238,6 +238,8 @@ class TrialInputs:
         what += [[one.name, one.revision] for one in self.retrieval]
         if self.evaluations:  # their code and data have no fingerprint: nothing of theirs is cached
             return scored(untrained.network)
+        if isinstance(self.source, LoadedEncoder):
+            what += [self.source.facts.evaluated_length]
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
         what += [read_by(config, seed, untrained.reads)]
         return self.tools.cached("untrained", what, lambda: scored(untrained.network))

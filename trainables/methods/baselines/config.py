@@ -22,6 +22,9 @@ class WhiteningConfig(RunConfig):
 
     pooling: str = hyperparameter("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
     max_length: int = hyperparameter(64, "tokens kept per sentence that whitening learns from (ours)", low=4)
+    eval_max_length: int | None = hyperparameter(
+        None, "tokens kept per text in evaluations, null = what the encoder was trained on", kind="int", low=4
+    )
     dimensions: int | None = hyperparameter(None, "k, leading directions kept; null = all", kind="int", low=1)
 
 

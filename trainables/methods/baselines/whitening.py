@@ -39,7 +39,13 @@ def kernel(mean: Tensor, covariance: Tensor, dimensions: int) -> tuple[Tensor, T
 
 
 def untouched(config: WhiteningConfig) -> EncoderConfig:
-    return EncoderConfig(pooling=config.pooling, max_length=config.max_length, head="none", dropout=0.0)
+    return EncoderConfig(
+        pooling=config.pooling,
+        max_length=config.max_length,
+        eval_max_length=config.eval_max_length,
+        head="none",
+        dropout=0.0,
+    )
 
 
 class WhiteningNetwork(SentenceNetwork):
@@ -102,5 +108,5 @@ METHOD = Method(
     network=WhiteningNetwork,
     loss=None,
     optimiser=None,
-    untrained=Untrained(plain, reads=("pooling",)),
+    untrained=Untrained(plain, reads=("pooling", "eval_max_length")),
 )

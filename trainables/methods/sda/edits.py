@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from trainables.contract.errors import DataError
-from trainables.data.parses import Cached, Parses, cores, in_chunks
+from trainables.contract.limits import cores
+from trainables.data.parses import Cached, Parses, in_chunks
 from trainables.methods.sda import corrected
 from trainables.methods.sda import rules as official
 from trainables.methods.sda.config import COMPARISON_EDITS
