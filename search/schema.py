@@ -17,7 +17,9 @@ from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
 
 # Tags. `mlflow.parentRunId` links a trial to its study.
 ROLE: Final = "role"  # "study" | "trial"
-STUDY_ID: Final = "study_id"  # name of the study's folder, unique within a storage
+STUDY_ID: Final = "study_id"  # name of the study's folder: unique in a storage, not in a tracking server
+STUDY_UUID: Final = "study_uuid"  # which study it is, on all of its runs
+USER: Final = "mlflow.user"  # who began the study
 POINT_ID: Final = "point_id"  # hash of the parameters: equal for trials that differ in seed only
 SEED: Final = "seed"
 STAGE: Final = "stage"  # "search" | "confirm"

@@ -47,7 +47,7 @@ def delete_study(folder: StudyFolder) -> int:
     space, uri = load_space(folder.space), tracking_uri(storage=folder.storage)
     if not (down := unreachable(uri)):
         try:
-            runs = remove_runs(uri, space, folder.study)
+            runs = remove_runs(uri, space, folder)
         except Exception as error:  # stores raise what they like
             down = trouble(error)
     if down:

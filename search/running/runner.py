@@ -14,7 +14,7 @@ from search.space import Space, load_space
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.journal import Journal, exclusive, fold, salvage
+from search.store.journal import Journal, exclusive, fold, new_identity, salvage
 from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
 from search.study.related import related_points
@@ -50,7 +50,7 @@ def run_study(
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
         folder.environment.write_text(json.dumps(environment(encoder_notes(space)), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
-        write_space(journal, space)
+        write_space(journal, space, **new_identity())
         if memory:
             journal.append("memory", points=[asdict(one) for one in memory])
         journal.close()

@@ -330,9 +330,12 @@ class _Observer:
         self._trouble = trouble
 
 
-def write_space(journal: Journal, space: Space) -> None:
-    """Journal what is searched, with the format and the version that the journal is written in from here on."""
-    journal.append("space", space=space.resolved(), format=FORMAT, version=version("contrastive-search"))
+def write_space(journal: Journal, space: Space, **began: Any) -> None:
+    """Journal what is searched, with the format and the version that the journal is written in from here on.
+
+    Args: began: `new_identity`, in a study's first event.
+    """
+    journal.append("space", space=space.resolved(), format=FORMAT, version=version("contrastive-search"), **began)
 
 
 def as_kept(space: Space) -> Any:

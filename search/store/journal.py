@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import itertools
 import json
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from filelock import FileLock, Timeout
 
@@ -117,6 +120,42 @@ def fold(path: Path, ledger: Ledger) -> Ledger:
             raise _damaged(path, start, f"does not follow from the lines before it ({error!r})") from error
         start = end
     return ledger
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which study a journal is of: names repeat, in another storage or on another user's machine.
+
+    Attributes:
+        uuid: 32 hexadecimal digits. user: who began the study, "" where that is unknown.
+        stored: whether the journal holds the uuid; that of an older study is a hash of the journal's first event.
+    """
+
+    uuid: str
+    user: str
+    stored: bool
+
+
+def identity(path: Path) -> Identity | None:
+    """Of the study with this journal; None while it has no event. Raises: as `read_with_ends`."""
+    for first in read(path):
+        stored = first["e"] == "space" and "uuid" in first
+        text = json.dumps({**first, "e": ""}, sort_keys=True)  # kinds are renamed from format to format
+        return Identity(first["uuid"] if stored else uuid5(NAMESPACE_OID, text).hex, first.get("user", ""), stored)
+    return None
+
+
+def new_identity() -> dict[str, str]:
+    """The fields of a study's first event that say which study it is, and who began it."""
+    return {"uuid": uuid4().hex, "user": this_user()}
+
+
+def this_user() -> str:
+    """The name of the user of this process, "" where the system has none (a container's bare number)."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def read(path: Path) -> Iterator[Event]:

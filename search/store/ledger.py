@@ -12,11 +12,12 @@ from typing import Any
 
 from trainables.contract.trial import DEVICE_MEMORY
 
-FORMAT = 2  # of new journals
+FORMAT = 3  # of new journals
 OLDER = {"life": "session"}  # names of events in format 1
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's creation and when `resume --set` changes it: space (resolved),
-#          format, version (of the program that wrote it; both absent in format 1)
+#          format, version (of the program that wrote it; both absent in format 1); in the first event of the journal
+#          also uuid (which study it is) and user (who began it; both absent before format 3)
 # files    what the files hold that trials read, written when a study begins: revisions (key and name -> hash)
 # memory   which points are tried first, written at a study's creation: points (each with point, origin)
 # session  a driver starts on a stage                settings of this session
