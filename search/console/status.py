@@ -86,7 +86,7 @@ class StudyStatus:
 
 def _read(folder: StudyFolder) -> tuple[Space, Ledger]:
     pull(folder)
-    space = load_space(folder.space)
+    space = load_space(folder.space, run_code=False)
     return space, fold(folder.journal, Ledger(maximise=space.metric.mode == "max"))
 
 

@@ -48,7 +48,11 @@ def ready_spaces() -> list[str]:
 
 
 def load_space(
-    given: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), *, find_data: bool = False
+    given: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    find_data: bool = False,
+    run_code: bool = True,
 ) -> Space:
     """Read and check a space.
 
@@ -59,6 +63,8 @@ def load_space(
         find_data: also report named data sets that this machine would not find, what an encoder whose files are on
             this machine would ignore, evaluations of a name that is taken, and points drawn of the space that the
             method would refuse; a space that is only read, or will run elsewhere, does without.
+        run_code: import its plugins, and look for its script. Without, a stored space is read as it stands, and not
+            checked against them: whoever can write to a shared storage may have put anything there.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -79,10 +85,10 @@ def load_space(
     root = _grouped(override(root, overrides, problems), problems)
     if find_data:
         check_names(root, problems)
-    space = build(root, source, problems, draws=find_data)
+    space = build(root, source, problems, draws=find_data, run_code=run_code)
     problems.raise_if_any()
     assert space is not None
-    if space.smoke:
+    if space.smoke and run_code:
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
