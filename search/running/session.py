@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import Any
 
 from rich.console import Console
@@ -39,7 +38,7 @@ from search.store.journal import (
     writable,
 )
 from search.store.layout import StudyFolder, UserError, storage_option
-from search.store.ledger import FORMAT, Event, Ledger
+from search.store.ledger import Event, Ledger
 from search.store.retention import CheckpointRetention
 from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
@@ -48,7 +47,9 @@ from search.study.search_plan import SearchPlan
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
 from search.wording import wanted_points
+from trainables.contract import formats
 from trainables.contract.errors import last_line
+from trainables.contract.formats import stamp
 from trainables.contract.registry import Plugin
 
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
@@ -116,9 +117,10 @@ class Session:
                     journal.close()
 
     def _keep_space(self, journal: Journal) -> None:
-        """Store what `--set` has changed: not before Ray has what a trial needs, since a study that asks for more could
-        not be resumed."""
-        if journal.ledger.space != as_kept(self._asked):
+        """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
+        has what a trial needs, since a study that asks for more could not be resumed."""
+        ledger, now = journal.ledger, stamp(formats.JOURNAL)
+        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != now[formats.FORMAT]:
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
             write_space(journal, self._asked)
 
@@ -348,7 +350,7 @@ def write_space(journal: Journal, space: Space, **began: Any) -> None:
 
     Args: began: `new_identity`, in a study's first event.
     """
-    journal.append("space", space=space.resolved(), format=FORMAT, version=version("contrastive-search"), **began)
+    journal.append("space", space=space.resolved(), **stamp(formats.JOURNAL), **began)
 
 
 def whose(code: Sequence[Plugin], which: Identity | None) -> list[str]:

@@ -14,8 +14,10 @@ import yaml
 from search.space.nodes import Node
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
+from trainables.contract import formats
 from trainables.contract.config import RunConfig, hyperparameters
 from trainables.contract.declaration import TRANSFORMER, Declaration, EncoderFamily, Preset
+from trainables.contract.formats import stamp
 from trainables.contract.registry import OTHERS, SHIPPED, Plugin, declared
 from trainables.contract.trial import metric_parts
 from trainables.data.retrieval import dev_metrics
@@ -32,6 +34,7 @@ LATER_KEYS = {
 }
 LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
 NO_PRESET = "none"
+WRITTEN_BY = "written_by"  # in a stored space: its format
 PAPER = "paper"
 _OTHER = object()  # stands for every value that no condition names
 
@@ -204,8 +207,15 @@ class Space:
         return {key: value for key, value in out.items() if value or key not in optional}
 
     def to_yaml(self) -> str:
-        """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
-        return yaml.dump(self.resolved(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+        """`resolved()` as a space file, with the format and the version that wrote it. The order of parameters is the
+        order of a grid, so it is kept."""
+        return yaml.dump(
+            self.resolved() | {WRITTEN_BY: stamp(formats.SPACE)},
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=120,
+        )
 
 
 def unloaded_method(root: Node) -> Declaration | None:

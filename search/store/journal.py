@@ -23,7 +23,8 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 from filelock import FileLock, Timeout
 
 from search.store.layout import StorageError, StudyFolder, UserError, is_remote, reading, studies
-from search.store.ledger import OLDER, Event, Ledger, NewerFormatError
+from search.store.ledger import OLDER, Event, Ledger
+from trainables.contract.formats import NewerFormatError
 from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
@@ -115,7 +116,7 @@ def fold(path: Path, ledger: Ledger) -> Ledger:
         try:
             ledger.apply(event)
         except NewerFormatError as error:
-            raise JournalError(f"{path}: {error}") from None
+            raise JournalError(f"{path}:{_line(path, start)}: {error}") from None
         except (LookupError, TypeError, ValueError) as error:
             raise _damaged(path, start, f"does not follow from the lines before it ({error!r})") from error
         start = end
@@ -198,6 +199,7 @@ def salvage(path: Path) -> list[str]:
     """Set aside every line that is damaged or hangs in the air without one that is; what is left is a journal again.
 
     The damaged file stays beside it as `<name>.damaged-<n>`. Returns: what was lost, a line each; [] if nothing was.
+    Raises: JournalError for what a newer version wrote, which is not damaged.
     """
     ledger, good, lost = Ledger(), [], []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
@@ -207,6 +209,8 @@ def salvage(path: Path) -> list[str]:
             continue
         try:
             ledger.apply(event)
+        except NewerFormatError as error:
+            raise JournalError(f"{path}:{number}: {error}") from None
         except (LookupError, TypeError, ValueError):
             lost.append(f"line {number}: {event['e']} of {event.get('id', event.get('number', 'the study'))}")
             continue
@@ -220,10 +224,16 @@ def salvage(path: Path) -> list[str]:
     return [*lost, f"the file as it was: {aside}"]
 
 
-def _damaged(path: Path, offset: int, what: str) -> JournalError:
+def _line(path: Path, offset: int) -> int:
+    """Number of the line that begins at this byte."""
     with path.open("rb") as f:
-        line = f.read(offset).count(b"\n") + 1
-    return JournalError(f"{path}:{line}: {what}; `search resume {path.parent.name} --salvage` sets such lines aside")
+        return f.read(offset).count(b"\n") + 1
+
+
+def _damaged(path: Path, offset: int, what: str) -> JournalError:
+    return JournalError(
+        f"{path}:{_line(path, offset)}: {what}; `search resume {path.parent.name} --salvage` sets such lines aside"
+    )
 
 
 def cut_torn_line(path: Path) -> None:

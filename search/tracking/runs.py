@@ -15,6 +15,7 @@ from search.store.journal import Identity
 from search.store.layout import StudyFolder, is_remote, storage_option
 from search.store.ledger import Event, Ledger
 from search.wording import best_trials, headline, show, trial_line
+from trainables.contract import formats
 
 SOURCE = {"mlflow.source.name": "search", "mlflow.source.type": "LOCAL"}  # MLflow's column "Source"
 PARAM_LIMIT = 6000  # MLflow cuts longer values
@@ -36,6 +37,12 @@ def study_tags(space: Space, folder: StudyFolder, which: Identity) -> dict[str, 
         NOTE: study_note(space, folder),
         **SOURCE,
     }
+
+
+def format_tags() -> dict[str, str]:
+    """Of the parent run, when all else of it is there."""
+    written = formats.stamp(formats.TRACKING)
+    return {schema.FORMAT: str(written[formats.FORMAT]), schema.VERSION: written[formats.VERSION]}
 
 
 def study_params(space: Space) -> dict[str, str]:

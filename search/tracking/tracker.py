@@ -30,6 +30,7 @@ from search.tracking.runs import (
     EXPERIMENT_KIND,
     NOTE,
     TrialBatch,
+    format_tags,
     metrics,
     of_study,
     saved_views,
@@ -162,6 +163,7 @@ class Tracker:
             for run in runs_of(client, [self.experiment_id], self.folder, which):
                 trial_id = run.data.tags.get(schema.TRIAL_ID, "")
                 if run.data.tags.get(schema.ROLE) == "study":
+                    schema.check_format(run.data.tags)
                     self._study_run, listed = run.info.run_id, schema.TRIALS_TAG in run.data.tags
                 elif starts.get(trial_id) == run.info.start_time:
                     self._run_ids[trial_id] = run.info.run_id
@@ -197,6 +199,7 @@ class Tracker:
         for tag, value in saved_views(space, self.folder.study, which.uuid).items():
             if tag != shared_view(space) or tag not in there:  # that one may be another user's
                 client.set_experiment_tag(self.experiment_id, tag, value)
+        self._log(run_id, tags=format_tags())
         return run_id
 
     def _make_trial_run(self, start: Event) -> None:
