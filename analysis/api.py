@@ -34,13 +34,14 @@ def read(
     """The results of a study, finished or not.
 
     Args:
-        study: its name, or that of a space, whose newest study is taken; None = the newest of all.
+        study: its name, its uuid, or the name of a space, whose newest study is taken; None = the newest of all.
         storage: where the studies and `mlflow.db` lie. tracking_uri: of another tracking store; without it
             MLFLOW_TRACKING_URI wins over `storage`.
         metric: what trials are valued by: a dev metric or `mean(a_dev,b_dev)`; None = the one that selected.
     Raises: InputError for a study, metric or store that is not there; AnalysisError for a study without trials.
     """
-    store = open_store(schema.tracking_uri(tracking_uri, os.fspath(storage)))
+    storage = os.fspath(storage)
+    store = open_store(schema.tracking_uri(tracking_uri, storage), storage)
     return StudyResults(read_study(store, find_study(store, study), metric))
 
 

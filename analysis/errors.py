@@ -20,7 +20,8 @@ class InputError(AnalysisError):
 
 
 class NoTrialsError(AnalysisError):
-    """A study has no trials: it has just begun, or was interrupted before its first. Exit code 1."""
+    """A study has no trials to read: it has just begun, was interrupted before its first, or a newer version wrote it.
+    Exit code 1."""
 
 
 def unknown(kind: str, got: str, allowed: Iterable[str], shown: int = 8) -> InputError:

@@ -66,7 +66,7 @@ def attach_trials(address: str, folder: Path) -> None:
     from mlflow import MlflowClient
 
     from search import schema
-    from search.tracking.tracker import TrialsFile
+    from search.tracking.trials_file import TrialsFile
 
     client = MlflowClient(address)
     experiments = [e.experiment_id for e in client.search_experiments()]

@@ -22,7 +22,7 @@ def run(runs: int) -> dict[str, Any]:
     from search.console.status import StudyReader
     from search.space import load_space
     from search.store.layout import StudyFolder
-    from search.store.ledger import FORMAT
+    from trainables.contract import formats
 
     space = load_space(Path(__file__).parents[1] / "spaces" / "quickstart.yaml")
     with tempfile.TemporaryDirectory() as storage:
@@ -30,7 +30,7 @@ def run(runs: int) -> dict[str, Any]:
         folder.local.mkdir()
         folder.space.write_text(space.to_yaml())
         with folder.journal.open("w") as file:
-            for event in events(space.resolved(), FORMAT):
+            for event in events(space.resolved(), formats.stamp(formats.JOURNAL)):
                 file.write(json.dumps(event, separators=(",", ":")) + "\n")
             file.flush()
             reader, seconds = StudyReader(folder), []
@@ -46,8 +46,8 @@ def run(runs: int) -> dict[str, Any]:
     return {"rows": [{"journal MB": size / 1e6, "first refresh s": seconds[0], "later refresh s": later}]}
 
 
-def events(space: dict[str, Any], written: int) -> Iterator[dict[str, Any]]:
-    yield {"e": "space", "t": 0, "space": space, "format": written, "version": "benchmark"}
+def events(space: dict[str, Any], stamp: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"e": "space", "t": 0, "space": space, **stamp}
     yield {"e": "session", "t": 0, "stage": "search"}
     for n in range(TRIALS):
         point = {"learning_rate": 1e-5 * (1 + n % 97)}

@@ -13,11 +13,16 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from trainables.contract import formats
 from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
 
 # Tags. `mlflow.parentRunId` links a trial to its study.
 ROLE: Final = "role"  # "study" | "trial"
-STUDY_ID: Final = "study_id"  # name of the study's folder, unique within a storage
+STUDY_ID: Final = "study_id"  # name of the study's folder: unique in a storage, not in a tracking server
+STUDY_UUID: Final = "study_uuid"  # which study it is, on all of its runs
+USER: Final = "mlflow.user"  # who began the study
+FORMAT: Final = "search_format"  # on the study run, once all of it is there: format of what is written here
+VERSION: Final = "search_version"  # on the study run: that wrote it
 POINT_ID: Final = "point_id"  # hash of the parameters: equal for trials that differ in seed only
 SEED: Final = "seed"
 STAGE: Final = "stage"  # "search" | "confirm"
@@ -72,6 +77,11 @@ SHOWN_SCALE: Final = 100.0
 
 TEST_SUFFIX: Final = "_test"
 UNTRAINED_PREFIX: Final = "untrained_"  # untrained_stsb_dev: of the encoder before training
+
+
+def check_format(tags: Mapping[str, str]) -> None:
+    """Raises: NewerFormatError where a newer version wrote the study with these tags."""
+    formats.check_format({formats.FORMAT: tags.get(FORMAT, 1), formats.VERSION: tags.get(VERSION)}, formats.TRACKING)
 
 
 def stored(metric: str) -> str:

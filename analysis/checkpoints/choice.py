@@ -15,6 +15,7 @@ from analysis.errors import AnalysisError, unknown
 from analysis.statistics.verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
+from trainables.contract import formats
 from trainables.contract.trial import CHECKPOINT, TRIAL
 from trainables.data.catalogue import HUB, hub_name, is_hub
 from trainables.data.retrieval import NANO
@@ -118,13 +119,22 @@ def trial_path(study: Study, folder: str) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any] | None:
-    """A trial's record of its best evaluation (trial.json), None where it is not there."""
+    """A trial's record of its best evaluation (trial.json), None where it is not there.
+
+    Raises: AnalysisError where a newer version wrote it.
+    """
     filesystem, path = fsspec.core.url_to_fs(f"{folder}/{TRIAL}")
     try:
         found = json.loads(filesystem.cat_file(path))
     except (FileNotFoundError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    try:
+        formats.check_format(found, formats.CHECKPOINT)
+    except formats.NewerFormatError as error:
+        raise AnalysisError(f"{folder}/{TRIAL}: {error}") from None
+    return found
 
 
 def at_hub(name: str, language: str) -> tuple[str, str | None] | None:

@@ -15,6 +15,7 @@ from analysis.checkpoints.choice import read_record
 from analysis.errors import AnalysisError
 from trainables.contract.config import build
 from trainables.contract.errors import PluginError
+from trainables.contract.formats import NewerFormatError
 from trainables.contract.registry import use_plugins
 from trainables.contract.trial import TrialSpec
 from trainables.data.tokens import TokenColumn
@@ -137,3 +138,5 @@ def _load_best(folder: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return TrialFiles(folder).load_best()
     except FileNotFoundError as missing:
         raise AnalysisError(f"no checkpoint at {missing}: the trial failed, or its checkpoint was not kept") from None
+    except NewerFormatError as error:
+        raise AnalysisError(str(error)) from None

@@ -95,7 +95,7 @@ def opened(storage: str, uri: str | None) -> Store:
     from analysis.reading.store import open_store
     from search.schema import tracking_uri
 
-    return open_store(tracking_uri(uri, storage))
+    return open_store(tracking_uri(uri, storage), storage)
 
 
 def _study(store: Store, name: str | None, metric: str | None) -> Study:

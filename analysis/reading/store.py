@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -23,12 +24,15 @@ from urllib.parse import unquote
 from analysis.errors import AnalysisError, InputError, unknown
 from search.schema import (
     BEST_AT_EXAMPLES,
+    FOLDER,
     OPENING,
     PARENT,
     ROLE,
     SQLITE,
     STUDY_ID,
+    STUDY_UUID,
     TRIALS_TAG,
+    USER,
     best_key,
     is_dev,
     unreachable,
@@ -36,6 +40,7 @@ from search.schema import (
 from trainables.contract.errors import first_line
 
 MetricRow = tuple[str, str, int, float]  # (run id, metric, step = training examples seen, value)
+SHORT_UUID = 8  # digits that name a study in messages
 PAGE = 1000  # runs per request; MLflow takes one to two seconds for as many
 PARALLEL = 4  # requests at a time to a server, which has four workers unless told otherwise
 NONE: Mapping[str, float] = MappingProxyType({})
@@ -75,12 +80,14 @@ class StoredRun:
 class Store:
     """A tracking store. Deleted runs and experiments are never returned.
 
+    storage: absolute path or URI of the folder of studies that is meant where several studies have a name; "" = any.
+
     Every call raises AnalysisError, one line, for a store that cannot be read or written; InputError where the
     credentials are refused.
     """
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, storage: str = "") -> None:
+        self.uri, self.storage = uri, storage
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         with without_garbage_collection(), self._errors():
@@ -223,8 +230,8 @@ class Store:
             raise AnalysisError(f"{what} the tracking store {self.uri}: {first_line(fault)}") from None
 
 
-def open_store(uri: str) -> Store:
-    """The tracking store at a URI.
+def open_store(uri: str, storage: str = "") -> Store:
+    """The tracking store at a URI. storage: as the user gives it, see `Store`.
 
     Raises: InputError if an SQLite file is missing or may not be read, AnalysisError if the store cannot be read.
     """
@@ -242,7 +249,8 @@ def open_store(uri: str) -> Store:
             raise InputError(f"{path}: cannot be read: it is no SQLite database")
     elif why := unreachable(uri):
         raise AnalysisError(f"cannot reach the tracking server: {why}")
-    return Store(uri)
+    storage = storage.removeprefix("file://")
+    return Store(uri, storage.rstrip("/") if "://" in storage else os.path.abspath(os.path.expanduser(storage)))
 
 
 def studies(store: Store) -> list[StoredRun]:
@@ -261,17 +269,40 @@ def studies(store: Store) -> list[StoredRun]:
 
 
 def find_study(store: Store, name: str | None = None) -> StoredRun:
-    """The newest study, or the one called `name`: a study id, or a space name (then the newest study of that space).
+    """The newest study, or the one called `name`: its name, the first 8 or more digits of its uuid, or the name of a
+    space (then the newest study of that space). Of several studies called so the newest in the store's `storage`.
 
-    Raises: AnalysisError for a store without studies, InputError for an unknown name.
+    Raises: AnalysisError for a store without studies, InputError for an unknown name, or one that several studies have
+        of which none lies in the storage, or those of several users do (on machines of their own).
     """
     found = studies(store)
     if name is None:
         return found[0]
-    of_name = [study for study in found if study.tags.get(STUDY_ID) == name]
-    for study in of_name + [study for study in found if study.experiment == name]:
+    of_name = {_which(study): study for study in reversed(found) if study_name(study) == name}
+    if len(of_name) > 1:
+        here = [study for study in of_name.values() if study.tags.get(FOLDER) == f"{store.storage}/{name}"]
+        if len({study.tags.get(USER) for study in here}) != 1:
+            raise InputError(_ambiguous(name, list(of_name.values())))
+        return here[-1]  # the folders of the others are gone
+    of_uuid = [study for study in found if len(name) >= SHORT_UUID and study.tags.get(STUDY_UUID, "").startswith(name)]
+    for study in [*of_name.values(), *of_uuid, *(study for study in found if study.experiment == name)]:
         return study
     raise unknown("study", name, map(study_name, found))
+
+
+def _which(study: StoredRun) -> str:
+    """Equal for runs of the same study."""
+    return study.tags.get(STUDY_UUID, study.run_id)
+
+
+def _ambiguous(name: str, found: Sequence[StoredRun]) -> str:
+    each = []
+    for study in found:
+        began = datetime.fromtimestamp(study.start / 1000).astimezone().isoformat(" ", "minutes")
+        storage = study.tags.get(FOLDER, "").removesuffix(f"/{name}") or "an unknown storage"
+        user = f" by {study.tags[USER]}" if study.tags.get(USER) else ""
+        each.append(f"{study.tags.get(STUDY_UUID, '')[:SHORT_UUID] or 'no id'} (in {storage}, begun{user} {began})")
+    return f"{len(found)} studies are called {name}: {'; '.join(each)}. Give the id as the study's name, or --storage"
 
 
 def study_name(study: StoredRun) -> str:

@@ -19,6 +19,7 @@ from analysis.tables.metric import Metric, Mode, parse_metric
 from analysis.tables.trials import PARAM, add_values, parameter, points_table, trials_table
 from search import schema
 from search.schema import best_key
+from trainables.contract.formats import NewerFormatError
 from trainables.contract.trial import held_metric, metric_parts, retrieval_measure
 from trainables.data.catalogue import set_name
 
@@ -131,8 +132,12 @@ def read_study(
     trials: the study's trials, if they have been read already.
 
     Raises: InputError for an unknown metric or one of which nothing says whether more is better, NoTrialsError if the
-        study has none.
+        study has none, or a newer version wrote them.
     """
+    try:
+        schema.check_format(study.tags)
+    except NewerFormatError as error:
+        raise NoTrialsError(f"study {study_name(study)}: {error}") from None
     trials = store.trials(study) if trials is None else trials
     if not trials:
         raise NoTrialsError(f"study {study_name(study)} has no trials yet ({study.status.lower()})")

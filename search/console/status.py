@@ -108,7 +108,7 @@ class StudyReader:
         with reading(self.folder.space):
             changed = self.folder.space.stat().st_mtime
         if self._space is None or self._space[0] != changed:
-            self._space = changed, load_space(self.folder.space)
+            self._space = changed, load_space(self.folder.space, run_code=False)
         space = self._space[1]
         if self._journal is None:
             self._journal = JournalReader(

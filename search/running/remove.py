@@ -44,10 +44,10 @@ def delete_study(folder: StudyFolder) -> int:
     Returns: how many runs there were.
     Raises: UserError when MLflow cannot be asked: the folder stays, by which the runs are found.
     """
-    space, uri = load_space(folder.space), tracking_uri(storage=folder.storage)
+    space, uri = load_space(folder.space, run_code=False), tracking_uri(storage=folder.storage)
     if not (down := unreachable(uri)):
         try:
-            runs = remove_runs(uri, space, folder.study)
+            runs = remove_runs(uri, space, folder)
         except Exception as error:  # stores raise what they like
             down = trouble(error)
     if down:

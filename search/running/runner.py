@@ -10,11 +10,11 @@ from typing import Any, SupportsIndex
 
 from search.running.result import StudyResult
 from search.running.session import SEARCH, Options, Session, Stage, as_kept, write_space
-from search.space import Space, load_space
+from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.journal import Journal, exclusive, fold, salvage
+from search.store.journal import Journal, exclusive, fold, new_identity, salvage
 from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
 from search.study.related import related_points
@@ -50,7 +50,7 @@ def run_study(
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
         folder.environment.write_text(json.dumps(environment(encoder_notes(space)), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
-        write_space(journal, space)
+        write_space(journal, space, **new_identity())
         if memory:
             journal.append("memory", points=[asdict(one) for one in memory])
         journal.close()
@@ -168,7 +168,8 @@ def _unedited(folder: StudyFolder, ledger: Ledger) -> Space:
     space = load_space(folder.space)
     if ledger.space is None:  # made by an older version
         return space
-    if changed := list(_differences(ledger.space, as_kept(space))):
+    before = space_from(ledger.space)  # with what this version adds to it, as to the file
+    if changed := list(_differences(as_kept(before), as_kept(space))):
         raise UserError(
             f"{folder.space}: edited since the study began: {'; '.join(changed)}. Nothing was run. Undo that, use"
             f" `search resume --set` for what may change, or start another study from your own space file"

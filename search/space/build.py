@@ -28,7 +28,7 @@ from search.space.sections import (
     settings,
     text,
 )
-from search.space.space import NO_PRESET, TRAIN_KEYS, Space
+from search.space.space import NO_PRESET, TRAIN_KEYS, Space, unloaded_method
 from trainables.contract.config import Hyperparameter, hyperparameters
 from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, Declaration
 from trainables.contract.errors import PluginError, close_to, did_you_mean
@@ -52,25 +52,29 @@ TOP_KEYS = (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def build(root: Node, source: str, problems: Problems, draws: bool = False) -> Space | None:
-    """The space of a document; None only when problems were added. draws: see `check_combinations`."""
+def build(root: Node, source: str, problems: Problems, draws: bool = False, run_code: bool = True) -> Space | None:
+    """The space of a document; None only when problems were added.
+
+    Args: draws: see `check_combinations`; run_code: see `load_space`.
+    """
     before = len(problems.found)
     for key in root.value.keys() - TOP_KEYS:
         problems.add(root.place(key), "unknown" + did_you_mean(key, TOP_KEYS))
     if "extends" in root.value:  # only an override or a resolved space can still have it here
         problems.add(root.place("extends"), "belongs in a file")
-    plugins = read_plugins(root.get("plugins"), problems)
+    plugins = read_plugins(root.get("plugins"), problems, run_code)
     if problems.unreadable:
         return None
     name = _read_name(root.get("name"), source, problems)
-    method = _read_method(root, problems)
-    script = read_script_key(root, method, problems)
+    unloaded = None if run_code else unloaded_method(root)
+    method = unloaded or _read_method(root, problems)
+    script = read_script_key(root, method, problems, run_code)
     encoder = _read_encoder(root, method, problems)
-    data = read_data(root, method, problems)
+    data = read_data(root, method, problems, run_code)
     if data is not None and encoder == TRANSFORMER.builtin and data.language not in BUILTIN_LANGUAGES:
         message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
         problems.add(root.place("encoder"), message)
-    metric = read_metric(root, data, method, problems)
+    metric = read_metric(root, data, method, problems, run_code)
     search = settings(Search, root.get("search"), problems, {"time": seconds})
     pruner = settings(Pruner, root.get("pruner"), problems, {"warmup": lambda word: None if word == "auto" else word})
     resources = settings(Resources, root.get("resources"), problems)
@@ -85,7 +89,7 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False) -> S
         known = declared_fields(root, problems)
         preset = read_own_preset(root, known, problems)
     else:
-        known = hyperparameters(method.config)
+        known = hyperparameters(method.config) | (declared_fields(root, problems) if unloaded else {})
         preset = _read_preset(root.get("preset"), method, encoder, problems)
     params, constants, rows = _read_params(root, method, known, preset, problems)
     if method.scripted:
@@ -99,7 +103,7 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False) -> S
     space = Space(
         name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
         constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
-        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, source=source,
+        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, unloaded=unloaded, source=source,
     )  # fmt: skip
     check_size(space, root, problems)
     if len(problems.found) == before:
@@ -248,8 +252,8 @@ def _read_rows(
 SCRIPT = "a Python file beside the space, or module:function"
 
 
-def read_plugins(node: Node | None, problems: Problems) -> tuple[Plugin, ...]:
-    """The `plugins` section, its methods and evaluations known from here on."""
+def read_plugins(node: Node | None, problems: Problems, run_code: bool) -> tuple[Plugin, ...]:
+    """The `plugins` section, its methods and evaluations known from here on if their code is run."""
     if node is None or node.value is None:
         return ()
     before, plugins = len(problems.found), list[Plugin]()
@@ -257,17 +261,17 @@ def read_plugins(node: Node | None, problems: Problems) -> tuple[Plugin, ...]:
         problems.add(node.where, f"expected a list of Python files, got {node.kind()}")
     for item in node.value if isinstance(node.value, list) else ():
         item = Node(item.value, item.where.named(node.where.key))
-        if plugin := _read_code(item, "the path of a Python file", read_plugin, problems):
+        if plugin := _read_code(item, "the path of a Python file", read_plugin, problems, run_code):
             plugins.append(plugin)
             try:
-                use_plugins(plugins)
+                use_plugins(plugins if run_code else ())
             except PluginError as error:
                 problems.add(item.where, str(error))
     problems.unreadable |= len(problems.found) > before
     return tuple(plugins)
 
 
-def read_script_key(root: Node, method: Declaration | None, problems: Problems) -> Plugin | None:
+def read_script_key(root: Node, method: Declaration | None, problems: Problems, run_code: bool) -> Plugin | None:
     """The `script` key of a document."""
     node = root.get("script")
     given = node is not None and node.value is not None
@@ -276,11 +280,13 @@ def read_script_key(root: Node, method: Declaration | None, problems: Problems) 
     elif method is not None and method.scripted and not given:
         problems.add(root.where.to("script"), f"missing; expected {SCRIPT}")
     elif method is not None and node is not None and given:
-        return _read_code(node, SCRIPT, read_script, problems)
+        return _read_code(node, SCRIPT, read_script, problems, run_code)
     return None
 
 
-def _read_code(node: Node, expected: str, read: Callable[[str], Plugin], problems: Problems) -> Plugin | None:
+def _read_code(
+    node: Node, expected: str, read: Callable[[str], Plugin], problems: Problems, run_code: bool
+) -> Plugin | None:
     """A path relative to the file that it is written in, module:function of a script, or (in a stored space)
     {file: where it came from, text: what was in it}.
     """
@@ -289,6 +295,8 @@ def _read_code(node: Node, expected: str, read: Callable[[str], Plugin], problem
         return Plugin(value["file"], value["text"])
     if (given := text(node, problems, expected)) is None:
         return None
+    if not run_code:  # to find an installed module runs the packages around it
+        return Plugin(given, "")
     base = "" if node.where.override else os.path.dirname(node.where.file)
     try:
         if read is read_script and is_installed(given):

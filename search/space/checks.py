@@ -139,7 +139,7 @@ def check_combinations(space: Space, root: Node, problems: Problems, draws: bool
 
     draws: also of points drawn of the whole space. A stored study does without: what it has begun it may go on with.
     """
-    conflicts, base = declared(space.method).config.conflicts, space.base
+    conflicts, base = space.declaration.config.conflicts, space.base
     seen = set()
     for point in itertools.chain(combinations(space), _draws(space) if draws else ()):
         for name, message in conflicts({**base, **point}):

@@ -24,7 +24,8 @@ from search.space.checks import (
 )
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param, distinct
-from search.space.space import TRAIN_KEYS, Space, paper_notes
+from search.space.space import TRAIN_KEYS, WRITTEN_BY, Space, paper_notes
+from trainables.contract import formats
 from trainables.contract.config import GROUPS
 from trainables.contract.errors import DataError, close_to
 from trainables.contract.registry import declared
@@ -48,7 +49,11 @@ def ready_spaces() -> list[str]:
 
 
 def load_space(
-    given: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), *, find_data: bool = False
+    given: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    find_data: bool = False,
+    run_code: bool = True,
 ) -> Space:
     """Read and check a space.
 
@@ -59,6 +64,8 @@ def load_space(
         find_data: also report named data sets that this machine would not find, what an encoder whose files are on
             this machine would ignore, evaluations of a name that is taken, and points drawn of the space that the
             method would refuse; a space that is only read, or will run elsewhere, does without.
+        run_code: import its plugins, and look for its script. Without, a stored space is read as it stands, and not
+            checked against them: whoever can write to a shared storage may have put anything there.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -76,13 +83,13 @@ def load_space(
         root = _read_with_bases(source, (), problems)
     if root is None or problems.unreadable:
         raise SpaceError(problems.found)
-    root = _grouped(override(root, overrides, problems), problems)
+    root = _grouped(override(_of_this_format(root, problems), overrides, problems), problems)
     if find_data:
         check_names(root, problems)
-    space = build(root, source, problems, draws=find_data)
+    space = build(root, source, problems, draws=find_data, run_code=run_code)
     problems.raise_if_any()
     assert space is not None
-    if space.smoke:
+    if space.smoke and run_code:
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
@@ -116,6 +123,18 @@ def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> N
         nameless = {key: value for key, value in base.value.items() if key != "name"}  # a study has its own file's name
         return merge(Node(nameless, base.where), own)
     return own
+
+
+def _of_this_format(root: Node, problems: Problems) -> Node:
+    """The document without what a stored space says of its format. Raises: SpaceError for a newer one, that alone."""
+    entries = dict(root.value)
+    if (stamp := entries.pop(WRITTEN_BY, None)) is not None:
+        try:
+            formats.check_format(stamp.plain() if isinstance(stamp.value, dict) else {}, formats.SPACE)
+        except formats.NewerFormatError as error:
+            problems.add(stamp.where, str(error))
+            problems.raise_if_any()
+    return Node(entries, root.where)
 
 
 def _grouped(root: Node, problems: Problems) -> Node:

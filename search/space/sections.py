@@ -212,8 +212,8 @@ def text(node: Node, problems: Problems, expected: str = "text") -> str | None:
     return None
 
 
-def read_data(root: Node, method: Declaration | None, problems: Problems) -> Data | None:
-    """The data section of a document, or None when something in it is wrong."""
+def read_data(root: Node, method: Declaration | None, problems: Problems, run_code: bool) -> Data | None:
+    """The data section of a document, or None when something in it is wrong. run_code: see `load_space`."""
     node, before = root.get("data"), len(problems.found)
     scripted = method is not None and method.scripted
     if node is None and not scripted:
@@ -246,7 +246,7 @@ def read_data(root: Node, method: Declaration | None, problems: Problems) -> Dat
         for role in (role for role in columns if not is_role(role)):
             problems.add(given["columns"].place(role), "unknown role" + did_you_mean(role, [*ROLES, "negative_1"]))
     if "evaluations" in given:
-        values["evaluations"] = _evaluations(given["evaluations"], problems)
+        values["evaluations"] = _evaluations(given["evaluations"], problems, run_code)
     if "prompts" in given:
         prompts = entries(given["prompts"], PROMPTS, problems)
         for item in (item for item in prompts.values() if not isinstance(item.value, str)):
@@ -272,7 +272,7 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def _evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None:
+def _evaluations(node: Node, problems: Problems, run_code: bool) -> dict[str, str | None] | None:
     """`data.evaluations`: a list of names, or a mapping of name to the folder of its data (null = none)."""
     given = node.plain()
     if isinstance(given, list):
@@ -280,7 +280,7 @@ def _evaluations(node: Node, problems: Problems) -> dict[str, str | None] | None
     if not isinstance(given, dict) or not all(f is None or (isinstance(f, str) and f.strip()) for f in given.values()):
         problems.add(node.where, "expected names, or a mapping of name to a folder or null")
         return None
-    for name in given:
+    for name in given if run_code else ():
         try:
             evaluation_named(name)
         except PluginError as error:
@@ -293,8 +293,13 @@ def evaluation_metrics(names: Iterable[str]) -> list[str]:
     return [metric + DEV_SUFFIX for name in names for metric in evaluation_named(name).metrics]
 
 
-def read_metric(root: Node, data: Data | None, method: Declaration | None, problems: Problems) -> Metric | None:
-    """The metric section; its name must be made of the listed dev sets, or of what a script is to report."""
+def read_metric(
+    root: Node, data: Data | None, method: Declaration | None, problems: Problems, run_code: bool
+) -> Metric | None:
+    """The metric section; its name must be made of the listed dev sets, or of what a script is to report.
+
+    Args: run_code: see `load_space`.
+    """
     node, before = root.get("metric"), len(problems.found)
     if node is None:
         problems.add(root.place("metric"), "missing; expected a mapping with name, such as stsb_dev")
@@ -323,7 +328,8 @@ def read_metric(root: Node, data: Data | None, method: Declaration | None, probl
                 expected = f"names of letters, digits, '_', '-' that end with {DEV_SUFFIX}, each once"
                 problems.add(where, f"expected {expected}, got {part!r}")
             continue
-        legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)] + evaluation_metrics(data.evaluations or ())
+        legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)]
+        legal += evaluation_metrics(data.evaluations or ()) if run_code else [part]
         if part not in legal:
             allowed = f"{', '.join(legal)} and mean(...) of them"
             problems.add(where, f"{part!r} is of no set in data.dev; allowed: {allowed}")

@@ -11,10 +11,14 @@ from typing import Any
 
 import yaml
 
+from search.space.nodes import Node
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
-from trainables.contract.config import hyperparameters
-from trainables.contract.registry import Plugin, declared
+from trainables.contract import formats
+from trainables.contract.config import RunConfig, hyperparameters
+from trainables.contract.declaration import TRANSFORMER, Declaration, EncoderFamily, Preset
+from trainables.contract.formats import stamp
+from trainables.contract.registry import OTHERS, SHIPPED, Plugin, declared
 from trainables.contract.trial import metric_parts
 from trainables.data.retrieval import dev_metrics
 
@@ -30,6 +34,7 @@ LATER_KEYS = {
 }
 LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
 NO_PRESET = "none"
+WRITTEN_BY = "written_by"  # in a stored space: its format
 PAPER = "paper"
 _OTHER = object()  # stands for every value that no condition names
 
@@ -64,6 +69,7 @@ class Space:
         smoke: changes that `smoke()` makes on top of its own, as plain YAML data.
         plugins: the files that bring its method or evaluations, whole.
         script: what trains, where the method is a script.
+        unloaded: what the space itself shows of a method whose code was not run; None where it was, or is ours.
         source: the file it came from, for messages.
     """
 
@@ -82,12 +88,18 @@ class Space:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     plugins: tuple[Plugin, ...] = ()
     script: Plugin | None = None
+    unloaded: Declaration | None = None
     source: str = ""
+
+    @property
+    def declaration(self) -> Declaration:
+        """Of its method."""
+        return self.unloaded or declared(self.method)
 
     @cached_property
     def base(self) -> Mapping[str, Any]:
         """Every hyperparameter's value where nothing is searched: default, then preset, then constant."""
-        return declared(self.method).values(self.preset) | dict(self.constants)
+        return self.declaration.values(self.preset) | dict(self.constants)
 
     def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """All hyperparameters of a trial at this point, in the order of the method's configuration."""
@@ -167,7 +179,7 @@ class Space:
     def resolved(self) -> dict[str, Any]:
         """The space with nothing left implicit, as plain YAML data; loading it gives an equal space."""
         base = self.base
-        known = hyperparameters(declared(self.method).config)
+        known = hyperparameters(self.declaration.config)
         fixed = {k: v for k, v in base.items() if k not in self.params and (self.script or k not in TRAIN_KEYS)}
         out: dict[str, Any] = {
             "name": self.name,
@@ -195,8 +207,27 @@ class Space:
         return {key: value for key, value in out.items() if value or key not in optional}
 
     def to_yaml(self) -> str:
-        """`resolved()` as a space file (the order of parameters is the order of a grid, so it is kept)."""
-        return yaml.dump(self.resolved(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+        """`resolved()` as a space file, with the format and the version that wrote it. The order of parameters is the
+        order of a grid, so it is kept."""
+        return yaml.dump(
+            self.resolved() | {WRITTEN_BY: stamp(formats.SPACE)},
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=120,
+        )
+
+
+def unloaded_method(root: Node) -> Declaration | None:
+    """What a stored space shows of a method that is not shipped here, whose code is not run; None for others."""
+    name, preset, encoder = (node.value if (node := root.get(key)) else None for key in ("method", "preset", "encoder"))
+    if not isinstance(name, str) or name in (*SHIPPED, *OTHERS):
+        return None
+    presets = {preset: Preset((), {}, "")} if isinstance(preset, str) else {}
+    return Declaration(
+        name=name, config=RunConfig, presets=presets, encoders=EncoderFamily(TRANSFORMER.what, str(encoder)),
+        parser=True, prompts=True,
+    )  # fmt: skip
 
 
 class _Dumper(yaml.SafeDumper):
@@ -224,7 +255,7 @@ def paper_notes(space: Space) -> list[str]:
 
 
 def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
-    published = declared(space.method).values(space.preset)
+    published = space.declaration.values(space.preset)
     point: dict[str, Any] = {}
     if space.rows:
         # A row that leaves a parameter out has the published value there.

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import itertools
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from filelock import FileLock, Timeout
 
 from search.store.layout import StorageError, StudyFolder, UserError, is_remote, reading, studies
-from search.store.ledger import OLDER, Event, Ledger, NewerFormatError
+from search.store.ledger import OLDER, Event, Ledger
+from trainables.contract.formats import NewerFormatError
 from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
@@ -119,7 +123,7 @@ def apply_from(path: Path, ledger: Ledger, offset: int = 0) -> Iterator[tuple[Ev
         try:
             ledger.apply(event)
         except NewerFormatError as error:
-            raise JournalError(f"{path}: {error}") from None
+            raise JournalError(f"{path}:{_line(path, offset)}: {error}") from None
         except (LookupError, TypeError, ValueError) as error:
             raise _damaged(path, offset, f"does not follow from the lines before it ({error!r})") from error
         offset = end
@@ -170,6 +174,42 @@ class JournalReader:
                 return file.read(min(TAIL, offset))
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Which study a journal is of: names repeat, in another storage or on another user's machine.
+
+    Attributes:
+        uuid: 32 hexadecimal digits. user: who began the study, "" where that is unknown.
+        stored: whether the journal holds the uuid; that of an older study is a hash of the journal's first event.
+    """
+
+    uuid: str
+    user: str
+    stored: bool
+
+
+def identity(path: Path) -> Identity | None:
+    """Of the study with this journal; None while it has no event. Raises: as `read_with_ends`."""
+    for first in read(path):
+        stored = first["e"] == "space" and "uuid" in first
+        text = json.dumps({**first, "e": ""}, sort_keys=True)  # kinds are renamed from format to format
+        return Identity(first["uuid"] if stored else uuid5(NAMESPACE_OID, text).hex, first.get("user", ""), stored)
+    return None
+
+
+def new_identity() -> dict[str, str]:
+    """The fields of a study's first event that say which study it is, and who began it."""
+    return {"uuid": uuid4().hex, "user": this_user()}
+
+
+def this_user() -> str:
+    """The name of the user of this process, "" where the system has none (a container's bare number)."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 def read(path: Path) -> Iterator[Event]:
     """The events; an incomplete last line is left out. Raises: as `read_with_ends`."""
     yield from (event for event, _ in read_with_ends(path))
@@ -210,6 +250,7 @@ def salvage(path: Path) -> list[str]:
     """Set aside every line that is damaged or hangs in the air without one that is; what is left is a journal again.
 
     The damaged file stays beside it as `<name>.damaged-<n>`. Returns: what was lost, a line each; [] if nothing was.
+    Raises: JournalError for what a newer version wrote, which is not damaged.
     """
     ledger, good, lost = Ledger(), [], []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
@@ -219,6 +260,8 @@ def salvage(path: Path) -> list[str]:
             continue
         try:
             ledger.apply(event)
+        except NewerFormatError as error:
+            raise JournalError(f"{path}:{number}: {error}") from None
         except (LookupError, TypeError, ValueError):
             lost.append(f"line {number}: {event['e']} of {event.get('id', event.get('number', 'the study'))}")
             continue
@@ -232,10 +275,16 @@ def salvage(path: Path) -> list[str]:
     return [*lost, f"the file as it was: {aside}"]
 
 
-def _damaged(path: Path, offset: int, what: str) -> JournalError:
+def _line(path: Path, offset: int) -> int:
+    """Number of the line that begins at this byte."""
     with path.open("rb") as f:
-        line = f.read(offset).count(b"\n") + 1
-    return JournalError(f"{path}:{line}: {what}; `search resume {path.parent.name} --salvage` sets such lines aside")
+        return f.read(offset).count(b"\n") + 1
+
+
+def _damaged(path: Path, offset: int, what: str) -> JournalError:
+    return JournalError(
+        f"{path}:{_line(path, offset)}: {what}; `search resume {path.parent.name} --salvage` sets such lines aside"
+    )
 
 
 def cut_torn_line(path: Path) -> None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from trainables.contract import formats
+from trainables.contract.formats import NewerFormatError
 from trainables.contract.trial import DEVICE_MEMORY
 
-FORMAT = 2  # of new journals
 OLDER = {"life": "session"}  # names of events in format 1
 Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the fields below
 # space    what is searched, written at a study's creation and when `resume --set` changes it: space (resolved),
-#          format, version (of the program that wrote it; both absent in format 1)
+#          format, version (of the program that wrote it; both absent in format 1); in the first event of the journal
+#          also uuid (which study it is) and user (who began it; both absent before format 3)
 # files    what the files hold that trials read, written when a study begins: revisions (key and name -> hash)
 # memory   which points are tried first, written at a study's creation: points (each with point, origin)
 # session  a driver starts on a stage                settings of this session
@@ -38,10 +40,10 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # Written before a session, too: the time since the last one is not counted as work. A rung or a point that a crashed
 # driver did not write is added by the next one while it plans; else they follow an evaluation or an end at once.
 BETWEEN_SESSIONS = ("space", "files", "reopen", "rung", "point")
-
-
-class NewerFormatError(ValueError):
-    """A newer version of this program wrote the journal."""
+KINDS = (
+    "space", "files", "memory", "session", "start", "again", "retry", "eval", "rung", "pause", "end", "reopen", "point",
+    "close",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,9 @@ class Trial:
     point_id: str
     baseline: str = ""
     origin: str = ""
+
+
+TRIAL_FIELDS = {one.name for one in fields(Trial)}
 
 
 @dataclass(kw_only=True)
@@ -129,6 +134,7 @@ class Ledger:
     last: int = 0  # milliseconds, of the latest event
     closed: Event | None = None  # the last session's orderly end
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
+    stamp: Mapping[str, Any] = field(default_factory=dict)  # format and version of the last `space`
     files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
@@ -137,7 +143,11 @@ class Ledger:
     _stages: list[str] = field(default_factory=list)  # of each session
 
     def apply(self, event: Event) -> None:
+        """Raises: NewerFormatError for an event that only a newer version can have written; LookupError, TypeError or
+        ValueError for one that does not follow from those before it."""
         kind, time = event["e"], event["t"]
+        if kind not in KINDS:
+            raise self._unknown(f"event {kind!r}")
         self.last = max(self.last, time)
         if kind == "session":
             self.sessions.append((time, time))
@@ -203,7 +213,10 @@ class Ledger:
         return sum(count for stop, count in list(self.stops.items()) if stop.startswith("failed:"))
 
     def _start(self, event: Event) -> None:
-        trial = Trial(**{k: v for k, v in event.items() if k not in ("e", "t")})
+        given = {k: v for k, v in event.items() if k not in ("e", "t")}
+        if unknown := given.keys() - TRIAL_FIELDS:
+            raise self._unknown(f"a start with {', '.join(sorted(unknown))}")
+        trial = Trial(**given)
         record = TrialRecord(trial=trial)
         self.trials[trial.id] = self.open_trials[trial.id] = record
         self.by_point.setdefault((trial.stage, trial.number), []).append(record)
@@ -272,12 +285,17 @@ class Ledger:
                 self.tried.discard(number)
 
     def _space(self, event: Event) -> None:
-        if (written := event.get("format", 1)) > FORMAT:
-            raise NewerFormatError(
-                f"written by contrastive-search {event.get('version')} in format {written}; this version reads formats"
-                f" up to {FORMAT}"
-            )
+        formats.check_format(event, formats.JOURNAL)
+        self.stamp = {k: event[k] for k in (formats.FORMAT, formats.VERSION) if k in event}
         self.space = event["space"]
+
+    def _unknown(self, what: str) -> NewerFormatError:
+        by = (
+            f", where {formats.PRODUCT} {self.stamp[formats.VERSION]} wrote last"
+            if formats.VERSION in self.stamp
+            else ""
+        )
+        return NewerFormatError(f"{what} is of a newer version{by}; {formats.reads(formats.JOURNAL)}")
 
     def _files(self, event: Event) -> None:
         self.files = {**event["revisions"], **(self.files or {})}

@@ -18,6 +18,8 @@ from urllib.request import url2pathname
 from search import schema
 from search.schema import SQLITE
 from search.space import Space
+from search.store.journal import Identity, identity, read
+from search.store.layout import StudyFolder
 from search.tracking.runs import VIEW, of_study, saved_views, shared_view, view_address
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import whole_file
@@ -113,28 +115,56 @@ def pages(call: Any, *args: Any, **kwargs: Any) -> list[Any]:
             return found
 
 
-def remove_runs(uri: str, space: Space, study: str) -> int:
+def runs_of(client: Any, experiments: list[str], folder: StudyFolder, which: Identity) -> list[Any]:
+    """The study's run and those of its trials that are not deleted.
+
+    Runs of a version that wrote no uuid get it here, where they are surely the study's: a trial with the id and the
+    start, in milliseconds, of a `start` event in the journal; and the study's run if it names the study's folder, or
+    only such trials are below it. Raises: what MLflow raises.
+    """
+    found = pages(client.search_runs, experiments, of_study(which.uuid), max_results=5000)
+    if which.stored or any(run.data.tags.get(schema.ROLE) == "study" for run in found):
+        return found
+    starts = {event["id"]: event["t"] for event in read(folder.journal) if event["e"] == "start"}
+    named = pages(client.search_runs, experiments, f"tags.{schema.STUDY_ID} = '{folder.study}'", max_results=5000)
+    older = [run for run in named if schema.STUDY_UUID not in run.data.tags]
+    trials = [run for run in older if starts.get(run.data.tags.get(schema.TRIAL_ID)) == run.info.start_time]
+    ours = {run.info.run_id for run in trials}
+    below: dict[str, set[str]] = {}
+    for run in older:
+        below.setdefault(run.data.tags.get(schema.PARENT, ""), set()).add(run.info.run_id)
+    for run in older:
+        if run.data.tags.get(schema.ROLE) == "study":
+            children = below.get(run.info.run_id, set())
+            if run.data.tags.get(schema.FOLDER) == folder.uri or (children and children <= ours):
+                trials.append(run)  # the last: until it has the uuid all of this is done again
+    for run in trials:
+        client.set_tag(run.info.run_id, schema.STUDY_UUID, which.uuid)
+    return [*found, *trials]
+
+
+def remove_runs(uri: str, space: Space, folder: StudyFolder) -> int:
     """Mark all runs of a study as deleted, and remove their artifacts where those lie on this machine.
 
     Returns: how many runs there were.
     Raises: whatever MLflow raises when the store is locked, down or broken.
     """
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+    which = identity(folder.journal)
+    if which is None or (uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists()):
         return 0
     client = client_of(uri)
-    experiment = client.get_experiment_by_name(space.name)
-    if experiment is None:
-        return 0
-    runs = pages(client.search_runs, [experiment.experiment_id], of_study(study))
+    experiments = {experiment.experiment_id: experiment for experiment in pages(client.search_experiments)}
+    runs = runs_of(client, list(experiments), folder, which)
     for run in runs:
         client.delete_run(run.info.run_id)
         parts = urlsplit(run.info.artifact_uri)
         if parts.scheme in ("", "file"):
             shutil.rmtree(Path(url2pathname(parts.path)).parent, ignore_errors=True)
-    left = client.search_runs([experiment.experiment_id], f"tags.{schema.ROLE} = 'study'", max_results=1)
-    views = saved_views(space, study).keys() - ({shared_view(space)} if left else set())
-    for tag in experiment.tags.keys() & views:
-        client.delete_experiment_tag(experiment.experiment_id, tag)
+    for experiment in {run.info.experiment_id for run in runs}:
+        left = client.search_runs([experiment], f"tags.{schema.ROLE} = 'study'", max_results=1)
+        views = saved_views(space, folder.study, which.uuid).keys() - ({shared_view(space)} if left else set())
+        for tag in experiments[experiment].tags.keys() & views:
+            client.delete_experiment_tag(experiment, tag)
     return len(runs)
 
 

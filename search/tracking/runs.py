@@ -11,9 +11,11 @@ from typing import Any
 
 from search import schema
 from search.space import Space
+from search.store.journal import Identity
 from search.store.layout import StudyFolder, is_remote, storage_option
 from search.store.ledger import Event, Ledger
 from search.wording import best_trials, headline, show, trial_line
+from trainables.contract import formats
 
 SOURCE = {"mlflow.source.name": "search", "mlflow.source.type": "LOCAL"}  # MLflow's column "Source"
 PARAM_LIMIT = 6000  # MLflow cuts longer values
@@ -22,11 +24,11 @@ STATUS = {"completed": "FINISHED", "pruned": "FINISHED"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sample_size": "n"}
 
 
-def study_tags(space: Space, folder: StudyFolder) -> dict[str, str]:
+def study_tags(space: Space, folder: StudyFolder, which: Identity) -> dict[str, str]:
     """Of the parent run."""
     return {
         schema.ROLE: "study",
-        schema.STUDY_ID: folder.study,
+        **_of(folder, which),
         schema.METHOD: space.method,
         schema.METRIC: space.metric.name,
         schema.MODE: space.metric.mode,
@@ -35,6 +37,12 @@ def study_tags(space: Space, folder: StudyFolder) -> dict[str, str]:
         NOTE: study_note(space, folder),
         **SOURCE,
     }
+
+
+def format_tags() -> dict[str, str]:
+    """Of the parent run, when all else of it is there."""
+    written = formats.stamp(formats.TRACKING)
+    return {schema.FORMAT: str(written[formats.FORMAT]), schema.VERSION: written[formats.VERSION]}
 
 
 def study_params(space: Space) -> dict[str, str]:
@@ -59,14 +67,20 @@ def study_metrics(ledger: Ledger, metric: str) -> dict[str, float]:
     return {name: round(float(value), 6) for name, value in values.items()}
 
 
-def trial_tags(event: Event, space: Space, folder: StudyFolder, parent: str) -> dict[str, str]:
+def _of(folder: StudyFolder, which: Identity) -> dict[str, str]:
+    """The tags by which a run is known to be the study's."""
+    user = {schema.USER: which.user} if which.user else {}
+    return {schema.STUDY_ID: folder.study, schema.STUDY_UUID: which.uuid, **user}
+
+
+def trial_tags(event: Event, space: Space, folder: StudyFolder, which: Identity, parent: str) -> dict[str, str]:
     """Of a child run.
 
     Args: event: the journal's "start" of the trial; parent: the study's run.
     """
     tags = {
         schema.ROLE: "trial",
-        schema.STUDY_ID: folder.study,
+        **_of(folder, which),
         schema.TRIAL_ID: event["id"],
         schema.POINT_ID: event["point_id"],
         schema.SEED: str(event["seed"]),
@@ -232,24 +246,30 @@ NAMED = {"attributes.`Run Name`": 150, "runDateAndNestInfo": 50}  # columns that
 WIDE, NARROW = 150, 100
 
 
-def of_study(study: str) -> str:
+def of_study(uuid: str) -> str:
     """The filter that finds a study's run and those of its trials."""
-    return f"tags.{schema.STUDY_ID} = '{study}'"
+    return f"tags.{schema.STUDY_UUID} = '{uuid}'"
 
 
-def saved_views(space: Space, study: str) -> dict[str, str]:
-    """Experiment tags. `<study>` opens the table of trials, `<study>-points` the same grouped by configuration with the
-    mean over its seeds, `<space>-studies` all studies.
+def view_key(study: str, uuid: str) -> str:
+    """Of the study's table of trials: names of studies repeat."""
+    return f"{study}-{uuid[:8]}"
+
+
+def saved_views(space: Space, study: str, uuid: str) -> dict[str, str]:
+    """Experiment tags. `view_key` opens the table of trials, `<view_key>-points` the same grouped by configuration with
+    the mean over its seeds, `<space>-studies` all studies.
     """
+    key = view_key(study, uuid)
     params = [f"params.`{name}`" for name in space.params]
-    table = _table(space, f"tags.{schema.ROLE} = 'trial' and {of_study(study)}", [*params, f"tags.`{schema.STOP}`"])
+    table = _table(space, f"tags.{schema.ROLE} = 'trial' and {of_study(uuid)}", [*params, f"tags.`{schema.STOP}`"])
     group = {"mode": "tag", "groupByData": schema.OPTUNA_NUMBER}
     points = {**table, "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]}}
     totals = (schema.TRIALS, schema.POINTS, schema.FAILED, schema.HOURS)
     studies = _table(space, f"tags.{schema.ROLE} = 'study'", [f"metrics.`{name}`" for name in totals])
     views = {
-        study: _packed(f"{study}: trials, best first", table),
-        f"{study}{POINTS}": _packed(f"{study}: configurations, mean over seeds", points),
+        key: _packed(f"{study}: trials, best first", table),
+        f"{key}{POINTS}": _packed(f"{study}: configurations, mean over seeds", points),
         f"{space.name}{STUDIES}": _packed(f"{space.name}: studies", studies),
     }
     return {VIEW + key: view for key, view in views.items()}

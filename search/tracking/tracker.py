@@ -8,34 +8,33 @@ the journal, so that a later session or `search status` goes on from there.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import itertools
 import json
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import fsspec
 
 from search import schema
 from search.space import Space
-from search.store.journal import fold, read_with_ends
+from search.store.journal import Identity, fold, identity, read_with_ends
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Ledger
-from search.tracking.mlflow_store import client_of, pages
+from search.tracking.mlflow_store import client_of, pages, runs_of
 from search.tracking.runs import (
     EXPERIMENT_KIND,
     NOTE,
     TrialBatch,
+    format_tags,
     metrics,
     of_study,
     saved_views,
+    shared_view,
     study_metrics,
     study_note,
     study_params,
@@ -43,7 +42,9 @@ from search.tracking.runs import (
     trial_name,
     trial_tags,
     view_address,
+    view_key,
 )
+from search.tracking.trials_file import NONE, TrialsFile
 from trainables.contract.trial import whole_file
 
 # Journal lines between two notes of how far the tracker has come. A server takes some ten to forty calls a second, and
@@ -52,7 +53,6 @@ from trainables.contract.trial import whole_file
 BATCH_EVENTS = 10_000
 CALLERS = 4  # of a server, at once
 LATE_S = 20.0  # seconds to wait for a pruned trial's checkpoint: it is written when its process is given another trial
-NONE: Mapping[str, Any] = MappingProxyType({})
 MANY = 250  # ended trials not yet in the file of ended trials that make it worth renewing while the search runs
 SOME = 100  # ... when it has ended
 
@@ -64,6 +64,7 @@ class Tracker:
         self.uri, self.folder, self.space = uri, folder, space
         self.experiment_id: str | None = None
         self._client: Any = None
+        self._which: Identity | None = None  # None while the journal is empty
         self._study_run = ""
         self._run_ids: dict[str, str] = {}  # our trial id -> MLflow's run id
         self._at_best: dict[str, tuple[int, dict[str, float]]] = {}  # trial -> examples and metrics of its best so far
@@ -74,6 +75,7 @@ class Tracker:
         position = _read_json(folder.tracked)
         same = position.get("uri") == uri
         self._offset: int = position.get("offset", 0) if same else 0
+        self._followed: str = position.get("run", "") if same else ""  # the study's run that has so much of the journal
         self._late: dict[str, int] = position.get("late", {}) if same else {}  # trial id -> ms of its end
 
     def catch_up(self, final: bool = False) -> None:
@@ -100,8 +102,9 @@ class Tracker:
 
     def close_stale(self) -> None:
         """Close as KILLED every run of this study that MLflow shows as running; call when no driver is alive."""
-        self._connect()
-        for run in self._search(f"{of_study(self.folder.study)} and attributes.status = 'RUNNING'"):
+        if not self._connect():
+            return
+        for run in self._search("attributes.status = 'RUNNING'"):
             ended = max(self._last, run.info.start_time)
             self._client.set_terminated(run.info.run_id, "KILLED", end_time=self._file.after(ended))
 
@@ -112,12 +115,13 @@ class Tracker:
 
     def link(self) -> str | None:
         """Address of the saved view in the MLflow UI, for an http(s) store."""
-        if self.experiment_id is None or not self.uri.startswith("http"):
+        if self.experiment_id is None or self._which is None or not self.uri.startswith("http"):
             return None
-        return view_address(self.uri, self.experiment_id, self.folder.study)
+        return view_address(self.uri, self.experiment_id, view_key(self.folder.study, self._which.uuid))
 
     def _catch_up(self, final: bool) -> None:
-        self._connect()
+        if not self._connect():
+            return
         lines = read_with_ends(self.folder.journal, self._offset)
         while batch := list(itertools.islice(lines, BATCH_EVENTS)):
             self._write([event for event, _ in batch], batch[-1][1])
@@ -127,10 +131,13 @@ class Tracker:
             with contextlib.suppress(Exception):  # only makes reading faster; the next time will do
                 self._file.renew(self._client, str(self.experiment_id), self._study_run, self._at_best)
 
-    def _connect(self) -> None:
-        """Find or make the experiment and the study's run, and find those of its trials."""
+    def _connect(self) -> bool:
+        """Find or make the experiment and the study's run, and find those of its trials; False for an empty journal."""
         if self._client is not None:
-            return
+            return True
+        self._which = which = identity(self.folder.journal)
+        if which is None:
+            return False
         client = client_of(self.uri)
         experiment = client.get_experiment_by_name(self.space.name)
         if experiment is None:
@@ -145,47 +152,62 @@ class Tracker:
             client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
         try:
+            starts = {}
+            for event, end in read_with_ends(self.folder.journal):
+                if event["e"] == "start":
+                    starts[event["id"]] = event["t"]
+                if end <= self._offset:
+                    self._remember(event)
+            self._study_run, self._run_ids = "", {}
             ends, listed = [], False
-            for run in self._search(of_study(self.folder.study)):
-                ends.append(run.info.end_time)
+            for run in runs_of(client, [self.experiment_id], self.folder, which):
+                trial_id = run.data.tags.get(schema.TRIAL_ID, "")
                 if run.data.tags.get(schema.ROLE) == "study":
+                    schema.check_format(run.data.tags)
                     self._study_run, listed = run.info.run_id, schema.TRIALS_TAG in run.data.tags
-                elif schema.TRIAL_ID in run.data.tags:
-                    self._run_ids[run.data.tags[schema.TRIAL_ID]] = run.info.run_id
-            if not self._study_run:
-                self._study_run = self._make_study_run()
-                self._offset, self._late = 0, {}  # a new store, or an emptied one: everything is written again
+                elif starts.get(trial_id) == run.info.start_time:
+                    self._run_ids[trial_id] = run.info.run_id
+                else:  # of a lost driver: what it did last never reached the bucket, and another trial may have the id
+                    client.delete_run(run.info.run_id)
+                    continue
+                ends.append(run.info.end_time)
+            if made := not self._study_run:
+                self._study_run = self._make_study_run(which)
                 for run_id in self._run_ids.values():  # of a study's run that was deleted
                     client.set_tag(run_id, schema.PARENT, self._study_run)
+            if made or self._followed not in ("", self._study_run):  # "": an older version noted the position
+                self._offset, self._late = 0, {}  # another store, or an emptied one: everything is written again
+            self._followed = self._study_run
             if not self._file.open(self._study_run, ends) and listed:  # it may list runs that are lost
                 client.delete_tag(self._study_run, schema.TRIALS_TAG)
-            for event, end in read_with_ends(self.folder.journal):
-                if end > self._offset:
-                    break
-                self._remember(event)
         except BaseException:
             self._client = None  # half connected is not connected
             raise
+        return True
 
-    def _make_study_run(self) -> str:
+    def _make_study_run(self, which: Identity) -> str:
         client, space = self._client, self.space
         began = int(self.folder.space.stat().st_mtime * 1000)
-        tags = study_tags(space, self.folder)
+        tags = study_tags(space, self.folder, which)
         run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
         run_id: str = run.info.run_id
         self._log(run_id, params=study_params(space))
         for path in (self.folder.space, self.folder.environment):
             if path.exists():
                 client.log_artifact(run_id, str(path))
-        for tag, value in saved_views(space, self.folder.study).items():
-            client.set_experiment_tag(self.experiment_id, tag, value)
+        there = client.get_experiment(self.experiment_id).tags
+        for tag, value in saved_views(space, self.folder.study, which.uuid).items():
+            if tag != shared_view(space) or tag not in there:  # that one may be another user's
+                client.set_experiment_tag(self.experiment_id, tag, value)
+        self._log(run_id, tags=format_tags())
         return run_id
 
     def _make_trial_run(self, start: Event) -> None:
         """MLflow's run of a trial, if it is not there."""
         trial_id = start["id"]
         if trial_id not in self._run_ids:
-            tags = trial_tags(start, self.space, self.folder, self._study_run)
+            assert self._which is not None
+            tags = trial_tags(start, self.space, self.folder, self._which, self._study_run)
             name = trial_name(trial_id, start["point"])
             run = self._client.create_run(self.experiment_id, start_time=start["t"], run_name=name, tags=tags)
             self._run_ids[trial_id] = run.info.run_id
@@ -308,83 +330,13 @@ class Tracker:
 
     def _save_position(self) -> None:
         with whole_file(self.folder.tracked) as file:
-            file.write(json.dumps({"uri": self.uri, "offset": self._offset, "late": self._late}).encode())
+            position = {"uri": self.uri, "run": self._study_run, "offset": self._offset, "late": self._late}
+            file.write(json.dumps(position).encode())
 
     def _search(self, condition: str) -> list[Any]:
+        assert self._which is not None
+        condition = f"{of_study(self._which.uuid)} and {condition}"
         return pages(self._client.search_runs, [self.experiment_id], condition, max_results=5000)
-
-
-class TrialsFile:
-    """The ended trials of a study in one compressed artifact of its run, so that reading ten thousand is one request.
-
-    MLflow takes one to two seconds of processor time for every thousand runs it lists. The tracker therefore asks it
-    for each ended trial once. Readers take the file, and ask MLflow only for what it cannot hold: trials that run,
-    those that ended later than the last in the file, deleted ones, and those whose test sets were opened. So MLflow
-    stays the source and no answer is older than it is.
-
-    The local copy has one JSON line per run, of which newer lines count: fields of `analysis.reading.StoredRun`.
-    waiting: trials that ended since. until: milliseconds, the latest end in the file; whatever ends from now on must
-    end later (`after`), since that is how readers find it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.until = self.waiting = 0
-
-    def open(self, study_run: str, ends: Iterable[int | None]) -> bool:
-        """Go on with the file of an earlier session, if it is of this study run; whether it is. ends: of all trials."""
-        try:
-            rows = [json.loads(line) for line in gzip.decompress(self._path.read_bytes()).splitlines()]
-        except (OSError, EOFError, zlib.error, ValueError):  # none, or damaged
-            rows = []
-        if not rows or any(row["tags"].get(schema.PARENT) != study_run for row in rows):  # of another store
-            self.remove()
-        else:
-            self.until = max(row["end"] for row in rows)
-        self.waiting = sum(end is not None and end > self.until for end in ends)
-        return self.until > 0
-
-    def remove(self) -> None:
-        """Drop the local copy: it is made anew."""
-        self._path.unlink(missing_ok=True)
-        self.until = self.waiting = 0
-
-    def after(self, time_ms: int) -> int:
-        """The time, or if a clock was set back, the first one that readers take for new."""
-        return max(time_ms, self.until + 1)
-
-    def renew(self, client: Any, experiment_id: str, study_run: str, at_best: Mapping[str, Any] = NONE) -> None:
-        """Fetch the runs that ended since, append them, and send the file.
-
-        Args: at_best: trial -> (examples, metrics) of its best evaluation; MLflow itself has some of them as `best_*`.
-        Raises: whatever MLflow raises; nothing is lost by that, the next call does it all.
-        """
-        from mlflow.entities import ViewType
-
-        news = f"tags.`{schema.PARENT}` = '{study_run}' and attributes.end_time > {self.until}"
-        runs = pages(client.search_runs, [experiment_id], news, ViewType.ALL, max_results=1000)  # deleted ones may be
-        rows = [_row(run, at_best) for run in runs if run.info.status != "RUNNING"]  # restored later
-        if rows:
-            text = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-            with whole_file(self._path) as file:
-                file.write((self._path.read_bytes() if self._path.exists() else b"") + gzip.compress(text.encode()))
-            self.until = max(self.until, *(row["end"] for row in rows))
-        self.waiting = 0
-        if self._path.exists():
-            client.log_artifact(study_run, str(self._path))
-            client.set_tag(study_run, schema.TRIALS_TAG, self._path.name)
-
-
-def _row(run: Any, at_best: Mapping[str, Any]) -> dict[str, Any]:
-    info, data = run.info, run.data
-    examples, values = at_best.get(data.tags.get(schema.TRIAL_ID), (None, {}))
-    same = examples == data.metrics.get(schema.BEST_AT_EXAMPLES)
-    return {
-        "run_id": info.run_id, "experiment_id": info.experiment_id, "name": info.run_name or "",
-        "status": info.status, "start": info.start_time, "end": info.end_time, "artifact_uri": info.artifact_uri,
-        "tags": data.tags, "params": data.params, "metrics": data.metrics,
-        "at_best": {schema.stored(name): v for name, v in values.items() if same and not schema.is_dev(name)},
-    }  # fmt: skip
 
 
 def _run_is_gone(error: Exception) -> bool:

@@ -22,11 +22,11 @@ from analysis.reading.store import find_study, open_store
 from analysis.tables.study import read_study
 from search import schema
 from search.console.status import bring_up_to_date, study_status, track_study
-from search.store.journal import exclusive, read, tracking_lock
+from search.store.journal import exclusive, identity, read, tracking_lock
 from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import BUSY_ELSEWHERE, Replayer, replay
-from search.tracking.runs import TrialBatch, saved_views, trial_name
+from search.tracking.runs import TrialBatch, saved_views, trial_name, view_key
 from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
@@ -383,12 +383,13 @@ def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
     tracker(world).catch_up(final=True)
     client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
     tags = client.get_experiment_by_name("fake").tags
-    state = unpacked(tags["mlflow.sharedViewState.fake-1"])
+    uuid = identity(world.folder.journal).uuid
+    state = unpacked(tags[f"mlflow.sharedViewState.{view_key('fake-1', uuid)}"])
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`best_stsb_dev`", False)
-    assert state["searchFilter"] == "tags.role = 'trial' and tags.study_id = 'fake-1'"
+    assert state["searchFilter"] == f"tags.role = 'trial' and tags.study_uuid = '{uuid}'"
     assert "params.`learning_rate`" in state["selectedColumns"]
     assert tags["mlflow.experimentKind"] == "custom_model_development"
-    assert tags.keys() >= saved_views(world.space, "fake-1").keys()
+    assert tags.keys() >= saved_views(world.space, "fake-1", uuid).keys()
     found = client.search_runs(
         [client.get_experiment_by_name("fake").experiment_id],
         state["searchFilter"],
@@ -401,7 +402,7 @@ def test_the_saved_view_lists_the_trials_best_first(world: World) -> None:
         state["columnOrder"].index("params.`learning_rate`"),
     )
     assert best < rate
-    grouped = unpacked(tags["mlflow.sharedViewState.fake-1-points"])["groupBy"]
+    grouped = unpacked(tags[f"mlflow.sharedViewState.{view_key('fake-1', uuid)}-points"])["groupBy"]
     assert grouped["groupByKeys"] == [{"mode": "tag", "groupByData": schema.OPTUNA_NUMBER}]
     (run,) = client.search_runs(
         [client.get_experiment_by_name("fake").experiment_id],

@@ -27,11 +27,12 @@ from search.remote import servers as ui
 from search.remote.cluster import free_port
 from search.store.layout import UserError
 from search.tracking.mlflow_store import make_store, view_links
-from search.tracking.runs import saved_views
+from search.tracking.runs import saved_views, view_key
 
 pytestmark = pytest.mark.costly
 
-STUDY = "fake-1"
+STUDY, UUID = "fake-1", "0123456789abcdef0123456789abcdef"
+KEY = view_key(STUDY, UUID)
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +49,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_store(f"sqlite:///{folder}/mlflow.db")
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.create_experiment("fake", artifact_location=(folder / "artifacts").as_uri())
-    run = client.create_run(experiment, tags={"role": "trial", "study_id": STUDY})
+    run = client.create_run(experiment, tags={"role": "trial", "study_uuid": UUID})
     client.log_metric(run.info.run_id, "best_stsb_dev", 0.7)
     client.set_terminated(run.info.run_id)
-    for tag, value in saved_views(make_space(), STUDY).items():
+    for tag, value in saved_views(make_space(), STUDY, UUID).items():
         client.set_experiment_tag(experiment, tag, value)
     return folder
 
@@ -94,9 +95,9 @@ def test_saved_views_come_back_as_written(server: ui.Server) -> None:
     experiment = MlflowClient(server.url).get_experiment_by_name("fake")
     number = experiment.experiment_id
     assert links[f"{STUDY}: trials, best first"] == (
-        f"{server.url}/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={STUDY}"
+        f"{server.url}/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey={KEY}"
     )
-    state = unpacked(experiment.tags[f"mlflow.sharedViewState.{STUDY}"])
+    state = unpacked(experiment.tags[f"mlflow.sharedViewState.{KEY}"])
     found = search_runs(server.url, number, state["searchFilter"], state["orderByKey"])
     assert [run["data"]["metrics"][0]["value"] for run in found] == [0.7]
 

@@ -24,6 +24,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from trainables.contract import formats
 from trainables.contract.trial import LAST, SIMILARITIES, STATE, TRIAL, WEIGHTS, whole_file
 
 
@@ -102,6 +103,7 @@ class TrialFolder:
             file.write(data)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        content = {**content, **formats.stamp(formats.CHECKPOINT)}
         self.write(name, json.dumps(content, ensure_ascii=False, indent=1).encode())
 
     def exists(self, name: str) -> bool:
@@ -121,18 +123,22 @@ class TrialFiles(TrialFolder):
     def save_last(self, state: Mapping[str, Any]) -> None:
         """Replace the resumable state."""
         buffer = io.BytesIO()
-        torch.save(dict(state), buffer)
+        torch.save({**state, **formats.stamp(formats.CHECKPOINT)}, buffer)
         self.write(STATE, buffer.getbuffer())
 
     def load_last(self) -> dict[str, Any] | None:
-        """The saved state. None where there is none, or it cannot be read: the trial starts again from its seed."""
+        """The saved state. None where there is none, or it cannot be read: the trial starts again from its seed.
+
+        Raises: NewerFormatError where a newer version wrote it.
+        """
         if (data := self.read(STATE)) is None:
             return None
         try:
             state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception:  # torn or foreign file: torch raises a dozen kinds
             return None
-        return state
+        self._check(STATE, state)
+        return {name: value for name, value in state.items() if name not in (formats.FORMAT, formats.VERSION)}
 
     def drop_last(self) -> None:
         """Delete the resumable state, if any."""
@@ -155,9 +161,18 @@ class TrialFiles(TrialFolder):
     def load_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(weights, trial.json).
 
-        Raises: FileNotFoundError naming the file, when the trial has no best checkpoint (or the study deleted it).
+        Raises: FileNotFoundError naming the file, when the trial has no best checkpoint (or the study deleted it);
+            NewerFormatError where a newer version wrote it.
         """
         weights, trial = self.read(WEIGHTS), self.read(TRIAL)
         if weights is None or trial is None:
             raise FileNotFoundError(f"{self.folder}/{WEIGHTS}")
-        return load_safetensors(weights), json.loads(trial)
+        about = json.loads(trial)
+        self._check(TRIAL, about)
+        return load_safetensors(weights), about
+
+    def _check(self, name: str, content: Mapping[str, Any]) -> None:
+        try:
+            formats.check_format(content, formats.CHECKPOINT)
+        except formats.NewerFormatError as error:
+            raise formats.NewerFormatError(f"{self.folder}/{name}: {error}") from None

@@ -1,0 +1,110 @@
+"""Who lists, follows or deletes studies runs nothing of what others wrote into the storage."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from from_outside import EVALUATION, METHOD, changed_space
+from harness import World, make_space
+
+from search.cli.main import main
+from search.console.live_page import LivePage
+from search.running.session import whose
+from search.space import load_space
+from search.store.journal import Identity, this_user
+from trainables.contract.registry import Plugin
+
+pytestmark = pytest.mark.costly
+FILES = "import pathlib; pathlib.Path({mark!r}).touch()\n"
+
+
+def with_method(text: str, plain: dict[str, Any]) -> None:
+    plain["plugins"] = [{"file": "/home/mallory/dcl.py", "text": text + METHOD}]
+    plain["method"] = "dcl"
+
+
+def with_evaluation(text: str, plain: dict[str, Any]) -> None:
+    plain["plugins"] = [{"file": "/home/mallory/lengths.py", "text": text + EVALUATION}]
+    plain["data"]["evaluations"] = {"lengths": None}
+    plain["metric"]["name"] = "spread_dev"
+
+
+def by_path(text: str, plain: dict[str, Any]) -> None:
+    (file := Path("evil.py").absolute()).write_text(text + METHOD)
+    plain["plugins"], plain["method"] = [str(file)], "dcl"
+
+
+def with_script(text: str, plain: dict[str, Any]) -> None:
+    body = text + "def train(config, report): pass\n"
+    plain |= {"method": "script", "script": {"file": "/home/mallory/train.py", "text": body}}
+    for key in ("train", "data", "smoke", "preset", "encoder"):
+        del plain[key]
+
+
+def with_module(text: str, plain: dict[str, Any]) -> None:
+    """To look for `evil_package.train` imports `evil_package`."""
+    (package := Path("evil_package")).mkdir()
+    (package / "__init__.py").write_text(text)
+    (package / "train.py").write_text("def train(config, report): pass\n")
+    with_script("", plain)
+    plain["script"] = "evil_package.train:train"
+
+
+@pytest.mark.parametrize("hostile", [with_method, with_evaluation, by_path, with_script, with_module])
+def test_readers_run_nothing_of_a_stored_space(
+    hostile: Callable[[str, dict[str, Any]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    mark = tmp_path / "it ran"
+    world = World(make_space({"trials": 3, "baseline": "none"}), tmp_path / "runs")
+    world.session()
+    plain = world.space.resolved()
+    plain.setdefault("smoke", {})
+    hostile(FILES.format(mark=str(mark)), plain)
+    world.folder.space.write_text(yaml.safe_dump(plain))
+    storage = ["--storage", str(world.root)]
+    for command in (["list"], ["status", "fake-1"], ["logs", "fake-1"], ["track", "fake-1"]):
+        done = CliRunner().invoke(main, [*command, *storage])
+        assert (done.exit_code, done.stderr) == (0, ""), done.output
+        assert "fake-1" in done.output
+        assert not mark.exists()
+    page = LivePage(str(world.root), "fake-1", 0)
+    try:
+        with urllib.request.urlopen(page.url.replace("#" + page.token, "state"), timeout=60) as answer:
+            assert json.load(answer)["studies"] == ["fake-1"]
+    finally:
+        page.close()
+    done = CliRunner().invoke(main, ["delete", "fake-1", "--yes", *storage])
+    assert done.exit_code == 0, done.output
+    assert not mark.exists()
+
+
+def test_a_stored_space_reads_the_same_without_its_code(outside: Path) -> None:
+    """What readers show and MLflow gets does not depend on it."""
+    (outside / "data").mkdir()
+    path = changed_space(outside, ("dev: [builtin]}", "dev: [builtin], evaluations: {lengths: data}}"))
+    loaded = load_space(path, ["metric.name=spread_dev"])
+    stored = outside / "space.yaml"
+    stored.write_text(loaded.to_yaml())
+    read = load_space(stored, run_code=False)
+    assert read.resolved() == loaded.resolved()
+    assert read.to_yaml() == loaded.to_yaml()
+    assert (read.cardinality(), read.known_metric, read.what) == (loaded.cardinality(), False, loaded.what)
+
+
+@pytest.mark.parametrize(("user", "lines"), [("mallory", 1), ("", 0), (this_user(), 0)])
+def test_code_of_another_users_study_is_named_before_it_runs(user: str, lines: int) -> None:
+    code = [Plugin("/home/mallory/dcl.py", "x = 1")]
+    told = whose(code, Identity("0" * 32, user, True))
+    assert len(told) == lines
+    assert all(line.startswith("/home/mallory/dcl.py: code of a study that mallory began") for line in told)
+    assert whose([], Identity("0" * 32, user, True)) == []
