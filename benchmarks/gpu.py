@@ -131,7 +131,7 @@ def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIM
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         children = {
-            case: [stack.enter_context(_Child(command, str(case), limit)) for command in own]
+            case: [stack.enter_context(Child(command, str(case), limit)) for command in own]
             for case, own in commands.items()
         }
         # "ready", or what kept it from coming so far
@@ -147,7 +147,7 @@ def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIM
     return found
 
 
-class _Child:
+class Child:
     """A process that prints a line, waits for one, and prints another. What else it prints is shown if it fails."""
 
     def __init__(self, command: Sequence[str], name: str, limit: float) -> None:
@@ -158,7 +158,7 @@ class _Child:
         )
         self._limit = threading.Timer(limit, self._process.kill)
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Child:
         self._limit.start()
         return self
 

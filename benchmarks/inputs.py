@@ -11,10 +11,10 @@ from pathlib import Path
 
 SENTENCES = 8192
 PRETRAINED = Path(__file__).parent / "results" / "encoders"  # made once: minutes
-FAMILIES = {  # other families in the shape "mini"
-    "modernbert": {"intermediate_size": 384, "global_attn_every_n_layers": 2},
-    "qwen3": {"intermediate_size": 768, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512},
-}
+FAMILIES: dict[str, dict[str, float]] = {  # other families, in the shape "mini" unless another is named
+    "modernbert": {"intermediate_size": 1.5, "global_attn_every_n_layers": 2},
+    "qwen3": {"intermediate_size": 3, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512},
+}  # intermediate_size: times the width
 SHAPES = {  # layers, width, heads
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
@@ -35,26 +35,29 @@ def data_folder() -> Path:
     return folder.resolve()
 
 
-def make_encoder(folder: Path, shape: str = "mini", language: str = "en") -> Path:
+def make_encoder(folder: Path, shape: str = "mini", language: str = "en", vocabulary: Path | None = None) -> Path:
     """A seeded random encoder with BERT's vocabulary, saved as transformers and sentence-transformers read it.
 
-    shape: of SHAPES, a BERT; or of FAMILIES.
+    shape: of SHAPES, a BERT; or of FAMILIES, "qwen3" or "qwen3/base". vocabulary: a WordPiece file instead.
     """
     import torch
     from transformers import AutoConfig, AutoModel, BertTokenizerFast
 
-    layers, width, heads = SHAPES["mini" if shape in FAMILIES else shape]
+    family, _, size = shape.partition("/") if shape.split("/")[0] in FAMILIES else ("bert", "", shape)
+    layers, width, heads = SHAPES[size or "mini"]
     torch.manual_seed(0)
-    vocabulary = data_folder() / f"vocab_bert_base_{'chinese' if language == 'zh' else 'uncased'}.txt"
-    own = {"intermediate_size": 4 * width, **FAMILIES.get(shape, {})}
+    vocabulary = vocabulary or data_folder() / f"vocab_bert_base_{'chinese' if language == 'zh' else 'uncased'}.txt"
+    own = FAMILIES.get(family, {"intermediate_size": 4.0})
+    words = vocabulary.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]"} if family in FAMILIES else {}
     config = AutoConfig.for_model(
-        shape if shape in FAMILIES else "bert",
-        vocab_size=vocabulary.read_text(encoding="utf-8").rstrip("\n").count("\n") + 1,
+        family,
+        vocab_size=len(words),
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        **own,
-        **({"pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102} if shape in FAMILIES else {}),
+        **{**own, "intermediate_size": int(own["intermediate_size"] * width)},
+        **{f"{name}_token_id": words.index(token) for name, token in special.items()},
     )
     AutoModel.from_config(config).save_pretrained(folder)
     BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True).save_pretrained(folder)

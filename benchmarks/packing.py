@@ -76,8 +76,9 @@ def run(runs: int) -> dict[str, Any]:
 
 
 def training(
-    method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, **params: Any
-) -> Any:
+    method: str, precision: str, encoder: Path, sentences: Path, padded: bool, device: Any, dev: str = "stsb",
+    **params: Any,
+) -> Any:  # fmt: skip
     """A trial that stands before its first step, in the real loop. params: instead of the method's own."""
     from trainables.contract.config import build
     from trainables.contract.trial import TrialSpec
@@ -91,8 +92,8 @@ def training(
 
     own = load_method(method)
     train = str(sentences) if own.declaration.columns == "sentences" else str(data_folder() / "en_nli_triplets.tsv")
-    data = {"train": train, "dev": ["stsb"], "language": "en"}
-    spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric="stsb_dev", folder="unused")
+    data = {"train": train, "dev": [dev], "language": "en"}
+    spec = TrialSpec(method=method, encoder=str(encoder), data=data, metric=f"{dev}_dev", folder="unused")
     config: Any = build(
         own.config,
         {"batch_size": BATCH, "max_length": 64, "precision": precision, **PARAMS.get(encoder.name, {}), **params},

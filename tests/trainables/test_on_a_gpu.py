@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,12 +13,10 @@ from test_methods import spec_of
 from tiny_families import tiny
 from torch import Tensor, multiprocessing
 
+from benchmarks.card_checks import TOLERANCES, packed_is_padded
 from benchmarks.inputs import make_encoder
 from benchmarks.tiny_encoders import FAMILIES
 from trainables.contract.errors import EncoderError
-from trainables.encoders.forward import packed_encoder, padded_states
-from trainables.encoders.load import make_model
-from trainables.encoders.packing import pack
 from trainables.training.distributed import World
 from trainables.training.trial import run_trial
 
@@ -67,32 +64,14 @@ def assert_close(a: Tensor, b: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("family", [f.model_type for f in FAMILIES])
 def test_packed_is_padded(family: str) -> None:
-    """Vectors and gradients in float32 and bf16, of the padded pass in float32; sentences shorter and longer than the
-    families' windows."""
     try:
-        loaded, rng = tiny(family), np.random.default_rng(0)
+        loaded = tiny(family)
     except EncoderError as refused:
         pytest.skip(str(refused))
     if loaded.packing_note:
         pytest.skip(loaded.packing_note)
-    model: Any = make_model(loaded, 0.0).to(DEVICE).eval()
-    way = packed_encoder(model)
-    assert way is not None
-    sentences = [rng.integers(5, 20, n).astype(np.int32) for n in (4, 14, 1, 9, 4)]
-    packed = pack(sentences, 32, loaded.prefix, loaded.suffix, DEVICE)
-    parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
-
-    def flat(states: Tensor) -> tuple[Tensor, Tensor]:
-        seed = torch.cos(torch.arange(states.numel(), device=DEVICE)).view(states.shape)
-        gradients = torch.autograd.grad((states * seed).sum(), parameters, allow_unused=True)
-        return states.detach().float(), torch.cat([g.flatten() for g in gradients if g is not None])
-
-    expected = flat(padded_states(model, packed, (2,))[2])
-    for bf16, tolerance in ((False, 1e-4), (True, 0.05)):
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
-            states = way.states(packed, (2,))[2]
-        for ours, theirs in zip(flat(states), expected, strict=True):
-            assert_close(ours, theirs, tolerance)
+    for precision, distance in packed_is_padded(loaded, DEVICE).items():
+        assert distance <= TOLERANCES[precision], precision
 
 
 def test_the_first_step_is_the_cpu_s(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
@@ -137,6 +136,8 @@ def cache_dir() -> Path:
     """
     value = os.environ.get(CACHE_DIR_VARIABLE)
     if not value:
+        import platformdirs  # only here: a bare GPU machine runs `benchmarks card` without it
+
         return Path(platformdirs.user_cache_dir("contrastive-search"))
     folder = Path(value).expanduser()
     with contextlib.suppress(OSError):  # not there yet: we make it
