@@ -169,6 +169,15 @@ def at_largest(resources: Resources, file: Path = BOOTSTRAP) -> int | None:
     return processes // resources.workers
 
 
+def ever_fits(resources: Resources) -> bool:
+    """Whether a trial with these resources fits into the connected cluster, or into nodes that it may still start."""
+    import ray
+
+    one = replace(resources, workers=1)
+    processes = sum(fitting(one, node["Resources"]) for node in ray.nodes() if node["Alive"])
+    return processes >= resources.workers or (may_grow() and autoscaled() and at_largest(resources) != 0)
+
+
 class _Capacity:
     """How many trials can run at once, looked at every few seconds."""
 

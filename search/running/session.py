@@ -18,7 +18,7 @@ from search.console.display import Display, Output, Phases, display_for, fitted,
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
-from search.running.ray_session import gpus_now, ray_session
+from search.running.ray_session import ever_fits, gpus_now, ray_session
 from search.running.result import StudyResult
 from search.schema import tracking_uri, unreachable
 from search.space import Space
@@ -161,7 +161,8 @@ class Session:
                 budgets = stage["stage"] == "search"
                 driver = Driver(
                     self.space, self.folder, journal, plan,
-                    stage=stage["stage"], capacity=self._fits, observe=observe, budgets=budgets, owned=hold.owned,
+                    stage=stage["stage"], capacity=self._fits, fits=ever_fits, observe=observe, budgets=budgets,
+                    owned=hold.owned,
                 )  # fmt: skip
                 if driver.spent():
                     if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
@@ -255,7 +256,7 @@ class Session:
             display.start()
         try:
             with handled(pause) if self.options.handle_signals else nullcontext():
-                run_tune(driver, self.options.trainable or TrialJob, driver.space.resources)
+                run_tune(driver, self.options.trainable or TrialJob)
         except StudyLost:
             pass  # the driver's state says so
         except Interrupted as stop:

@@ -16,7 +16,6 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from search.space import Resources
 from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
@@ -208,14 +207,16 @@ def avoided(driver: Driver, trial: Trial) -> set[str]:
     return own if own and usable(own) else driver.avoided()
 
 
-def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources) -> None:
+def run_tune(driver: Driver, trainable: type[tune.Trainable]) -> None:
     """Run a session of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
-    Trials are started again by the driver, not by Tune, which would take the same node. Args: resources: of one trial.
+    Trials are started again by the driver, not by Tune, which would take the same node. Tune reuses
+    a process for trials that reserve the same.
     """
 
     def place(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        return placement(resources.workers, resources.cpus, resources.gpus or 0.0, config["avoid"])
+        spec = config["spec"]
+        return placement(spec["workers"], spec["cpus"], spec["gpus"], config["avoid"])
 
     shared = TuneTrials(driver)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us

@@ -24,8 +24,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # session  a driver starts on a stage                settings of this session
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a crash or a pause, or is promoted from its rung: id
-# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, alone (while no other
-#          trial of the study runs; not in older journals)
+# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (oom: with a
+#          larger share; older journals have `alone`)
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
 #          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
@@ -78,7 +78,7 @@ class TrialRecord:
     """What the journal knows of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
 
     rungs: level -> value of the rungs that the trial has reached; waiting: the level at which it waits for promotion.
-    alone: its memory did not suffice once, so it starts only while no other trial shares its device.
+    larger: its memory did not suffice once, so it gets a larger share of its device.
     """
 
     trial: Trial
@@ -89,7 +89,7 @@ class TrialRecord:
     best: float | None = None
     best_at: int = 0
     seconds: float = 0.0
-    alone: bool = False
+    larger: bool = False
     reason: str = ""
     ended: int = 0
     rungs: dict[int, float] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class Ledger:
 
     def _retry(self, event: Event) -> None:
         record = self.trials[event["id"]]
-        record.alone = record.alone or event.get("alone", False)
+        record.larger = record.larger or event.get("alone", False) or event.get("cause") == "oom"
 
     def _eval(self, event: Event) -> None:
         record = self.trials[event["id"]]

@@ -10,10 +10,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from search.space import Space
+from search.space import Resources, Space
 from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
@@ -41,7 +41,7 @@ class Driver:
     """One session of a study.
 
     Args:
-        capacity: how many trials can run at once now.
+        capacity: how many trials can run at once now; fits: whether a trial with these resources ever can.
         observe: called with every event after it is written (live table).
         budgets: whether the space's time, device hours and patience end this session (they are the search's own, not
             those of confirming).
@@ -58,6 +58,7 @@ class Driver:
         *,
         stage: str,
         capacity: Callable[[], int],
+        fits: Callable[[Resources], bool] = lambda _: True,
         observe: Observer,
         budgets: bool = True,
         owned: Callable[[], bool] = lambda: True,
@@ -65,7 +66,7 @@ class Driver:
     ) -> None:
         self.space, self.folder, self.plan = space, folder, plan
         self.ledger = journal.ledger
-        self._journal, self._capacity, self._observe = journal, capacity, observe
+        self._journal, self._capacity, self._fits, self._observe = journal, capacity, fits, observe
         self._clock = clock or journal.clock
         self._budgets, self._owned = budgets, owned
         self.stage = stage
@@ -88,10 +89,8 @@ class Driver:
         """The next trial to start, or None when there is none now (see `idle`)."""
         self._take_up()
         self.tick()
-        if self.pausing or (self.reason and not self._again) or len(self._active) >= max(1, self._capacity()):
+        if self.pausing or (self.reason and not self._again) or self._taken() >= max(1, self._capacity()):
             return None  # patience starts nothing new, and what is open goes on
-        if self._crowded():
-            return None
         trial = self._again.pop(0) if self._again else self.plan.next()
         if trial is None:
             return None
@@ -107,9 +106,8 @@ class Driver:
         return not self._active
 
     def spec(self, trial: Trial) -> TrialSpec:
-        """What the trial process gets; a trial that runs alone may have all memory of its GPU."""
-        space = self.space
-        gpus = space.resources.gpus or 0.0
+        """What the trial process gets, the resources that are reserved for it included."""
+        space, resources = self.space, self._resources(trial.id)
         return TrialSpec(
             method=space.method,
             encoder=space.encoder,
@@ -120,9 +118,9 @@ class Driver:
             params=trial.params,
             seed=trial.seed,
             folder=self.folder.trial(trial.id),
-            workers=space.resources.workers,
-            gpus=1.0 if 0 < gpus < 1 and self.ledger.trials[trial.id].alone else gpus,
-            cpus=space.resources.cpus,
+            workers=resources.workers,
+            gpus=resources.gpus or 0.0,
+            cpus=resources.cpus,
             plugins=space.plugins,
             script=space.script,
         )
@@ -154,11 +152,12 @@ class Driver:
         self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 
     def ended(self, trial_id: str, outcome: Outcome) -> None:
-        """A trial has ended by itself, or `stopped` says how. One that ran out of memory runs once more, alone."""
+        """A trial has ended by itself, or `stopped` says how. One that ran out of memory on a shared device runs once
+        more, with a larger share of it."""
         if trial_id not in self._active:
             return
-        if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].alone:
-            self._retry(trial_id, f"oom: {outcome.reason}", alone=True)
+        if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].larger and self._larger() is not None:
+            self._retry(trial_id, "oom", outcome.reason)
             return
         del self._active[trial_id]
         self._verdicts.pop(trial_id, None)
@@ -194,7 +193,7 @@ class Driver:
             self._faulty.setdefault(fault.node, set()).add(trial_id)
         if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:
             self._retries[trial_id] += 1
-            self._retry(trial_id, f"{fault.kind}: {fault.reason}")
+            self._retry(trial_id, fault.kind, fault.reason)
             return
         self.ended(trial_id, _outcome(record, f"failed:{fault.kind}", fault.reason, fault.traceback))
 
@@ -202,18 +201,32 @@ class Driver:
         """Nodes whose devices were at fault for several trials, or for this one."""
         return {n for n, met in self._faulty.items() if len(met) >= TWICE or (trial is not None and trial.id in met)}
 
-    def _retry(self, trial_id: str, reason: str, alone: bool = False) -> None:
+    def _retry(self, trial_id: str, kind: str, reason: str) -> None:
         trial = self._active.pop(trial_id)
         self._verdicts.pop(trial_id, None)
         self._again.insert(0, trial)  # first: what is written is shown, which may fail
-        self._write("retry", id=trial_id, reason=reason, alone=alone)
+        self._write("retry", id=trial_id, cause=kind, reason=f"{kind}: {reason}")
 
-    def _crowded(self) -> bool:
-        """Whether one that is to run alone runs, or waits for the others to end. On a GPU of its own each is alone."""
-        if (self.space.resources.gpus or 0.0) >= 1:
-            return False
-        alone = [self.ledger.trials[t.id].alone for t in (*self._active.values(), *self._again[:1])]
-        return bool(self._active) and any(alone)
+    def _larger(self) -> Resources | None:
+        """What a trial reserves that ran out of memory; None where no share is larger: it has its devices for itself,
+        or no node has more."""
+        resources = self.space.resources
+        gpus = resources.gpus or 0.0
+        if gpus >= 1:
+            return None
+        larger = replace(resources, gpus=1.0) if gpus else replace(resources, cpus=2 * resources.cpus)
+        return larger if self._fits(larger) else None
+
+    def _resources(self, trial_id: str) -> Resources:
+        """What a trial reserves."""
+        return (self.ledger.trials[trial_id].larger and self._larger()) or self.space.resources
+
+    def _taken(self) -> int:
+        """How many of the slots that `capacity` counts the running trials take: a larger share takes those of the
+        trials that do not run beside it. Else small trials would take each part of a GPU that gets free."""
+        share = self.space.resources.gpus or 0.5
+        larger = sum(self.ledger.trials[trial_id].larger for trial_id in self._active)
+        return len(self._active) + larger * (max(1, math.floor(1 / share + 1e-9)) - 1)
 
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""

@@ -24,7 +24,7 @@ from orders import orders
 from rich.console import Console
 
 from search.cli.main import main
-from search.running.ray_session import ENVIRONMENT, ray_session
+from search.running.ray_session import ENVIRONMENT, ever_fits, ray_session
 from search.running.runner import Options, run_study
 from search.space import Resources
 from search.store.journal import read
@@ -66,6 +66,7 @@ def test_a_private_ray_lies_in_a_folder_of_its_own_and_leaves_nothing(monkeypatc
     before = dict(os.environ)
     with ray_session(None, Resources(), None) as (capacity, resources):
         assert capacity() == 1
+        assert [ever_fits(Resources(cpus=cpus)) for cpus in (1, 2)] == [True, False], "its size is fixed"
         assert resources.gpus is not None
         (session,) = [path for path in (made[0] / "ray").glob("session_2*") if not path.is_symlink()]
         assert (session / "logs" / "raylet.out").exists()
@@ -142,6 +143,34 @@ def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
     assert all(step["gpus"] == gpu_of[step["pid"]] for step in steps)
     moments = [step["from"] for step in steps]
     assert max(sum(s["from"] <= moment < s["to"] for s in steps) for moment in moments) == 4
+
+
+@pytest.mark.slow
+def test_out_of_memory_trial_gets_a_whole_gpu_while_others_run(tmp_path: Path) -> None:
+    import ray
+
+    ray.init("local", num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
+    columns = orders(sleep=0.3, fault="oom", above=1e-4, enough=1)
+    data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": columns}
+    space = make_space({"trials": 10}, data=data, resources={"gpus": 0.5, "cpus": 1})
+    folder = StudyFolder(str(tmp_path), "packed")
+    result = run_study(space, folder.storage, name=folder.study, options=options(trainable=GpuTrial))
+    assert result.ledger.stops == {"completed": 10}
+    events = list(read(folder.journal))
+    retried = {e["id"] for e in events if e["e"] == "retry"}
+    assert retried
+    assert {e["cause"] for e in events if e["e"] == "retry"} == {"oom"}
+    running: set[str] = set()
+    for event in events:
+        assert event["e"] != "again" or running, "it waits for all others to end"
+        if event["e"] in ("start", "again"):
+            running.add(event["id"])
+        elif event["e"] in ("end", "retry"):
+            running.remove(event["id"])
+    for path in folder.local.glob("trials/*/steps.jsonl"):
+        steps = [json.loads(line) for line in path.read_text().splitlines()]
+        assert all(step["reserved"] == step["spec"] for step in steps)
+        assert {step["spec"] for step in steps} == ({0.5, 1.0} if path.parent.name in retried else {0.5})
 
 
 @pytest.mark.slow
