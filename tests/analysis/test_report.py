@@ -57,7 +57,7 @@ def test_report_has_every_part(pages: dict[str, Path]) -> None:
     assert re.search(r"\d+ more: <code>analysis table small-1</code>", text)
     assert text.count("data:image/svg+xml;base64,") == 9
     headings = re.findall(r'<th scope="col">([^<]*)</th>', text.split("<h2>Best configurations</h2>")[1])
-    assert headings[:3] == ["rank", "trial", "note"]  # a narrow window cuts what comes last
+    assert headings[:3] == ["stage", "rank", "trial"]  # a narrow window cuts what comes last
 
 
 @pytest.mark.parametrize("name", ["report", "interactive"])
