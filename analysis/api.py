@@ -71,7 +71,8 @@ class StudyResults:
         """One row per trial, best first.
 
         Columns:
-            rank: 1 = best; missing where there is no value. trial, point: names; trials of one point differ in seed.
+            rank: 1 = best; missing for pruned trials and where there is no value. trial, point: names; trials of one
+            point differ in seed.
             value: the metric at the trial's best evaluation, in its own unit (correlations in [-1, 1]).
             stage: "search" or "confirm". stop: "completed", "pruned", "failed:<kind>", "paused", "running", "killed".
             reason: why it failed, else "". baseline: whether the point is the paper's setting. origin: the study or
@@ -83,7 +84,8 @@ class StudyResults:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """One row per configuration, best first: confirmed ones, then completed, then pruned.
+        """One row per configuration, best first: confirmed ones, then completed, then pruned. `rank` is by value among
+        the confirmed ones, and among the other completed ones.
 
         Columns as in `trials`, those of the first counted trial, and:
             value, sd, n: mean, standard deviation (n - 1) and number of the counted seeds: fresh ones if `confirmed`,

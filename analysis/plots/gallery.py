@@ -12,7 +12,7 @@ from analysis.plots import model_figures, param_figures, search_figures
 from analysis.plots.model_figures import Geometry
 from analysis.plots.param_figures import Contour, Params
 from analysis.plots.search_figures import Curves, History, Pareto, label_of
-from analysis.plots.style import GREY
+from analysis.plots.style import GREY, style
 from analysis.statistics.importance import Importance
 from analysis.statistics.picked import Evaluated
 from analysis.tables.axes import study_axes
@@ -40,8 +40,9 @@ def gallery(study: Study, measured: Importance | None, names: Sequence[str] = ()
     pictures = [
         Picture(name, *drawn) for name in NAMES if (not names or name in names) and (drawn := getattr(of, name)())
     ]
-    for picture in pictures:
-        picture.figure.suptitle(study.name, x=0.01, ha="left", fontsize=8, color=GREY)
+    with style():
+        for picture in pictures:
+            picture.figure.suptitle(study.name, x=0.01, ha="left", fontsize=8, color=GREY)
     return pictures
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from analysis.papers.compare import RUN, PaperTable
 from analysis.plots.search_figures import valued
-from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colours, figure, style
+from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colours, figure, log_scale, style
 from analysis.statistics.empirical_bayes import Flags, Floats
 from analysis.tables.axes import pair_labels
 from analysis.tables.study import Arrays, Study
@@ -189,7 +189,7 @@ def ablation(data: Ablation) -> Figure:
             ax.errorbar(data.x, data.ours, yerr=bars, fmt=style_of.replace("o", "s"), color=BLUE, capsize=2,
                         markersize=4, label="ours (sd over seeds)")  # fmt: skip
         if data.numeric and data.x.min() > 0 and data.x.max() / data.x.min() > 30:
-            ax.set_xscale("log")
+            log_scale(ax)
         if not data.numeric:
             ax.set_xticks(data.x, data.labels, rotation=30, ha="right")
             ax.set_xlim(-0.5, len(data.x) - 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ HEIGHT = 420  # pixels, of figures that set none
 
 def page(study: Study) -> str:
     """History, learning curves, parallel coordinates, slices, Pareto front, alignment against uniformity."""
-    label, params = label_of(study), Params.of(study, study_axes(study))
+    label, params = _literal(label_of(study)), Params.of(study, study_axes(study))
     figures = [  # title, figure, pixels that it needs: on a smaller screen it is scrolled
         ("History", _history(History.of(study), label), 0),
         ("Learning curves", _curves(Curves.of(study), label), 0),
@@ -56,6 +57,11 @@ def page(study: Study) -> str:
             )
             parts.append(FIGURE.format(title=title, width=width, figure=drawn))
     return PAGE.format(title=html.escape(f"{study.name}: {study.metric.name}"), body="\n".join(parts))
+
+
+def _literal(text: str) -> str:
+    """Plotly reads tags and entities in most texts."""
+    return html.escape(text, quote=False)
 
 
 def _dots(
@@ -114,17 +120,17 @@ def _parallel(data: Params, label: str) -> go.Figure | None:
 def _dimension(axis: Axis, positions: Floats) -> dict[str, Any]:
     low, high = axis.bounds
     absent = np.isnan(positions)
-    ticks = _ticks(axis)
+    ticks = _ticks(axis, str)  # parallel coordinates read no markup here
     if absent.any():  # a conditional parameter that did not exist has its place below
         low -= 0.12 * ((high - low) or 1)
         ticks = {"tickvals": [low, *ticks["tickvals"]], "ticktext": ["none", *ticks["ticktext"]]}
     ends = [low, high if high > low else low + 1]
-    return {"label": axis.name, "values": np.where(absent, low, positions), "range": ends, **ticks}
+    return {"label": _literal(axis.name), "values": np.where(absent, low, positions), "range": ends, **ticks}
 
 
-def _ticks(axis: Axis) -> dict[str, Any]:
+def _ticks(axis: Axis, shown: Callable[[str], str] = _literal) -> dict[str, Any]:
     if not axis.numeric:
-        return {"tickvals": list(range(len(axis.values))), "ticktext": list(axis.values)}
+        return {"tickvals": list(range(len(axis.values))), "ticktext": [shown(value) for value in axis.values]}
     places = np.linspace(*axis.bounds, 5)
     return {"tickvals": places.tolist(), "ticktext": [f"{10**at if axis.log else at:.3g}" for at in places]}
 
@@ -140,7 +146,7 @@ def _slices(data: Params, label: str) -> go.Figure | None:
         for name, hit, colour in (("pruned", data.pruned, GREY), ("completed", ~data.pruned, BLUE)):
             legend = not k and bool(hit.any())
             _dots(figure, data.positions[:, k], data.values, data.trials, hit, name, colour, showlegend=legend, **place)
-        figure.update_xaxes(title_text=axis.name, **_ticks(axis), **place)
+        figure.update_xaxes(title_text=_literal(axis.name), **_ticks(axis), **place)
     return figure.update_yaxes(title_text=label, col=1).update_layout(height=60 + 260 * rows)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, error_bars, figure, style
+from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, error_bars, figure, log_scale, style
 from analysis.statistics.empirical_bayes import Flags, Floats
 from analysis.statistics.seed_noise import SeedValues, seed_noise
 from analysis.statistics.verdict import study_prior
@@ -216,7 +216,7 @@ def pareto(data: Pareto, label: str) -> Figure:
         ax.plot(data.seconds[order], data.values[order], "o-", color=BLUE, label="front",
                 markersize=4.5, drawstyle="steps-post")  # fmt: skip
         if data.seconds.size and data.seconds.min() > 0 and data.seconds.max() / data.seconds.min() > 30:
-            ax.set_xscale("log")
+            log_scale(ax)
         ax.set(xlabel="training seconds", ylabel=label)
         ax.margins(y=0.12)  # room for a name above the best
         low, high = ax.get_xlim()

@@ -37,7 +37,9 @@ RC: Any = {
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
+    "text.parse_math": False,  # names and values of the user's may hold a `$`
 }
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def colours(sign: float) -> str:
@@ -53,6 +55,11 @@ def style() -> Iterator[None]:
 
 class ShownFigure(Figure):
     """A figure that notebooks show: those of matplotlib they only know once pyplot is there."""
+
+    def draw(self, renderer: Any) -> None:
+        """Ticks are made as late as this, also for who saves the figure without our `style`."""
+        with style():
+            super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -82,6 +89,17 @@ def save(fig: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
+def power(exponent: float) -> str:
+    """`10⁻⁵`."""
+    return f"10{str(int(exponent)).translate(RAISED)}"
+
+
+def log_scale(ax: Axes) -> None:
+    """A logarithmic x axis; matplotlib's own labels are TeX."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: power(round(float(np.log10(value)))))
+
+
 def error_bars(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], error: float | None) -> None:
     """One standard deviation over seeds on each trial, where seeds were repeated."""
     if error is not None and len(x):
@@ -96,7 +114,7 @@ def put_axis(ax: Axes, axis: Axis, which: str = "x") -> None:
     if axis.numeric and axis.log:
         ticks = [float(t) for t in np.arange(np.ceil(low - 1e-9), np.floor(high + 1e-9) + 1)]
         if len(ticks) >= 2:
-            target.set_ticks(ticks, [f"$10^{{{int(t)}}}$" for t in ticks])
+            target.set_ticks(ticks, [power(t) for t in ticks])
         else:
             target.set_ticks([low, high], [f"{10**low:g}", f"{10**high:g}"])
     elif not axis.numeric:

@@ -153,17 +153,17 @@ RANKED_STOPS = {"completed": 0, "pruned": 1}  # everything else has no value tha
 
 
 def rank_trials(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Trials best first with their `rank`: completed ones, then pruned, then those without a value."""
+    """Trials best first with their `rank`: completed ones, then pruned and those without a value, which have none."""
     return _ranked(trials.assign(confirmed=False), metric)
 
 
 def rank_points(points: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Points best first with their `rank` and `gain` over the baseline point as measured, larger is better.
-
-    A pruned point has no gain: what it had reached after fewer examples is no match for a whole baseline.
+    """Points with their `rank` and `gain` over the baseline point as measured, larger is better.
 
     Confirmed points come first: their mean is over fresh seeds, so it alone owes nothing to having been picked. Then
-    the completed ones by their mean, then the pruned, then those without a value.
+    the completed ones of the search, then the pruned, then those without a value. The rank is by value among the
+    confirmed, and among the completed others. A pruned point has neither rank nor gain: what it had reached after fewer
+    examples is no match for a full-length trial.
     """
     baseline = points.loc[points["baseline"] & (points["stop"] == "completed"), "value"]
     reference = float(baseline.iloc[0]) if len(baseline) else float("nan")
@@ -180,6 +180,6 @@ def _ranked(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         }
     )
     ordered = table.loc[keys.sort_values(["later", "stop", "value"], kind="stable").index].reset_index(drop=True)
-    ranks = pd.Series(range(1, len(ordered) + 1), index=ordered.index, dtype="Int64")
-    ordered.insert(0, "rank", ranks.where(ordered["value"].notna()))
+    ranks = (ordered.groupby("confirmed").cumcount() + 1).astype("Int64")
+    ordered.insert(0, "rank", ranks.where(ordered["value"].notna() & (ordered["stop"] == "completed")))
     return ordered

@@ -137,8 +137,16 @@ def records(ranked: pd.DataFrame, searched: Sequence[str]) -> list[dict[str, Any
 
 
 def printed(records: Sequence[Mapping[str, Any]], metric: Metric) -> list[dict[str, str]]:
-    """Records as cells of a table for people: values times the metric's scale, marks in words."""
-    return [_cells(record, metric) for record in records]
+    """Records as cells of a table for people: values times the metric's scale, marks in words.
+
+    Where some are confirmed, `stage` heads those and the others.
+    """
+    stages = ["confirmed" if record.get("confirmed") else "search" for record in records]
+    heads = [stage if stage != before else "" for before, stage in zip(["", *stages], stages, strict=False)]
+    return [
+        _cells(record, metric, head if "confirmed" in stages else "")
+        for record, head in zip(records, heads, strict=True)
+    ]
 
 
 def least_important(searched: Sequence[str]) -> list[str]:
@@ -146,10 +154,10 @@ def least_important(searched: Sequence[str]) -> list[str]:
     return ["seconds", "examples", "seed", *reversed(searched), "sd", "n"]
 
 
-def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
+def _cells(record: Mapping[str, Any], metric: Metric, stage: str) -> dict[str, str]:
     seeds = record.get("seeds") or [record["seed"]]
     cells = {
-        "study": record.get("study", ""),
+        "stage": stage,
         "rank": short(record["rank"]),
         "trial": record["trial"],
         metric.name: _scaled(record["value"], metric),
@@ -165,7 +173,6 @@ def _cells(record: Mapping[str, Any], metric: Metric) -> dict[str, str]:
         cells[f"params.{name}" if name in cells or name == "note" else name] = short(value)
     stop = record["stop"]
     marks = [
-        "confirmed" if record.get("confirmed") else "",
         "baseline" if record["baseline"] else "",
         f"from {record['origin']}" if record.get("origin") else "",
         "confirm" if "n" not in record and record["stage"] == "confirm" else "",

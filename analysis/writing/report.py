@@ -127,7 +127,7 @@ def _filled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def _marked(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """The notes beside the trials' names: a page that is too narrow for all columns scrolls what comes last."""
-    first = ("rank", "trial", "note")
+    first = ("stage", "rank", "trial", "note")
     return [{name: row[name] for name in (*first, *row) if name in row} for row in rows]
 
 

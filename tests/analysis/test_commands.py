@@ -62,11 +62,12 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     lines = found.output.splitlines()
     assert lines[0] == "Study small-1 (edacse): 20 trials: 17 completed, 2 pruned, 1 failed."
     assert lines[1] == "Failures by kind: 1 nan."
-    header = next(i for i, line in enumerate(lines) if line.startswith("rank"))
-    assert lines[header].split()[:4] == ["rank", "trial", "builtin_dev", "sd"]
+    header = next(i for i, line in enumerate(lines) if line.startswith("stage"))
+    assert lines[header].split()[:5] == ["stage", "rank", "trial", "builtin_dev", "sd"]
     assert "learning_rate" in lines[header]
-    assert lines[header + 1].endswith("confirmed")
-    assert lines[header + 2].endswith("confirmed, baseline")
+    assert [line.split()[:2] for line in lines[header + 1 : header + 5 : 2]] == [["confirmed", "1"], ["search", "1"]]
+    assert [line.split()[0] for line in lines[header + 2 : header + 5 : 2]] == ["2", "2"]
+    assert lines[header + 2].endswith("baseline")
     assert lines[header + 5] == ""  # four rows
     labels = [line.split("  ")[0] for line in lines[header + 6 :]]
     assert labels == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Next"]
@@ -75,7 +76,13 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
         assert sum(line.startswith(word) for line in explained) == 1
     newest = call(store, "best").output
     assert "Study small-2" in newest
+    assert "\nrank  trial" in newest
     assert "none: no configuration came out above the method's defaults" in newest
+    rows = content(store, "best", "small-1", "--top", "30")["rows"]
+    for confirmed in (True, False):
+        ranked = [row for row in rows if row["confirmed"] is confirmed and row["rank"]]
+        assert [row["rank"] for row in ranked] == list(range(1, len(ranked) + 1))
+        assert [row["value"] for row in ranked] == sorted((row["value"] for row in ranked), reverse=True)
     assert newest.endswith(f"the study's folder is not there: {store.folder / 'small-2'}\n")
 
 

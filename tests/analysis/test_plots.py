@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 from memory_study import MemoryStore, memory_study
 from small_store import SmallStore
 
@@ -23,8 +24,9 @@ from analysis.plots.style import save
 from analysis.reading.store import find_study, open_store
 from analysis.statistics.importance import importance
 from analysis.tables.axes import study_axes
+from analysis.tables.metric import Metric
 from analysis.tables.study import Study, read_study
-from search.schema import SEED_SD
+from search.schema import SEED_SD, stored
 
 pytestmark = pytest.mark.costly
 
@@ -52,6 +54,48 @@ def test_some_figures_by_name_and_none_without_data(study: Study) -> None:
     assert [p.name for p in gallery(study, None, ("pareto", "importance"))] == ["pareto"]
     empty = memory_study([{"a": 1}], [float("nan")], {"a": {"float": [0, 1]}}, stops=["failed:nan"])
     assert gallery(empty, None) == []
+
+
+ODD = ["$_$", "$", "a$x^2$b", r"\$\frac{", "<b>b</b> &amp; <x>", "100 % {}"]
+
+
+def odd_study(odd: str) -> Study:
+    """Named by `odd` wherever a user may choose a text."""
+    rng = np.random.default_rng(0)
+    space = {odd: {"choice": [odd, "other"]}, "x": {"float": [0, 1]}, "lr": {"float": [1e-6, 1e-2], "log": True}}
+    points = [{odd: [odd, "other"][i % 2], "x": rng.random(), "lr": 10 ** rng.uniform(-6, -2)} for i in range(12)]
+    made = memory_study(points, list(rng.random(12)), space)
+    metric = Metric(f"{odd}_dev", (f"{odd}_dev",))
+    rows = [
+        (f"r{i}", name, 1000, rng.random())
+        for i in range(12)
+        for name in (stored(metric.name), "alignment", "uniformity")
+    ]
+    run = dataclasses.replace(made.stored, tags={**made.stored.tags, "study_id": odd})
+    trials = made.trials.assign(seconds=10.0 ** np.arange(12), trial=odd)  # on a logarithm
+    made = dataclasses.replace(
+        made, stored=run, trials=trials, metric=metric, store=MemoryStore({"params": space}, rows)
+    )
+    arrays = {f"{odd}_{end}": rng.random(20).astype(np.float32) for end in ("dev", "gold")}
+    object.__setattr__(made, "similarities", lambda _: arrays)
+    return made
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_any_text_in_any_figure_is_drawn_as_it_is(odd: str, tmp_path: Path) -> None:
+    study = odd_study(odd)
+    pictures = gallery(study, importance(study, np.random.default_rng(0), draws=2))
+    assert tuple(p.name for p in pictures) == NAMES
+    table = compare(paper_table("gclsr_table10"), [])
+    data = Ablation.of(paper_table("gclsr_table10"), table)
+    assert data is not None
+    named = dataclasses.replace(data, title=odd, metric=odd, name=odd, labels=(odd,) * len(data.labels), numeric=False)
+    for figure in [*(picture.figure for picture in pictures), model_figures.ablation(named)]:
+        save(figure, tmp_path, "figure")
+        figure.savefig(tmp_path / "notebook.svg")  # as a notebook's user does, outside of our style
+        texts = [text for text in figure.findobj(Text) if text.get_text()]
+        assert not any(text.get_parse_math() for text in texts)
+        assert not any("mathdefault" in text.get_text() for text in texts)
 
 
 def test_history_counts_completed_trials_only_as_best(study: Study) -> None:

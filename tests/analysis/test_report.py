@@ -6,6 +6,7 @@ import html
 import os
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from small_store import SmallStore
 
 from analysis.plots.page import page
 from analysis.reading.store import find_study, open_store
+from analysis.tables.metric import Metric
 from analysis.tables.record import commands, cost, hours
 from analysis.tables.study import Study, read_study
 from analysis.tables.trials import failures
@@ -55,7 +57,7 @@ def test_report_has_every_part(pages: dict[str, Path]) -> None:
     assert re.search(r"\d+ more: <code>analysis table small-1</code>", text)
     assert text.count("data:image/svg+xml;base64,") == 9
     headings = re.findall(r'<th scope="col">([^<]*)</th>', text.split("<h2>Best configurations</h2>")[1])
-    assert headings[:3] == ["rank", "trial", "note"]  # a narrow window cuts what comes last
+    assert headings[:3] == ["stage", "rank", "trial"]  # a narrow window cuts what comes last
 
 
 @pytest.mark.parametrize("name", ["report", "interactive"])
@@ -113,6 +115,25 @@ def test_every_interactive_figure_is_drawn(pages: dict[str, Path], tmp_path: Pat
         assert alike == [], "told apart by colour alone"
         assert window.hosts() == set()
         assert [line for line in window.console() if line.startswith("SEVERE")] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="no Chromium with chromedriver here")
+def test_any_text_stands_in_the_page_as_it_is(tmp_path: Path) -> None:
+    odd = "$_$ <b>b</b> &amp; <x>"
+    space = {odd: {"choice": [odd, "other"]}, "x": {"float": [0, 1]}}
+    study = memory_study(
+        [{odd: [odd, "other"][i % 2], "x": i / 6} for i in range(6)], [i / 10 for i in range(6)], space
+    )
+    study = replace(study, metric=Metric(f"{odd}_dev", (f"{odd}_dev",)))
+    (tmp_path / "page.html").write_text(page(study), encoding="utf-8")
+    with browser() as window:
+        window.open((tmp_path / "page.html").as_uri())
+        drawn = "document.querySelectorAll('.js-plotly-plot .main-svg').length >= 4"
+        window.until(f"return window.Plotly && {drawn}", 60)
+        texts = window.run("return [...document.querySelectorAll('svg text')].map(e => e.textContent)")
+    shown = [text for text in texts if "$_$" in text]
+    assert len(shown) >= 6
+    assert {*shown} == {odd, f"{odd}_dev x 100"}
 
 
 ALIKE = """
