@@ -26,7 +26,7 @@ from search import schema
 from search.cli.main import main
 from search.remote.cluster import free_port
 from search.running.session import write_space
-from search.store.journal import Journal, fold, identity, new_identity
+from search.store.journal import Journal, fold, identity, new_identity, read
 from search.store.ledger import Ledger
 from search.tracking.mlflow_store import make_store, pages
 from search.tracking.replayer import Replayer, replay
@@ -213,8 +213,9 @@ def test_a_head_behind_mlflow_replaces_what_was_lost(tmp_path: Path, position: s
     world.now += 1000
     ledger = world.session(seed=1).ledger
     assert replay(Tracker(uri, world.folder, world.space)) == ""
-    trials = [tags for _, tags, *_ in everything(uri, str(world.root)).values() if schema.TRIAL_ID in tags]
-    assert {tags[schema.TRIAL_ID]: tags[schema.STOP] for tags in trials} == {
-        i: r.state for i, r in ledger.trials.items()
-    }
+    runs = MlflowClient(uri).search_runs([MlflowClient(uri).get_experiment_by_name("fake").experiment_id])
+    trials = [(run.data.tags[schema.TRIAL_ID], run) for run in runs if schema.TRIAL_ID in run.data.tags]
     assert len(trials) == 8
+    assert {name: run.data.tags[schema.STOP] for name, run in trials} == {n: r.state for n, r in ledger.trials.items()}
+    starts = {event["id"]: event["t"] for event in read(world.folder.journal) if event["e"] == "start"}
+    assert {name: run.info.start_time for name, run in trials} == starts, "no run of the lost driver"
