@@ -108,8 +108,8 @@ class Session:
     def _keep_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
         has what a trial needs, since a study that asks for more could not be resumed."""
-        ledger, now = journal.ledger, stamp(formats.JOURNAL)
-        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != now[formats.FORMAT]:
+        ledger = journal.ledger
+        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
             write_space(journal, self._asked)
 
