@@ -66,7 +66,9 @@ def on_study(command: Command) -> Command:
             raise InputError(f"two studies named, {positional} and {named}; expected one")
         return command(_study(opened(storage, tracking_uri), named or positional, metric), **options)
 
-    option = click.option("--study", "named", metavar="NAME", help="study, or space: its newest [newest study]")
+    option = click.option(
+        "--study", "named", metavar="NAME", help="study, its UUID, or space: its newest [newest study]"
+    )
     return click.argument("positional", metavar="[STUDY]", required=False)(option(wrapped))
 
 

@@ -14,7 +14,7 @@ from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.journal import Journal, exclusive, fold, new_identity, salvage
+from search.store.journal import Journal, exclusive, fold, identity, new_identity, salvage, this_user
 from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
 from search.study.related import related_points
@@ -100,6 +100,7 @@ def resume_study(
             hold.replace()
             folder.tracked.unlink(missing_ok=True)  # an offset into the old file; what MLflow has is found by its tags
     ledger = fold(folder.journal, Ledger())
+    _name_code(folder, options)
     kept = _unedited(folder, ledger)
     space = load_space(folder.space, overrides)
     if overrides:
@@ -132,8 +133,10 @@ def confirm_study(
     stage = confirming(trials, top, seeds)
     folder = find_study(absolute(storage), study)
     pull(folder)
+    options = options or Options()
+    _name_code(folder, options)
     space = _unedited(folder, fold(folder.journal, Ledger()))
-    return _told(folder, Session(space, folder, options or Options(), [stage]))
+    return _told(folder, Session(space, folder, options, [stage]))
 
 
 def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
@@ -158,6 +161,16 @@ def _told(folder: StudyFolder, session: Session, before: Any = lambda _: None) -
     except KeyboardInterrupt as stop:
         stop.add_note(f"go on with `search resume {folder.study}{storage_option(folder.storage)}`")
         raise
+
+
+def _name_code(folder: StudyFolder, options: Options) -> None:
+    """One line before the code of a study that another user began runs as this one."""
+    space, which = load_space(folder.space, run_code=False), identity(folder.journal)
+    code = [*space.plugins, *([space.script] if space.script else [])]
+    if code and which is not None and which.user not in ("", this_user()):
+        files = ", ".join(one.file for one in code)
+        line = f"{files}: code of a study that {which.user} began; it runs as {this_user() or 'you'}"
+        options.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _unedited(folder: StudyFolder, ledger: Ledger) -> Space:

@@ -26,17 +26,7 @@ from search.space.checks import encoder_notes
 from search.space.space import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
-from search.store.journal import (
-    Identity,
-    Journal,
-    JournalWriteError,
-    exclusive,
-    identity,
-    read,
-    running_beside,
-    this_user,
-    writable,
-)
+from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable
 from search.store.layout import StudyFolder, UserError, storage_option
 from search.store.ledger import Event, Ledger
 from search.store.retention import CheckpointRetention
@@ -50,7 +40,6 @@ from search.wording import wanted_points
 from trainables.contract import formats
 from trainables.contract.errors import last_line
 from trainables.contract.formats import stamp
-from trainables.contract.registry import Plugin
 
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
@@ -119,8 +108,8 @@ class Session:
     def _keep_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
         has what a trial needs, since a study that asks for more could not be resumed."""
-        ledger, now = journal.ledger, stamp(formats.JOURNAL)
-        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != now[formats.FORMAT]:
+        ledger = journal.ledger
+        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
             write_space(journal, self._asked)
 
@@ -146,10 +135,8 @@ class Session:
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
         observe = _Observer(display, retention, replayer, self.phases, hold.owned)
         self._introduce(tracker)
-        code = [*self.space.plugins, *([self.space.script] if self.space.script else [])]
         for line in [
-            *whose(code, identity(self.folder.journal)),
-            *changed(code),
+            *changed([*self.space.plugins, *([self.space.script] if self.space.script else [])]),
             *(moved_on(self.folder.environment) if ledger.sessions else ()),
         ]:
             display.note(line)
@@ -354,15 +341,6 @@ def write_space(journal: Journal, space: Space, **began: Any) -> None:
     Args: began: `new_identity`, in a study's first event.
     """
     journal.append("space", space=space.resolved(), **stamp(formats.JOURNAL), **began)
-
-
-def whose(code: Sequence[Plugin], which: Identity | None) -> list[str]:
-    """One line where the code of a study that another user began runs as this one."""
-    user = which.user if which else ""
-    if not code or user in ("", this_user()):
-        return []
-    files = ", ".join(one.file for one in code)
-    return [f"{files}: code of a study that {user} began; it runs as {this_user() or 'you'}"]
 
 
 def as_kept(space: Space) -> Any:

@@ -75,6 +75,7 @@ class Tracker:
         position = _read_json(folder.tracked)
         same = position.get("uri") == uri
         self._offset: int = position.get("offset", 0) if same else 0
+        self._at: int | None = position.get("at") if same else None  # milliseconds, of the last event so far
         self._followed: str = position.get("run", "") if same else ""  # the study's run that has so much of the journal
         self._late: dict[str, int] = position.get("late", {}) if same else {}  # trial id -> ms of its end
 
@@ -139,59 +140,87 @@ class Tracker:
         if which is None:
             return False
         client = client_of(self.uri)
-        experiment = client.get_experiment_by_name(self.space.name)
-        if experiment is None:
-            place = None
-            if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
-                beside = Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent
-                place = (beside / "artifacts" / self.space.name).as_uri()
-            experiment = client.get_experiment(client.create_experiment(self.space.name, artifact_location=place))
+        experiment = self._experiment(client)
         self.experiment_id = experiment.experiment_id
         kind, training = EXPERIMENT_KIND
         if kind not in experiment.tags:  # a user's own choice stays
             client.set_experiment_tag(self.experiment_id, kind, training)
         self._client = client
         try:
-            starts = {}
-            for event, end in read_with_ends(self.folder.journal):
-                if event["e"] == "start":
-                    starts[event["id"]] = event["t"]
-                if end <= self._offset:
-                    self._remember(event)
-            self._study_run, self._run_ids = "", {}
-            ends, listed = [], False
-            for run in runs_of(client, [self.experiment_id], self.folder, which):
+            starts = self._read_to_position()
+            runs = runs_of(client, [self.experiment_id], self.folder, which)
+            studies: list[Any] = []
+            self._run_ids, parents = {}, {}
+            # Of two runs of a trial the fuller one stays: MLflow made one without its answer reaching us.
+            for run in sorted(runs, key=lambda run: len(run.data.params) + len(run.data.metrics), reverse=True):
                 trial_id = run.data.tags.get(schema.TRIAL_ID, "")
-                if run.data.tags.get(schema.ROLE) == "study":
-                    schema.check_format(run.data.tags)
-                    self._study_run, listed = run.info.run_id, schema.TRIALS_TAG in run.data.tags
-                elif starts.get(trial_id) == run.info.start_time:
-                    self._run_ids[trial_id] = run.info.run_id
-                else:  # of a lost driver: what it did last never reached the bucket, and another trial may have the id
+                if run.data.tags.get(schema.ROLE) == "study" and not studies:
+                    studies.append(run)
+                elif starts.get(trial_id) == run.info.start_time and trial_id not in self._run_ids:
+                    self._run_ids[trial_id], parents[run.info.run_id] = run.info.run_id, run.data.tags[schema.PARENT]
+                else:  # also of a lost driver, whose last trials never reached the bucket: others may have their ids
                     client.delete_run(run.info.run_id)
-                    continue
-                ends.append(run.info.end_time)
-            if made := not self._study_run:
-                self._study_run = self._make_study_run(which)
-                for run_id in self._run_ids.values():  # of a study's run that was deleted
+            run = studies[0] if studies else self._make_study_run(which)
+            schema.check_format(run.data.tags)
+            self._study_run = run.info.run_id
+            if schema.FORMAT not in run.data.tags:
+                self._complete_study_run(run, which)
+            for run_id, parent in parents.items():
+                if parent != self._study_run:  # which was deleted
                     client.set_tag(run_id, schema.PARENT, self._study_run)
-            if made or self._followed not in ("", self._study_run):  # "": an older version noted the position
+            if not studies or self._followed not in ("", self._study_run):  # "": an older version noted the position
                 self._offset, self._late = 0, {}  # another store, or an emptied one: everything is written again
             self._followed = self._study_run
-            if not self._file.open(self._study_run, ends) and listed:  # it may list runs that are lost
-                client.delete_tag(self._study_run, schema.TRIALS_TAG)
+            ends = [run.info.end_time for run in runs]
+            if not self._file.open(self._study_run, ends) and schema.TRIALS_TAG in run.data.tags:
+                client.delete_tag(self._study_run, schema.TRIALS_TAG)  # it may list runs that are lost
         except BaseException:
             self._client = None  # half connected is not connected
             raise
         return True
 
-    def _make_study_run(self, which: Identity) -> str:
-        client, space = self._client, self.space
+    def _experiment(self, client: Any) -> Any:
+        """That of the space, made if it is not there. Where one of its name was deleted in MLflow, which takes nothing
+        for it until it is restored, a number follows the name."""
+        for number in itertools.count(1):
+            name = self.space.name if number == 1 else f"{self.space.name}-{number}"
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                place = None
+                if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
+                    beside = Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent
+                    place = (beside / "artifacts" / name).as_uri()
+                found = client.get_experiment(client.create_experiment(name, artifact_location=place))
+            if found.lifecycle_stage == "active":
+                return found
+        raise AssertionError("numbers do not end")
+
+    def _read_to_position(self) -> dict[str, int]:
+        """Trial id -> milliseconds of its start, of the whole journal. What MLflow has of it is remembered; a position
+        in another journal (its end was put aside, it was salvaged or restored) is dropped."""
+        starts, valid = {}, self._offset == 0
+        for event, end in read_with_ends(self.folder.journal):
+            if event["e"] == "start":
+                starts[event["id"]] = event["t"]
+            if end <= self._offset:
+                self._remember(event)
+                valid = end == self._offset and self._at in (None, event["t"])
+        if not valid:
+            self._offset, self._late = 0, {}
+        return starts
+
+    def _make_study_run(self, which: Identity) -> Any:
         began = int(self.folder.space.stat().st_mtime * 1000)
-        tags = study_tags(space, self.folder, which)
-        run = client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
-        run_id: str = run.info.run_id
-        self._log(run_id, params=study_params(space))
+        tags = study_tags(self.space, self.folder, which)
+        made = self._client.create_run(self.experiment_id, start_time=began, run_name=self.folder.study, tags=tags)
+        self._drop_twins(f"tags.{schema.ROLE} = 'study'", {"": made.info.run_id})
+        return made
+
+    def _complete_study_run(self, run: Any, which: Identity) -> None:
+        """Parameters, files and views, as far as an earlier attempt did not come to them; a tag marks the end."""
+        client, run_id, space = self._client, run.info.run_id, self.space
+        known = run.data.params
+        self._log(run_id, params={name: value for name, value in study_params(space).items() if name not in known})
         for path in (self.folder.space, self.folder.environment):
             if path.exists():
                 client.log_artifact(run_id, str(path))
@@ -200,7 +229,6 @@ class Tracker:
             if tag != shared_view(space) or tag not in there:  # that one may be another user's
                 client.set_experiment_tag(self.experiment_id, tag, value)
         self._log(run_id, tags=format_tags())
-        return run_id
 
     def _make_trial_run(self, start: Event) -> None:
         """MLflow's run of a trial, if it is not there."""
@@ -212,9 +240,22 @@ class Tracker:
             run = self._client.create_run(self.experiment_id, start_time=start["t"], run_name=name, tags=tags)
             self._run_ids[trial_id] = run.info.run_id
 
+    def _drop_twins(self, condition: str, known: Mapping[str, str]) -> None:
+        """Delete runs that a server made without its answer reaching us, so that MLflow's client or we asked again.
+
+        Args: known: trial id ("" for the study) -> the run that stays.
+        """
+        for run in self._search(condition):
+            run_id: str = run.info.run_id
+            if known.get(run.data.tags.get(schema.TRIAL_ID, ""), run_id) != run_id:
+                self._client.delete_run(run_id)
+
     def _write(self, events: list[Event], end: int) -> None:
         """One batch: everything of a trial in one call, then its status."""
-        self._each(self._make_trial_run, (event for event in events if event["e"] == "start"))
+        starts = [event for event in events if event["e"] == "start"]
+        self._each(self._make_trial_run, starts)
+        if starts and self.uri.startswith("http"):
+            self._drop_twins(f"attributes.start_time >= {min(start['t'] for start in starts)}", self._run_ids)
         batches: dict[str, TrialBatch] = {}
         study: Event | None = None
         for event in events:
@@ -232,7 +273,7 @@ class Tracker:
         if study is not None:
             self._write_study(study)
         self._file.waiting += sum(batch.ended for batch in batches.values())
-        self._offset = end
+        self._offset, self._at = end, events[-1]["t"]
         self._save_position()
 
     def _each(self, call: Callable[[Any], object], items: Iterable[Any]) -> None:
@@ -330,8 +371,8 @@ class Tracker:
 
     def _save_position(self) -> None:
         with whole_file(self.folder.tracked) as file:
-            position = {"uri": self.uri, "run": self._study_run, "offset": self._offset, "late": self._late}
-            file.write(json.dumps(position).encode())
+            position = {"uri": self.uri, "run": self._study_run, "offset": self._offset, "at": self._at}
+            file.write(json.dumps({**position, "late": self._late}).encode())
 
     def _search(self, condition: str) -> list[Any]:
         assert self._which is not None

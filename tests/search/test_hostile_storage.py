@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.request
 from collections.abc import Callable
@@ -13,13 +14,14 @@ import yaml
 from click.testing import CliRunner
 from from_outside import EVALUATION, METHOD, changed_space
 from harness import World, make_space
+from rich.console import Console
 
 from search.cli.main import main
 from search.console.live_page import LivePage
-from search.running.session import whose
-from search.space import load_space
-from search.store.journal import Identity, this_user
-from trainables.contract.registry import Plugin
+from search.running.runner import Options, confirm_study, resume_study
+from search.space import SpaceError, load_space
+from search.store.journal import Journal, this_user
+from search.store.ledger import Ledger
 
 pytestmark = pytest.mark.costly
 FILES = "import pathlib; pathlib.Path({mark!r}).touch()\n"
@@ -101,10 +103,21 @@ def test_a_stored_space_reads_the_same_without_its_code(outside: Path) -> None:
     assert (read.cardinality(), read.known_metric, read.what) == (loaded.cardinality(), False, loaded.what)
 
 
-@pytest.mark.parametrize(("user", "lines"), [("mallory", 1), ("", 0), (this_user(), 0)])
-def test_code_of_another_users_study_is_named_before_it_runs(user: str, lines: int) -> None:
-    code = [Plugin("/home/mallory/dcl.py", "x = 1")]
-    told = whose(code, Identity("0" * 32, user, True))
-    assert len(told) == lines
-    assert all(line.startswith("/home/mallory/dcl.py: code of a study that mallory began") for line in told)
-    assert whose([], Identity("0" * 32, user, True)) == []
+@pytest.mark.parametrize(("user", "named"), [("mallory", True), ("", False), (this_user(), False)])
+@pytest.mark.parametrize("go_on", [resume_study, confirm_study])
+def test_code_of_another_users_study_is_named_before_it_runs(
+    go_on: Callable[..., Any], user: str, named: bool, tmp_path: Path
+) -> None:
+    world = World(make_space({"trials": 1}), tmp_path)
+    world.folder.local.mkdir()
+    plain = world.space.resolved()
+    with_method("raise RuntimeError('it ran')\n", plain)
+    world.folder.space.write_text(yaml.safe_dump(plain))
+    journal = Journal(world.folder.journal, Ledger())
+    journal.append("space", space=plain, uuid="0" * 32, user=user)
+    journal.close()
+    console = Console(file=io.StringIO(), width=200)
+    with pytest.raises(SpaceError, match="it ran"):
+        go_on(str(tmp_path), options=Options(console=console))
+    line = f"/home/mallory/dcl.py: code of a study that mallory began; it runs as {this_user()}\n"
+    assert console.file.getvalue() == (line if named else "")

@@ -51,21 +51,21 @@ sys.exit(result.exit_code or (BEHIND if result.trouble else 0))
 
 
 class Server:
-    """An MLflow server on loopback that can be killed and started again."""
+    """An MLflow server on loopback that can be killed and started again. database: its URI, SQLite without one."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, database: str = "") -> None:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        self.root = root
+        self.root, self.database = root, database or f"sqlite:///{root / 'mlflow.db'}"
         self.uri = f"http://127.0.0.1:{self.port}"
-        make_store(f"sqlite:///{root / 'mlflow.db'}")
+        make_store(self.database)
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port),
-             "--workers", "1", "--backend-store-uri", f"sqlite:///{self.root / 'mlflow.db'}",
+             "--workers", "1", "--backend-store-uri", self.database,
              "--artifacts-destination", str(self.root / "artifacts")],
             env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
