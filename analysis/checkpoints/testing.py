@@ -27,12 +27,12 @@ from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
 from trainables.contract.trial import metric_parts
-from trainables.data.catalogue import set_name
+from trainables.data.catalogue import SUITES, set_name
 from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.network import SentenceNetwork, wanted_states
 from trainables.evaluation.metrics import percent, sts_average
-from trainables.evaluation.scoring import SUITES, evaluate, prepare_sets
+from trainables.evaluation.scoring import evaluate, prepare_sets
 from trainables.evaluation.transfer import TASKS, transfer, transfer_average
 
 TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set

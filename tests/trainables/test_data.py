@@ -256,3 +256,39 @@ def test_sides_of_pairs_on_one_column_are_refused(folder):
     path = table(folder / "pairs_dev.tsv", ROWS)
     with pytest.raises(DataError, match="first and second are both sentence1"):
         load_pairs(str(path), "dev", "en", {"second": "sentence1"})
+
+
+TEXTS = [f"sentence {i}" for i in range(300)]
+PAIRS = [(TEXTS[i], TEXTS[i + 1], str(i % 5)) for i in range(0, 200, 2)]  # of 200 sentences
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        (TEXTS[200:], []),
+        (TEXTS[199:], []),  # half a percent: chance
+        (TEXTS[150:], ["data.train wiki: holds 25% of stsb (dev), 25% of sts12 (test), by equal sentences"]),
+    ],
+)
+def test_overlap_of_training_with_dev_and_sealed_sets_is_a_note(folder, train, expected):
+    table(folder / "en_stsb_dev.tsv", PAIRS)
+    table(folder / "en_sts12.tsv", PAIRS[::-1])
+    (folder / "en_wiki_train.txt").write_text("\n".join(train))
+    data = {"train": "wiki", "dev": ["stsb"], "language": "en"}
+    assert check_data({"method": "simcse", "data": data}, local_only=True) == expected
+
+
+def test_file_that_is_trained_on_and_scored_is_refused_and_its_copy_noted(folder):
+    table(folder / "en_stsb_dev.tsv", PAIRS)
+    table(folder / "en_sts12.tsv", PAIRS[::-1])
+    table(folder / "copy.tsv", PAIRS)
+
+    def check(train):
+        data = {"train": train, "dev": ["stsb"], "language": "en"}
+        return check_data({"method": "simcse", "data": data}, local_only=True)
+
+    with pytest.raises(DataError, match=r"data.train sts12: .*en_sts12.tsv is the sealed test set sts12; train on "):
+        check("sts12")
+    with pytest.raises(DataError, match=r"en_stsb_dev.tsv is data.dev stsb; train on another file"):
+        check(str(folder / "en_stsb_dev.tsv"))
+    assert check(str(folder / "copy.tsv"))[0].endswith("copy.tsv has the content of data.dev stsb")

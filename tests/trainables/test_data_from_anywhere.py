@@ -85,6 +85,7 @@ def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
         f"{tmp_path / 'x.jsonl'}:1: a text of the triplet is missing; 3 of 6 rows are left out for that",
         f"{tmp_path / 'y.jsonl'}:4: no score; 1 of 5 pairs are left out for that; "
         f"{tmp_path / 'y.jsonl'}:2: an empty sentence; 2 of 5 pairs are left out for that",
+        f"data.train {tmp_path / 'x.jsonl'}: holds 25% of y (dev), by equal sentences",
     ]
     write(tmp_path / "x.jsonl", triplets[1:3])
     with pytest.raises(DataError, match=r"at least two to tell apart, got one .*1 of 2 rows are left out"):
@@ -159,7 +160,9 @@ def test_several_hard_negatives_and_their_roles(tmp_path: Path) -> None:
     columns = load_corpus(str(file), "en", "triplets").columns
     assert list(columns) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
     assert (columns["negative"], columns["negative_3"]) == (["n10", "n11"], ["n30", "n31"])
-    named = load_corpus(str(file), "en", "triplets", {"negative_1": "negative_3", "positive": "negative_1"}).columns
+    named = load_corpus(
+        str(file), "en", "triplets", {"negative_1": "negative_3", "negative_3": "positive", "positive": "negative_1"}
+    ).columns
     assert (named["positive"], named["negative"]) == (["n10", "n11"], ["n30", "n31"])
     with pytest.raises(DataError, match="unknown role 'negativ_1'"):
         load_corpus(str(file), "en", "triplets", {"negativ_1": "x"})

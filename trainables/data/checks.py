@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from trainables.data.catalogue import (
     BUILTIN,
     EDACSE,
     EDACSE_PARTS,
+    SUITES,
     Source,
     find_local,
     find_source,
@@ -30,6 +32,7 @@ from trainables.data.files import matching, text_size
 from trainables.data.retrieval import PATTERNS, check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import (
     BUILTIN_EXAMPLES,
+    Split,
     corpus_columns,
     edacse_note,
     edacse_sources,
@@ -38,6 +41,8 @@ from trainables.data.sets import (
     load_pairs,
 )
 
+SHARED = 0.01  # of a set's sentences in the training data, from which a note tells it
+OVERLAP_BYTES = 1 << 25  # of a training file that is read whole to look for sentences of dev and test sets
 HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are checked
 _seen: dict[tuple[object, ...], Any] = {}
 T = TypeVar("T")
@@ -79,9 +84,97 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
             wrong.append(str(error))
     if not method.scripted:
         wrong += _wrong_names(spec, data)
+    if not (wrong or method.scripted):
+        shared, same = overlaps(data, method.columns)
+        notes += shared
+        wrong += same
     if wrong:
         raise DataError("\n".join(dict.fromkeys(wrong)))
     return notes
+
+
+def overlaps(data: Mapping[str, Any], needs: str) -> tuple[list[str], list[str]]:
+    """Training data that dev sets or the sealed test sets share, as far as both are on this machine.
+
+    Returns: a line for each part of the training data with sentences of such sets, or the content of one; a line for
+        each file that is both.
+    """
+    language, columns = data.get("language", "en"), data.get("columns")
+    dev = [
+        _here("data.dev", name, language, "dev") for name in data["dev"] if name != BUILTIN and not is_retrieval(name)
+    ]
+    sealed = SUITES.get(language, ()) if BUILTIN not in data["dev"] else ()
+    held = [one for one in (*dev, *(_here("the sealed test set", name, language, "test") for name in sealed)) if one]
+    shared, same = list[str](), list[str]()
+    for part in train_parts(data["train"]):
+        for name, source in _sources(part, language, needs, local_only=True).items():
+            apart = list[_Held]()
+            for one in held:
+                if any(a.samefile(b) for a in matching(source.path) for b in matching(one.source.path)):
+                    same.append(f"data.train {name}: {source.path} is {one.what} {one.name}; train on another file")
+                elif _size(source) == _size(one.source) and source.digest == one.source.digest:
+                    shared.append(f"data.train {name}: {source.path} has the content of {one.what} {one.name}")
+                else:
+                    apart.append(one)
+            if _size(source) > OVERLAP_BYTES:
+                continue
+            count = partial(_shares, name, source, needs, columns, language, apart)
+            shares = _once([source, *(one.source for one in apart)], count, "shares", needs, columns)
+            seen = [
+                f"{share:.0%} of {set_name(one.name)} ({one.split})"
+                for one, share in zip(apart, shares, strict=True)
+                if share >= SHARED
+            ]
+            if seen:
+                shared.append(f"data.train {name}: holds {', '.join(seen)}, by equal sentences")
+    return shared, same
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A set that is scored: what it is to the run, its name, its part, its files."""
+
+    what: str
+    name: str
+    split: Split
+    source: Source
+
+
+def _size(source: Source) -> int:
+    return sum(path.stat().st_size for path in matching(source.path))
+
+
+def _here(what: str, name: str, language: str, split: Split) -> _Held | None:
+    try:
+        source = _source(name, language, split, local_only=True)
+    except DataError:
+        return None
+    return _Held(what, name, split, source) if source is not None and matching(source.path) else None
+
+
+def _shares(
+    name: str,
+    source: Source,
+    needs: str,
+    columns: Mapping[str, str] | None,
+    language: str,
+    held: Sequence[_Held],
+) -> list[float]:
+    """The share of each set's sentences that a training file holds."""
+    texts = {text for column in corpus_columns(name, source, needs, columns)[0].values() for text in column}
+    wanted = [
+        _once([one.source], partial(_sentences, one, language, columns), "of a set", one.split, columns) for one in held
+    ]
+    return [len(sentences & texts) / max(1, len(sentences)) for sentences in wanted]
+
+
+def _sentences(one: _Held, language: str, columns: Mapping[str, str] | None) -> frozenset[str]:
+    """The sentences of a set; none of one that cannot be read, which who scores it reports."""
+    try:
+        pairs = load_pairs(one.name, one.split, language, columns if one.split == "dev" else None)
+    except DataError:
+        return frozenset()
+    return frozenset((*pairs.first, *pairs.second))
 
 
 def _wrong_names(spec: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:

@@ -40,11 +40,6 @@ DEPTH = 100  # the deepest cut of a measure
 BLOCK = 2**24  # cosines held at a time (64 MiB)
 QUERIES_AT_ONCE = 1024
 
-SUITES = {
-    "en": ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"),
-    "zh": ("atec", "bq", "lcqmc", "pawsx", "stsb"),
-}
-
 
 @dataclass(frozen=True)
 class TokenPairs:
