@@ -16,7 +16,6 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from search.space import Resources
 from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
@@ -59,7 +58,13 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         driver = self._shared.driver
         if (ours := self._shared.take(trial_id)) is not None:
             pauses = driver.space.pruner.kind == "asha"
-            return {"spec": driver.spec(ours).to_dict(), "pauses": pauses, "avoid": sorted(avoided(driver, ours))}
+            own = driver.space.resources
+            return {
+                "spec": driver.spec(ours).to_dict(),
+                "pauses": pauses,
+                "avoid": sorted(avoided(driver, ours)),
+                "resources": (own.workers, own.cpus, own.gpus or 0.0),
+            }
         # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
         # something runs it may die and start again, and Tune, once told of the end, does not ask any more.
         return Searcher.FINISHED if driver.idle() else None
@@ -208,14 +213,15 @@ def avoided(driver: Driver, trial: Trial) -> set[str]:
     return own if own and usable(own) else driver.avoided()
 
 
-def run_tune(driver: Driver, trainable: type[tune.Trainable], resources: Resources) -> None:
+def run_tune(driver: Driver, trainable: type[tune.Trainable]) -> None:
     """Run a session of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
-    Trials are started again by the driver, not by Tune, which would take the same node. Args: resources: of one trial.
+    Trials are started again by the driver, not by Tune, which would take the same node.
     """
 
     def place(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        return placement(resources.workers, resources.cpus, resources.gpus or 0.0, config["avoid"])
+        workers, cpus, gpus = config["resources"]
+        return placement(workers, cpus, gpus, config["avoid"])
 
     shared = TuneTrials(driver)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us

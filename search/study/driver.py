@@ -78,6 +78,7 @@ class Driver:
         self._retries: Counter[str] = Counter()  # of this session, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
         self._next_check = 0.0
+        self.measuring = False  # the next trial is to measure what `resources: auto` needs
         self.status: Status = "finished"
         self.reason = ""  # why the session ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
@@ -121,10 +122,11 @@ class Driver:
             seed=trial.seed,
             folder=self.folder.trial(trial.id),
             workers=space.resources.workers,
-            gpus=1.0 if 0 < gpus < 1 and self.ledger.trials[trial.id].alone else gpus,
+            gpus=1.0 if 0 < gpus < 1 and (self.measuring or self.ledger.trials[trial.id].alone) else gpus,
             cpus=space.resources.cpus,
             plugins=space.plugins,
             script=space.script,
+            measure=self.measuring,
         )
 
     def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:

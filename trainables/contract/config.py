@@ -102,8 +102,8 @@ class Hyperparameter:
 
     def coerce(self, value: Any) -> Any:
         """The value as the dataclass stores it (an int becomes a float where a float is expected, a list a tuple)."""
-        if value is None:
-            return None
+        if value is None or value == self.word:
+            return value
         if self.kind == "float":
             return float(value)
         return tuple(value) if self.kind in ("ints", "words") else value

@@ -15,17 +15,29 @@ import torch
 from torch import Tensor
 
 from trainables.contract.config import AUTO, RunConfig
-from trainables.contract.trial import AUGMENT, DEVICE_MEMORY, MICRO_BATCH, Evaluation, Outcome, Report, Verdict, phase
+from trainables.contract.trial import (
+    AUGMENT,
+    DEVICE_MEMORY,
+    MICRO_BATCH,
+    MODEL_MEMORY,
+    STEP_SECONDS,
+    Evaluation,
+    Outcome,
+    Report,
+    Verdict,
+    phase,
+)
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network, Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch, Examples, Method
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.distributed import World, encode_in_pieces, largest_piece, random_state, set_random_state
-from trainables.training.machine import in_bf16, room_for_graphs
+from trainables.training.machine import in_bf16, model_memory, room_for_graphs
 from trainables.training.trial import TrainingFailure
 
 LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the device, each pause check for the workers
+MEASURED = 2  # batches at each number of threads, the fastest counts
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
@@ -144,15 +156,45 @@ class Training:
         every, p = self.config.eval_steps, self.progress
         return p.step // every if every else p.examples // self.rung_size
 
-    def _step(self, batch: Batch) -> None:
-        """One optimiser step (or, of a method without a loss, one batch through the network)."""
-        config, world, network, trains = self.config, self.world, self.network, self.method.loss is not None
+    def measure(self, threads: int) -> None:
+        """Add what decides how many trials share this device to the next evaluation's metrics; nothing else changes.
+
+        On a CPU those are the seconds of a batch through the encoder and back with 1, 2, 4, ... and `threads` threads.
+        """
+        self.metrics[MODEL_MEMORY] = model_memory(self.network) / 1e9
+        if self.device.type != "cpu" or self.method.loss is None:
+            return
+        views = self._views(self.batches[self.progress.step])[0]
+        before, own = random_state(self.device), torch.get_num_threads()
+        self.network.train()
+        for count in sorted({threads, *(2**k for k in range(threads.bit_length()) if 2**k <= threads)}):
+            torch.set_num_threads(count)
+            taken = []
+            for _ in range(MEASURED + 1):
+                began = time.perf_counter()
+                with self._autocast():
+                    vectors = self.network.encode(views)
+                torch.stack([v.float().sum() for v in vectors.values()]).sum().backward()  # type: ignore[no-untyped-call]
+                taken.append(time.perf_counter() - began)
+            self.metrics[f"{STEP_SECONDS}{count}"] = min(taken[1:])
+        torch.set_num_threads(own)
+        self.network.zero_grad(set_to_none=True)
+        set_random_state(before, self.device)
+
+    def _views(self, batch: Batch) -> tuple[Views, np.random.Generator]:
+        """The views of the whole next batch, the same on any world, and the generator that they were drawn from."""
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
-        views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
+        views = self.method.views(self.examples, batch, self.config, rng)
         if self.words and not self.words[0].covers(tokens for rows in views.values() for tokens in rows):
             for words in self.words:  # a method's views have tokens that its examples have not
                 words.widen(self.optimiser)
             self.words = []
+        return views, rng
+
+    def _step(self, batch: Batch) -> None:
+        """One optimiser step (or, of a method without a loss, one batch through the network)."""
+        config, world, network, trains = self.config, self.world, self.network, self.method.loss is not None
+        views, rng = self._views(batch)
         part = world.share(len(batch))
         share = {role: rows[part] for role, rows in views.items()}
         network.train()

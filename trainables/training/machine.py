@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainables.contract.trial import CARD_MEMORY, GPU_BUSY, PROCESS_MEMORY
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -25,9 +27,7 @@ SECONDS_BETWEEN = 10.0  # a call of `release_memory` costs up to 0.2 s per GB th
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # of this container
 AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128  # network widths from which bf16 is faster than float32 on a CPU, by its unit
 SAMPLED_S = 1.0  # a GPU reports its utilisation of the last moment only
-CPU, MEMORY, GPU = (
-    f"system/{name}" for name in ("process_cpu_percentage", "process_memory_megabytes", "gpu_utilization_percentage")
-)
+CPU, MEMORY, GPU = "system/process_cpu_percentage", PROCESS_MEMORY, GPU_BUSY
 _released = float("-inf")
 
 
@@ -59,8 +59,6 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
     """
     import torch
 
-    weights = sum(p.numel() * p.element_size() for p in network.parameters())
-    trained = sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad)
     if device.type == "cuda":
         share = torch.cuda.get_per_process_memory_fraction(device)
         total = torch.cuda.get_device_properties(device).total_memory * share
@@ -69,7 +67,24 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
         with contextlib.suppress(OSError, ValueError):  # no file, or "max"
             total = min(total, float(CGROUP.read_text()))
         total *= min(1.0, torch.get_num_threads() / (os.cpu_count() or 1))
-    return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
+    return max(0.0, total - model_memory(network))
+
+
+def model_memory(network: nn.Module) -> float:
+    """Bytes of weights, their gradients and Adam's two moments."""
+    size = dict.fromkeys((False, True), 0)
+    for p in network.parameters():
+        size[p.requires_grad] += p.numel() * p.element_size()
+    return float(size[False] + 4 * size[True])
+
+
+def card_memory(device: torch.device) -> dict[str, float]:
+    """The memory of the whole card under its metric's name; nothing for a CPU."""
+    if device.type != "cuda":
+        return {}
+    import torch
+
+    return {CARD_MEMORY: torch.cuda.get_device_properties(device).total_memory / 1e9}
 
 
 def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
