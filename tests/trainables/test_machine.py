@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from trainables.training import machine
-from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16
+from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16, in_fp16
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
@@ -108,3 +108,20 @@ def test_bf16_is_chosen_by_the_device_and_the_width(
         assert in_bf16("auto", network, cpu) is (pays_from is not None and width >= pays_from)
         assert in_bf16("bf16", network, cpu)
         assert not in_bf16("fp32", network, cpu)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "capability", "fp16"),
+    [(True, (8, 0), False), (False, (7, 5), True), (False, (7, 0), True), (False, (6, 1), False)],
+    ids=["A100", "T4", "V100", "P40"],
+)
+def test_auto_takes_fp16_on_a_card_without_bf16(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], fp16: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    card = torch.device("cuda")
+    assert in_fp16("auto", card) is fp16
+    assert in_fp16("fp16", card)
+    assert not in_fp16("fp32", card)
+    assert not in_fp16("auto", torch.device("cpu"))

@@ -203,7 +203,9 @@ class RunConfig(Settings):
         None, "optimiser steps between two evaluations; wins over eval_examples (D06)", kind="int", low=1
     )
     precision: str = hyperparameter(
-        "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
+        "auto",
+        "auto: bf16 where the device multiplies it in hardware, fp16 with loss scaling on a GPU that has only that",
+        choices=("auto", "fp32", "bf16", "fp16"),
     )
     micro_batch: int | str | None = hyperparameter(
         None,

@@ -33,10 +33,11 @@ from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch, Examples, Method
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.distributed import World, encode_in_pieces, largest_piece, random_state, set_random_state
-from trainables.training.machine import in_bf16, model_memory, room_for_graphs
+from trainables.training.machine import in_bf16, in_fp16, model_memory, room_for_graphs
 from trainables.training.trial import TrainingFailure
 
 LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the device, each pause check for the workers
+FIRST_SCALE = 2.0**16  # of an fp16 loss: halved when gradients overflow, doubled after 2,000 steps without
 MEASURED = 2  # batches at each number of threads, the fastest counts
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
@@ -83,6 +84,8 @@ class Training:
         method, config, network, self.device = self.method, self.config, self.network, self.world.device
         self.words = [part for part in network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, network, self.device)
+        self.fp16 = in_fp16(config.precision, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, FIRST_SCALE, enabled=self.fp16)
         network.move_to_device(self.device, self.bf16)
         # a last batch smaller than the group would leave a worker without an example
         batches = (batch for batch in method.plan(self.examples, config, self.seed) if len(batch) >= self.world.size)
@@ -93,6 +96,8 @@ class Training:
             steps = len(self.batches)
             self.optimiser, self.scheduler = method.optimiser(network, config, steps, max(1, steps // config.epochs))
             follow_decay(network, self.optimiser)
+            if self.fp16:  # a fused step would run its hooks (clipping, decay) although it is skipped
+                self.optimiser._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if self.device.type == "cuda":  # an earlier trial of this process had a peak of its own
             torch.cuda.reset_peak_memory_stats(self.device)
         # cuDNN plans its attention again for every length of padded batches, 60 ms each, and is no faster afterwards
@@ -208,14 +213,18 @@ class Training:
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)
             total = loss if own is None else loss + own / world.size
-            total.backward()  # type: ignore[no-untyped-call]
+            self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
             accumulate()
             assert self.optimiser is not None
             assert self.scheduler is not None
             world.reduce_gradients(network)
-            self.optimiser.step()
+            scale = self.scaler.get_scale()
+            self.scaler.unscale_(self.optimiser)  # before the optimiser's own clipping
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
             self.optimiser.zero_grad(set_to_none=True)
-            self.scheduler.step()
+            if self.scaler.get_scale() >= scale:  # else gradients overflowed and the step was skipped
+                self.scheduler.step()
             self.losses.append(loss.detach())
         network.after_step()
         self.progress.step += 1
@@ -248,7 +257,13 @@ class Training:
         return bool(self.world.broadcast(self.pausing() if self.world.rank == 0 else None))
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+        lower = torch.float16 if self.fp16 else torch.bfloat16
+        return torch.autocast(self.device.type, lower, enabled=self.fp16 or self.bf16)
+
+    @property
+    def precision(self) -> str:
+        """Of matrix products: fp32, bf16 or fp16."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
 
     def _mean_loss(self) -> float:
         if self.method.loss is None:
@@ -279,7 +294,7 @@ class Training:
             p.best, p.best_at = value, p.examples
             if self.world.rank == 0:
                 at = {"examples": p.examples, "value": value, "metrics": metrics}
-                about = {**self.about, "precision": "bf16" if self.bf16 else "fp32", "best": at}
+                about = {**self.about, "precision": self.precision, "best": at}
                 weights = Snapshot(self.network.state_dict(), self.device)
                 self.write_best = lambda: self.files.save_best(weights.read(), about, similarities)
         return Evaluation(
@@ -302,6 +317,7 @@ class Training:
                 "network": self.network.state_dict(),
                 "optimiser": self.optimiser.state_dict() if self.optimiser else None,
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+                "scaler": self.scaler.state_dict(),  # empty but for fp16
                 "progress": vars(self.progress),
                 "losses": self.losses,
                 "metrics": self.metrics,
@@ -341,6 +357,8 @@ class Training:
         if self.optimiser is not None and self.scheduler is not None:
             self.optimiser.load_state_dict(state["optimiser"])
             self.scheduler.load_state_dict(state["scheduler"])
+        if self.fp16 and state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self.losses = [loss.to(self.device) for loss in state["losses"]]
         self.metrics = state["metrics"]

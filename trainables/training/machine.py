@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN = 10.0  # a call of `release_memory` costs up to 0.2 s per GB that it frees
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # of this container
 AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128  # network widths from which bf16 is faster than float32 on a CPU, by its unit
+FP16_FROM = (7, 0)  # compute capability with units for fp16: Volta
 SAMPLED_S = 1.0  # a GPU reports its utilisation of the last moment only
 CPU, MEMORY, GPU = "system/process_cpu_percentage", PROCESS_MEMORY, GPU_BUSY
 _released = float("-inf")
@@ -104,6 +105,16 @@ def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
     if units.get("amx_tile"):  # such a CPU has AVX512-BF16 too
         return width >= AMX_PAYS_FROM
     return width >= AVX_PAYS_FROM and bool(units.get("avx512_bf16"))
+
+
+def in_fp16(precision: str, device: torch.device) -> bool:
+    """Whether matrix products run in fp16, with loss scaling. `auto`: on a GPU with fp16 units and none for bf16."""
+    import torch
+
+    if precision != "auto" or device.type != "cuda":
+        return precision == "fp16"
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return not bf16 and torch.cuda.get_device_capability(device) >= FP16_FROM
 
 
 @cache
