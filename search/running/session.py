@@ -165,7 +165,7 @@ class Session:
                     self.phases.begin("starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
-                    self._sharing = Sharing(self._asked, known, nodes_now(), ledger)
+                    self._sharing = Sharing(self._asked, known, nodes_now, ledger)
                     self.space = replace(self.space, resources=self._sharing.resources)
                     self._keep_space(journal)
                     replayer.start()

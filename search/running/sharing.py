@@ -7,7 +7,7 @@ the decision is an event of the journal: a resume on the same kind of machine ta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ MEMORY = 0.9  # of a card's or a machine's
 BUSY = 95.0  # percent of the time in which a card computes
 CONTEXT_GB = 0.6  # what CUDA itself takes for a process
 MEASURING = 1 / MOST  # of a card: reserved by the first trial, so that others can join it on its card
+Nodes = Callable[[], list[Mapping[str, float]]]
 NEAR = 0.95  # of the best throughput: then fewer trials of more threads are taken
 
 
@@ -88,19 +89,17 @@ class Sharing:
 
     Args:
         asked: the space as written; known: its resources with `gpus` as a number, 1 or 0 for auto.
-        nodes: resources of each live node (CPU, GPU, accelerator_type:*), as Ray reports them.
+        nodes: gives the resources of each live node (CPU, GPU, accelerator_type:*), as Ray reports them; a cluster may
+            grow before the first trial has measured.
     """
 
-    def __init__(self, asked: Space, known: Resources, nodes: list[Mapping[str, float]], ledger: Ledger) -> None:
+    def __init__(self, asked: Space, known: Resources, nodes: Nodes, ledger: Ledger) -> None:
         self._space, self._nodes, self._ledger = asked, nodes, ledger
         self.resources, self.measuring, self.line = known, False, ""
         self._of_gpus = asked.resources.gpus == AUTO and bool(known.gpus)
         self._of_cpus = asked.resources.cpus == AUTO and not known.gpus
         if known.workers > 1 or not (self._of_gpus or self._of_cpus):
             return  # several workers take a whole GPU each (NCCL)
-        if len(cards := self._cards()) > 1:
-            self.line = f"resources.gpus: auto gives each trial a GPU: nodes have {', '.join(cards)}; a number wins"
-            return
         earlier = ledger.share
         if earlier is not None and earlier["machine"] == self.machine():
             self._take(Share(**{name: earlier[name] for name in Share.__dataclass_fields__}))
@@ -128,15 +127,17 @@ class Sharing:
         self.resources = replace(self.resources, gpus=share.gpus, cpus=share.cpus)
 
     def _decide(self, facts: Mapping[str, float], params: Mapping[str, Any]) -> Share:
+        if len(cards := self._cards()) > 1:  # only one of them was measured
+            return Share(1.0, 1.0, 1, f"1 trial a GPU (nodes have {', '.join(cards)}; a number in the space wins)")
         if self._of_gpus:
             peak, busy = facts.get(DEVICE_MEMORY, 0.0), facts.get(GPU_BUSY)
-            batches = [value for value in (params.get("batch_size"), *self._batches()) if value]
-            if batches and params.get("micro_batch") != AUTO:  # else a trial keeps to its share by itself
-                peak = peak_at_largest(peak, facts.get(MODEL_MEMORY, 0.0), batches[0], max(batches))
+            batch = params.get("batch_size")
+            if batch and params.get("micro_batch") != AUTO:  # else a trial keeps to its share by itself
+                peak = peak_at_largest(peak, facts.get(MODEL_MEMORY, 0.0), batch, max([batch, *self._batches()]))
             return share_card(peak, facts.get(CARD_MEMORY, 0.0), busy, self._cores())
         step_s = {int(k.removeprefix(STEP_SECONDS)): s for k, s in facts.items() if k.startswith(STEP_SECONDS)}
         most = [n for n in (self._space.search.concurrent, wanted_points(self._space)) if n is not None]
-        gigabytes = min((node.get("memory", math.inf) for node in self._nodes), default=math.inf) / 1e9
+        gigabytes = min((node.get("memory", math.inf) for node in self._nodes()), default=math.inf) / 1e9
         used = facts.get(PROCESS_MEMORY, 0.0) / 1e3
         memory = MEMORY * gigabytes / used if used else math.inf
         cores = self._cores()
@@ -151,10 +152,10 @@ class Sharing:
 
     def _cards(self) -> list[str]:
         """The kinds of cards of the nodes, where Ray knows them."""
-        names = {name for node in self._nodes for name in node if self._of_gpus}
+        names = {name for node in self._nodes() for name in node if self._of_gpus}
         return sorted(name.partition(":")[2] for name in names if name.startswith("accelerator_type:"))
 
     def _cores(self) -> int:
         """Of the smallest node that trains: for each of its cards, or in all."""
-        own = [n for n in self._nodes if n.get("CPU") and (n.get("GPU") or not self._of_gpus)]
+        own = [n for n in self._nodes() if n.get("CPU") and (n.get("GPU") or not self._of_gpus)]
         return max(1, int(min((n["CPU"] / (n["GPU"] if self._of_gpus else 1) for n in own), default=1)))

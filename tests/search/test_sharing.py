@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from orders import orders
 from rich.console import Console
 
 from search.running.runner import Options, resume_study, run_study
-from search.running.sharing import peak_at_largest, share_card, share_cores
+from search.running.sharing import Sharing, peak_at_largest, share_card, share_cores
 from search.store.journal import read
 from search.store.layout import StudyFolder
+from search.store.ledger import Ledger, Trial, TrialRecord
 from trainables.contract.trial import CARD_MEMORY, DEVICE_MEMORY, GPU_BUSY, MODEL_MEMORY
 
 HERE = Path(__file__).parent
@@ -66,6 +68,33 @@ def test_threads_follow_the_measured_scaling(
 def test_memory_is_that_of_the_largest_batch() -> None:
     assert peak_at_largest(3.0, 2.0, 64, 512) == 2.0 + 8 * 1.0
     assert peak_at_largest(3.0, 2.0, 512, 64) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "earlier", "trials"),
+    [
+        ([{"CPU": 16, "GPU": 2, "accelerator_type:T4": 1}], None, 8),
+        ([{"CPU": 2}, {"CPU": 16, "GPU": 2}, {"CPU": 8, "GPU": 2}], None, 4),  # cores of the smallest with a card
+        ([{"CPU": 16, "GPU": 1, "accelerator_type:T4": 1}, {"CPU": 16, "GPU": 1, "accelerator_type:L4": 1}], None, 1),
+        ([{"CPU": 16, "GPU": 2}], "GPU, 8 cores each", 3),  # as an earlier session decided
+        ([{"CPU": 16, "GPU": 2}], "GPU, 4 cores each", 8),  # of another machine
+    ],
+    ids=["one kind of node", "several nodes", "several cards", "resumed", "resumed elsewhere"],
+)
+def test_nodes_decide_with_the_measured_card(nodes: list[Any], earlier: str | None, trials: int) -> None:
+    space = make_space({"trials": 4}, resources={"gpus": "auto"})
+    ledger = Ledger()
+    if earlier:
+        ledger.share = {"gpus": 0.3333, "cpus": 1.0, "trials": 3, "reason": "3 trials a GPU", "machine": earlier}
+    known = replace(space.resources.numbers(), gpus=1.0)
+    sharing = Sharing(space, known, lambda: nodes, ledger)
+    if sharing.measuring:
+        assert sharing.resources.gpus == 1 / 8, "others can join the first trial on its card"
+        ledger.trials["t0000"] = TrialRecord(trial=Trial(**dict.fromkeys(Trial.__annotations__, 0) | {"params": {}}))  # type: ignore[arg-type]
+        facts = {CARD_MEMORY: 80.0, DEVICE_MEMORY: 3.0, GPU_BUSY: 5.0}
+        assert sharing.observe({"e": "eval", "id": "t0000", "metrics": facts}) is not None
+    assert math.floor(1 / sharing.resources.gpus + 1e-9) == trials
+    assert not sharing.measuring
 
 
 @pytest.fixture
