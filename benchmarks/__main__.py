@@ -28,6 +28,7 @@ NAMES = {
     "analysis_speed": "analysis best at 1,000 and 10,000 trials",
     "gpu": "trials on a card, alone and side by side, against sentence-transformers on it, BERT-base",
     "card": "everything open on a card in 8 minutes, on a bare machine: no Ray, MLflow, Optuna, data or network",
+    "sharing": "four small trials on all CPU cores: `cpus: auto`, a core each, one trial on all cores",
     "encoders": "every family of encoders through a trial on tiny random weights; writes docs/encoders.md",
     "pictures": "the tutorial's study and every picture of docs/; needs Chromium",
 }

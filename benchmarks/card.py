@@ -176,7 +176,7 @@ class Card:
 
     def precision(self) -> None:
 
-        for precision in ("fp32", "bf16", *(("fp16",) if self.kind == "cuda" else ())):
+        for precision in ("fp32", "bf16", "fp16"):
             one = self.trial(BATCHES[self.kind][0], precision=precision)
             self.timed(stepper(one), "precision", precision)
 

@@ -123,7 +123,7 @@ def ours(
     train(steps)
     watch.stop()
     found = {"seconds": watch.seconds, "memory": watch.memory(), "evaluation": second_time(score, device)}
-    return found | {"untrained": untrained, "precision": "bf16" if one.bf16 else "fp32"}
+    return found | {"untrained": untrained, "precision": one.precision}
 
 
 def peer(

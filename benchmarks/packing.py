@@ -66,7 +66,7 @@ def run(runs: int) -> dict[str, Any]:
                     {
                         "method": method,
                         "shape": shape,
-                        "precision": "bf16" if ways["packed"].bf16 else "fp32",
+                        "precision": ways["packed"].precision,
                         **{f"{way} ms": round(1000 * values[0], 1) for way, values in medians.items()},
                         "ratio": round(wall, 3),
                         "ratio of processor time": round(processor, 3),

@@ -22,6 +22,7 @@ from search.schema import (
     OPENING,
     PLACE,
     POINT_ID,
+    SHARED_GPUS,
     TEST_SUFFIX,
     TRIAL_ID,
     UNTRAINED_PREFIX,
@@ -61,10 +62,12 @@ def cost(study: Study) -> Cost:
     and a resume may change it. A trial that ended before it told its device had what the others had.
     """
     resources: Mapping[str, Any] = study.space.get("resources") or {}
-    gpus, workers = resources.get("gpus"), float(resources.get("workers") or 1)
+    # gpus: null or auto are numbers only once trials run
+    gpus, workers = study.stored.tags.get(SHARED_GPUS, resources.get("gpus")), float(resources.get("workers") or 1)
     told = study.trials["run_id"].map({run.run_id: _device(run) for run in study.stored_trials}).fillna("")
     cpu = told.str.startswith("CPU ")
     devices = tuple(told[~cpu & (told != "")].unique())
+    gpus = None if gpus in (None, "auto") else float(gpus)
     if told.any():
         gpus = (gpus or 1.0) if devices else 0.0
     seconds = study.trials["seconds"]
@@ -74,7 +77,7 @@ def cost(study: Study) -> Cost:
         trials=len(study.trials),
         trial_seconds=float(seconds.sum()),
         wall_seconds=(max(ends) - min(starts)) / 1000 if ends and starts and study.finished else None,
-        gpus=None if gpus is None else float(gpus) * workers,
+        gpus=None if gpus is None else gpus * workers,
         gpu_seconds=float(seconds[~cpu].sum()),
         devices=devices,
     )

@@ -58,7 +58,7 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     if not limits:
         return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
     seconds = sum(cost.seconds for cost in whole) / len(whole)
-    hours = min(limits) * seconds / 3600 * space.resources.workers * (space.resources.gpus or 1)
+    hours = min(limits) * seconds / 3600 * space.resources.workers * (space.resources.numbers().gpus or 1)
     if min(limits) == most:
         line = f"forecast: training of {most:g} full-length trials of about {seconds:.0f} s"
         lines.append(f"{line}, {hours:.2f} device-hours")
@@ -160,7 +160,7 @@ def device_world(space: Space) -> Any:
 
     from trainables.training.distributed import World
 
-    torch.set_num_threads(max(1, int(space.resources.cpus)))
+    torch.set_num_threads(max(1, int(space.resources.numbers().cpus)))
     return World(device=torch.device("cuda" if space.resources.gpus != 0 and torch.cuda.is_available() else "cpu"))
 
 

@@ -42,12 +42,13 @@ ENVIRONMENT = {
 @contextmanager
 def ray_session(
     address: str | None, resources: Resources, concurrent: int | None
-) -> Iterator[tuple[Callable[[], int], Resources]]:
+) -> Iterator[tuple[Callable[[Resources], int], Resources]]:
     """Connect to `address` (or RAY_ADDRESS), or start a private Ray on this machine; shut it down at the end.
 
     ENVIRONMENT is set inside the `with` block: ray.tune is first imported there.
 
-    Yields: a function that says how many trials can run at once now, and the resources with `gpus` decided. An
+    Yields: a function that says how many trials of given resources can run at once now, and the resources with `gpus`
+        decided. An
         autoscaling cluster grows by the trials that wait, so there it is what fits into it at its largest (one more
         than fit where its file is not at hand), or `concurrent` where given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
@@ -136,6 +137,13 @@ def decided(resources: Resources, there: dict[str, float], grows: bool) -> Resou
     return replace(resources, gpus=1.0 if grows or there.get("GPU", 0.0) else 0.0)
 
 
+def nodes_now() -> list[Mapping[str, float]]:
+    """Resources of each live node of the connected cluster."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def gpus_now() -> float:
     """GPUs of the connected cluster's live nodes."""
     import ray
@@ -193,8 +201,10 @@ class _Capacity:
                 f"there are {there.get('CPU', 0):g} CPUs, {there.get('GPU', 0):g} GPUs"
             )
 
-    def __call__(self) -> int:
-        if time.monotonic() - self._looked >= CAPACITY_S:
+    def __call__(self, resources: Resources | None = None) -> int:
+        """Args: resources: of a trial from now on; None = as before."""
+        if time.monotonic() - self._looked >= CAPACITY_S or resources not in (None, self._resources):
+            self._resources = resources or self._resources
             import ray
 
             fit = fitting(self._resources, ray.cluster_resources())
@@ -208,7 +218,7 @@ class _Capacity:
 
 def fitting(resources: Resources, there: dict[str, float]) -> int:
     """How many trials fit into a cluster's resources. Several fit on a GPU, none across two machines' halves of one."""
-    counts = [there.get("CPU", 0.0) / (resources.cpus * resources.workers)]
+    counts: list[float] = [there.get("CPU", 0.0) / (resources.cpus * resources.workers)]
     if resources.gpus:  # decided
         per_gpu = math.floor(1 / resources.gpus + 1e-9) if resources.gpus < 1 else 1 / resources.gpus
         counts.append(there.get("GPU", 0.0) * per_gpu / resources.workers)

@@ -18,10 +18,11 @@ from search.console.display import Display, Output, Phases, display_for, fitted,
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
-from search.running.ray_session import ever_fits, gpus_now, ray_session
+from search.running.ray_session import ever_fits, gpus_now, nodes_now, ray_session
 from search.running.result import StudyResult
+from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
-from search.space import Space
+from search.space import Resources, Space
 from search.space.checks import encoder_notes
 from search.space.space import changed
 from search.store.bucket import Hold, held
@@ -77,11 +78,13 @@ class Session:
     """
 
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
-        self.space, self.folder, self.options, self.stages = space, folder, options, stages
-        self._asked = space  # `self.space` has what Ray decides, too
+        self.space = replace(space, resources=space.resources.numbers())
+        self.folder, self.options, self.stages = folder, options, stages
+        self._asked = space  # `self.space` has what Ray and the first trial decide, too
+        self._sharing: Sharing | None = None
         self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
-        self._capacity: Callable[[], int] | None = None  # None: Ray has not been started
+        self._capacity: Callable[[Resources], int] | None = None  # None: Ray has not been started
         self._lost = ""  # why the study is another driver's now
 
     def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
@@ -127,13 +130,18 @@ class Session:
             self.folder.mark_pause(False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
-        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self.space)
+        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._asked)
         replayer = Replayer(tracker, hold.owned)
         if trouble := unreachable(tracker.uri):
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
         keep, states_gb = self.space.search.keep_best, self.space.pruner.states_gb
         retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
         observe = _Observer(display, retention, replayer, self.phases, hold.owned)
+
+        def followed(event: Event) -> None:
+            observe(event)
+            self._share(event, journal, display)
+
         self._introduce(tracker)
         for line in [
             *changed([*self.space.plugins, *([self.space.script] if self.space.script else [])]),
@@ -148,7 +156,7 @@ class Session:
                 budgets = stage["stage"] == "search"
                 driver = Driver(
                     self.space, self.folder, journal, plan,
-                    stage=stage["stage"], capacity=self._fits, fits=ever_fits, observe=observe, budgets=budgets,
+                    stage=stage["stage"], capacity=self._fits, fits=ever_fits, observe=followed, budgets=budgets,
                     owned=hold.owned,
                 )  # fmt: skip
                 if driver.spent():
@@ -160,14 +168,18 @@ class Session:
                     self.phases.begin("starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     self._capacity, known = stack.enter_context(session)
-                    self.space = replace(self.space, resources=known)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
+                    self._sharing = Sharing(self._asked, known, nodes_now, ledger)
+                    self.space = replace(self.space, resources=self._sharing.resources)
                     self._keep_space(journal)
                     replayer.start()
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
                 driver.space = self.space
+                driver.measuring = self._sharing is not None and self._sharing.measuring
+                if self._sharing is not None and self._sharing.line:
+                    display.note(self._sharing.line)
                 journal.append("session", **stage)
                 self.drivers.append(driver)
                 if self._lost:  # while Ray started
@@ -221,7 +233,19 @@ class Session:
             self._say(fitted(f"encoder: {note}"))
 
     def _fits(self) -> int:
-        return self._capacity() if self._capacity is not None else 0
+        if self._sharing is not None and self._sharing.measuring:
+            return 1
+        return self._capacity(self.space.resources) if self._capacity is not None else 0
+
+    def _share(self, event: Event, journal: Journal, display: Display) -> None:
+        """Have trials share cards or cores as soon as the first one has shown how many can."""
+        sharing = self._sharing
+        if sharing is None or (fields := sharing.observe(event)) is None:
+            return
+        self.space = self.drivers[-1].space = replace(self.space, resources=sharing.resources)
+        self.drivers[-1].measuring = False
+        journal.append("share", event["t"], **fields)
+        display.note(sharing.line)
 
     def _close(self, driver: Driver, stage: Stage, journal: Journal) -> None:
         """Write the end of a stage that had come to it when its last driver died."""

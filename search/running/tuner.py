@@ -58,7 +58,13 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         driver = self._shared.driver
         if (ours := self._shared.take(trial_id)) is not None:
             pauses = driver.space.pruner.kind == "asha"
-            return {"spec": driver.spec(ours).to_dict(), "pauses": pauses, "avoid": sorted(avoided(driver, ours))}
+            own = driver.reserved(ours.id)
+            return {
+                "spec": driver.spec(ours).to_dict(),
+                "pauses": pauses,
+                "avoid": sorted(avoided(driver, ours)),
+                "resources": (own.workers, own.cpus, own.gpus or 0.0),
+            }
         # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
         # something runs it may die and start again, and Tune, once told of the end, does not ask any more.
         return Searcher.FINISHED if driver.idle() else None
@@ -210,13 +216,13 @@ def avoided(driver: Driver, trial: Trial) -> set[str]:
 def run_tune(driver: Driver, trainable: type[tune.Trainable]) -> None:
     """Run a session of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
-    Trials are started again by the driver, not by Tune, which would take the same node. Tune reuses
-    a process for trials that reserve the same.
+    Trials are started again by the driver, not by Tune, which would take the same node. Tune reuses a process for
+    trials that reserve the same.
     """
 
     def place(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        spec = config["spec"]
-        return placement(spec["workers"], spec["cpus"], spec["gpus"], config["avoid"])
+        workers, cpus, gpus = config["resources"]
+        return placement(workers, cpus, gpus, config["avoid"])
 
     shared = TuneTrials(driver)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failed trials have their line and traceback from us

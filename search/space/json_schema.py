@@ -96,7 +96,9 @@ def _value(field: Hyperparameter) -> Schema:
     else:
         limits = {key: limit for name, key in LIMITS.items() if (limit := getattr(field, name)) is not None}
         out = {"type": TYPES[field.kind], **limits}
-    others: list[Schema] = [{"type": "null"}, {"const": "auto"}] if field.optional else []
+    others: list[Schema] = [{"type": "null"}] if field.optional else []
+    if field.optional or field.word:
+        others.append({"const": "auto"})
     if field.name == "time":
         others.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s
     return {"description": field.doc, "default": field.default, **({"anyOf": [out, *others]} if others else out)}

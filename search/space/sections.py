@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from search.space.nodes import Node, Problems
-from trainables.contract.config import Hyperparameter, hyperparameter, hyperparameters
+from trainables.contract.config import AUTO, Hyperparameter, hyperparameter, hyperparameters
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError, close_to, did_you_mean
 from trainables.contract.registry import evaluation_named
@@ -143,11 +143,23 @@ class Pruner:
 class Resources:
     """What one trial gets."""
 
-    gpus: float | None = optional_float(
-        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any", low=0
+    gpus: Any = optional_float(  # noqa: RUF009  # float, None or "auto"
+        "GPUs of each worker; a fraction lets trials share one; null = 1 where there are any; auto = as many trials "
+        "share one as the first trial shows to fit",
+        low=0, word=AUTO,
+    )  # fmt: skip
+    cpus: Any = hyperparameter(  # noqa: RUF009  # float or "auto"
+        1.0,
+        "CPU cores of each worker; auto = as the first trial shows to be fastest, 1 beside a GPU",
+        above=0,
+        word=AUTO,
     )
-    cpus: float = hyperparameter(1.0, "CPU cores of each worker", above=0)
     workers: int = hyperparameter(1, "data-parallel workers of a trial", low=1, high=4096)
+
+    def numbers(self) -> Resources:
+        """What holds before anything is measured: auto as if nothing were written."""
+        fields: dict[str, Any] = {"gpus": None, "cpus": 1.0}
+        return dataclasses.replace(self, **{k: v for k, v in fields.items() if getattr(self, k) == AUTO})
 
 
 def entries(node: Node | None, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
@@ -357,7 +369,7 @@ def check_settings(search: Search, pruner: Pruner, resources: Resources, root: N
     if pruner.kind == "wilcoxon" and search.repeats < 2:
         message = "wilcoxon compares repeats: search.repeats must be at least 2, got 1"
         problems.add(root.place("pruner", "kind"), message)
-    gpus, workers = resources.gpus or 0.0, resources.workers
+    gpus, workers = resources.numbers().gpus or 0.0, resources.workers
     where = root.place("resources", "gpus")
     if gpus > 1:
         several = f"; write gpus: 1, workers: {math.ceil(gpus)}" if workers == 1 else ""

@@ -34,6 +34,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 #          best, best_at, examples, seconds so far
 # end      id, and the fields of Outcome
 # reopen   an ended trial is to be taken up again (`resume --retry-failed`): id
+# share    `resources: auto` is decided by what the first trial measured: gpus, cpus (of each trial), trials (on a
+#          card, or on a machine without one), reason, machine (that it holds for)
 # point    a point is settled: number, state, value (mean over its seeds), seeds
 # close    the driver ends in order: status, reason
 
@@ -42,7 +44,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 BETWEEN_SESSIONS = ("space", "files", "reopen", "rung", "point")
 KINDS = (
     "space", "files", "memory", "session", "start", "again", "retry", "eval", "rung", "pause", "end", "reopen", "point",
-    "close",
+    "close", "share",
 )  # fmt: skip
 
 
@@ -136,6 +138,7 @@ class Ledger:
     space: Mapping[str, Any] | None = None  # resolved; None in studies of an older version
     stamp: Mapping[str, Any] = field(default_factory=dict)  # format and version of the last `space`
     files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
+    share: Event | None = None  # how trials share cards or cores, as decided last
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
     confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
@@ -299,6 +302,9 @@ class Ledger:
 
     def _files(self, event: Event) -> None:
         self.files = {**event["revisions"], **(self.files or {})}
+
+    def _share(self, event: Event) -> None:
+        self.share = event
 
     def _memory(self, event: Event) -> None:
         self.memory = event["points"]

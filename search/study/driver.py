@@ -79,6 +79,7 @@ class Driver:
         self._retries: Counter[str] = Counter()  # of this session, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
         self._next_check = 0.0
+        self.measuring = False  # the next trial is to measure what `resources: auto` needs
         self.status: Status = "finished"
         self.reason = ""  # why the session ends before the plan does
         self.pausing = False  # running trials are being stopped, to be resumed
@@ -106,8 +107,10 @@ class Driver:
         return not self._active
 
     def spec(self, trial: Trial) -> TrialSpec:
-        """What the trial process gets, the resources that are reserved for it included."""
-        space, resources = self.space, self._resources(trial.id)
+        """What the trial process gets: the resources that are reserved for it; a whole GPU's memory where it is the one
+        that measures, alone."""
+        space, resources = self.space, self.reserved(trial.id)
+        gpus = resources.gpus or 0.0
         return TrialSpec(
             method=space.method,
             encoder=space.encoder,
@@ -119,10 +122,11 @@ class Driver:
             seed=trial.seed,
             folder=self.folder.trial(trial.id),
             workers=resources.workers,
-            gpus=resources.gpus or 0.0,
+            gpus=1.0 if 0 < gpus < 1 and self.measuring else gpus,
             cpus=resources.cpus,
             plugins=space.plugins,
             script=space.script,
+            measure=self.measuring,
         )
 
     def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
@@ -217,7 +221,7 @@ class Driver:
         larger = replace(resources, gpus=1.0) if gpus else replace(resources, cpus=2 * resources.cpus)
         return larger if self._fits(larger) else None
 
-    def _resources(self, trial_id: str) -> Resources:
+    def reserved(self, trial_id: str) -> Resources:
         """What a trial reserves."""
         return (self.ledger.trials[trial_id].larger and self._larger()) or self.space.resources
 

@@ -265,6 +265,9 @@ class Tracker:
                 if event.get("stage") == "confirm":  # each is an interim analysis, which the verdict accounts for
                     plan = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("e", "t", "stage"))
                     self._client.set_tag(self._study_run, f"{schema.CONFIRMATION}{event['t']}", plan)
+            elif event["e"] == "share":
+                tags = {schema.SHARING: event["reason"], schema.SHARED_GPUS: str(event["gpus"])}
+                self._log(self._study_run, tags=tags)
             elif "id" in event:
                 at, values = self._at_best.get(event["id"], (0, {}))
                 at_best = values if at == event.get("best_at") else {}

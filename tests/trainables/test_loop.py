@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from trainables.contract.trial import SIMILARITIES, STATE, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
+from trainables.training import loop
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.loop import Training, first_batches
 from trainables.training.trial import TrainingFailure
@@ -32,11 +34,14 @@ def session(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, p
         seen.append(evaluation)
         return (verdicts or {}).get(evaluation.rung, "go")
 
-    training = Training(
+    return training_of(folder, config, evaluate, seed, pausing, files).run(report), seen
+
+
+def training_of(folder, config, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
+    return Training(
         method=toy.METHOD, config=config, network=toy.ToyNetwork(config, seed), examples=toy.examples(),
         evaluate=evaluate, seed=seed, files=files(str(folder)), pausing=pausing,
     )  # fmt: skip
-    return training.run(report), seen
 
 
 def numbers(evaluations):
@@ -80,8 +85,9 @@ def test_pruned_where_judged(tmp_path):
     assert seen[-1].rung == outcome.examples == 128
 
 
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 24, "eval_steps": 3}])
-def test_paused_trial_resumes_with_equal_results(changes, tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 24, "eval_steps": 3}, {"precision": "fp16"}], ids=str)
+def test_paused_trial_resumes_with_equal_results(changes, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "FIRST_SCALE", 2.0**30)  # of fp16: the first steps are skipped, and the scale falls
     config = config_of(**changes)
     whole, straight = session(tmp_path / "whole", config)
     first, before = session(tmp_path / "cut", config, verdicts={straight[1].rung: "pause"})
@@ -92,6 +98,27 @@ def test_paused_trial_resumes_with_equal_results(changes, tmp_path):
     assert {e.resumed_from for e in after} == {128}
     a, b = (TrialFiles(str(tmp_path / name)).load_best()[0] for name in ("whole", "cut"))
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_overflowing_fp16_step_is_skipped_and_the_scale_halved(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "FIRST_SCALE", 2.0**60)
+    config = config_of(precision="fp16", weight_decay=0.1, dropout=0.0, max_grad_norm=0.0)
+    training = training_of(tmp_path, config)
+    before = {name: weight.clone() for name, weight in training.network.named_parameters()}
+    training._step(training.batches[0])
+    assert training.scaler.get_scale() == 2.0**59
+    assert all(torch.equal(weight, before[name]) for name, weight in training.network.named_parameters())
+    assert training.scheduler.last_epoch == 0
+    assert not training.optimiser.state
+    training.scaler.update(2.0**8)
+    training._step(training.batches[1])
+    assert training.scheduler.last_epoch == 1
+    assert not any(torch.equal(weight, before[name]) for name, weight in training.network.named_parameters())
+    fp32 = training_of(tmp_path, replace(config, precision="fp32"))
+    fp32.progress.step = 1
+    fp32._step(fp32.batches[1])
+    ours, theirs = (one.optimiser.state[one.network.words.weight]["exp_avg"] for one in (training, fp32))
+    assert float((ours - theirs).norm()) < 0.02 * float(theirs.norm()), "the gradient, without the scale"
 
 
 def test_pause_takes_effect_between_evaluations(tmp_path):

@@ -17,7 +17,7 @@ import torch
 
 from trainables.contract import limits
 from trainables.training import machine
-from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16
+from trainables.training.machine import CPU, GPU, MEMORY, Usage, in_bf16, in_fp16
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ALLOCATE = """
@@ -159,3 +159,20 @@ def test_a_trial_bound_to_its_cores_has_all_of_its_memory() -> None:
         os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
     assert room == limits.memory() - 4 * sum(p.numel() * 4 for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("bf16", "capability", "fp16"),
+    [(True, (8, 0), False), (False, (7, 5), True), (False, (7, 0), True), (False, (6, 1), False)],
+    ids=["A100", "T4", "V100", "P40"],
+)
+def test_auto_takes_fp16_on_a_card_without_bf16(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], fp16: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    card = torch.device("cuda")
+    assert in_fp16("auto", card) is fp16
+    assert in_fp16("fp16", card)
+    assert not in_fp16("fp32", card)
+    assert not in_fp16("auto", torch.device("cpu"))

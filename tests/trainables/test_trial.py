@@ -17,7 +17,7 @@ import pytest
 import torch
 from trial_process import spec_of
 
-from trainables.contract.trial import LOG, TrialSpec
+from trainables.contract.trial import LOG, MODEL_MEMORY, STEP_SECONDS, TrialSpec
 from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import InProcess
 from trainables.training import method_trial
@@ -186,3 +186,18 @@ def test_log_is_bounded_and_counts_what_it_left_out(tmp_path: Path) -> None:
     assert len(lines) == LOG_FIRST + 1 + LOG_LAST
     assert lines[LOG_FIRST] == f"[{5_000 - LOG_FIRST - LOG_LAST} lines left out]"
     assert (lines[0], lines[-1]) == ("0", "4999")
+
+
+def test_measuring_changes_nothing_in_a_trial(tmp_path: Path) -> None:
+    plain, measured = (
+        messages_of(replace(spec_of(tmp_path, str(measure)), measure=measure)) for measure in (False, True)
+    )
+    first, *_ = [m for m in measured if PHASE not in m]
+    facts = {name for name in first["metrics"] if name.startswith((MODEL_MEMORY, STEP_SECONDS))}
+    assert facts >= {MODEL_MEMORY, f"{STEP_SECONDS}1"}
+    assert all(first["metrics"][name] > 0 for name in facts)
+
+    def results(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [(m.get("value"), m.get("metrics", {}).get("loss"), m["best"]) for m in messages if PHASE not in m]
+
+    assert results(measured) == results(plain)

@@ -102,8 +102,8 @@ class Hyperparameter:
 
     def coerce(self, value: Any) -> Any:
         """The value as the dataclass stores it (an int becomes a float where a float is expected, a list a tuple)."""
-        if value is None:
-            return None
+        if value is None or value == self.word:
+            return value
         if self.kind == "float":
             return float(value)
         return tuple(value) if self.kind in ("ints", "words") else value
@@ -203,7 +203,9 @@ class RunConfig(Settings):
         None, "optimiser steps between two evaluations; wins over eval_examples (D06)", kind="int", low=1
     )
     precision: str = hyperparameter(
-        "auto", "auto: bf16 where the device multiplies it in hardware", choices=("auto", "fp32", "bf16")
+        "auto",
+        "auto: bf16 where the device multiplies it in hardware, fp16 with loss scaling on a GPU that has only that",
+        choices=("auto", "fp32", "bf16", "fp16"),
     )
     micro_batch: int | str | None = hyperparameter(
         None,

@@ -38,6 +38,7 @@ class TrialSpec:
         gpus, cpus: resources of each worker (fractions of a GPU allowed).
         plugins: files that define the method or evaluations; a fresh process knows none.
         script: what trains, where the method is a script.
+        measure: its first evaluation also carries what decides how many trials share a card or a machine.
     """
 
     method: str
@@ -54,6 +55,7 @@ class TrialSpec:
     cpus: float = 1.0
     plugins: tuple[Plugin, ...] = ()
     script: Plugin | None = None
+    measure: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -119,6 +121,12 @@ Report = Callable[[Evaluation], Verdict]
 # ------------------------------------------------------------ metric names
 DEV_SUFFIX = "_dev"
 DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: peak GPU memory of the trial so far, 1e9 bytes
+# Of the first evaluation of a trial that measures (`TrialSpec.measure`), and of every one where it is known:
+CARD_MEMORY = "system/card_memory_gb"  # of the whole card, 1e9 bytes
+MODEL_MEMORY = "system/model_memory_gb"  # weights, gradients and moments, 1e9 bytes
+STEP_SECONDS = "system/step_seconds_threads_"  # + threads: forward and backward of a batch on a CPU
+PROCESS_MEMORY = "system/process_memory_megabytes"
+GPU_BUSY = "system/gpu_utilization_percentage"
 MICRO_BATCH = "micro_batch"  # of a first evaluation: the examples that `micro_batch: auto` encodes at a time
 ROWS_LEFT_OUT = "rows_left_out"  # of a first evaluation: training rows that lack a text, where there are any
 HELD = "_held"  # of a set's held-out part: stsb_held_dev (`metric.holdout`)

@@ -91,24 +91,33 @@ def run_and_send(
     spec: TrialSpec, send: Callable[[Message], None], verdict: Callable[[], Verdict], world: World, cache: ProcessCache
 ) -> None:
     """Run a trial in this process: send its phases, evaluations and outcome, take a verdict after each evaluation."""
-    from trainables.training.machine import Usage, describe
+    from trainables.training.machine import Usage, card_memory, describe
     from trainables.training.trial import run_trial, saved_log
 
     place = describe(world.device) + (f", {world.size} workers" if world.size > 1 else "")
     usage = Usage(world.device)
+    facts = card_memory(world.device) if spec.measure else {}
+    trains = False
+
+    def busy(what: str, done: int, of: int) -> None:
+        nonlocal trains
+        if what == "training" and not trains and spec.measure:
+            usage.read()  # how busy the card is while a trial trains decides, not while it is read and tokenised
+        trains = trains or what == "training"
+        send({PHASE: what, "phase_done": done, "phase_of": of, "done": False})
 
     def report(evaluation: Evaluation) -> Verdict:
         nonlocal place
         metrics = {
             **evaluation.metrics,
             **usage.read(),
+            **facts,
         }  # of the machine since the last evaluation, logged with this one
         send({**vars(evaluation), "metrics": metrics, "place": place, "done": False})
         place = ""  # once in a session
         return verdict()
 
-    phases = phases_to(lambda what, done, of: send({PHASE: what, "phase_done": done, "phase_of": of, "done": False}))
-    with saved_log(spec.folder), phases, contextlib.closing(usage):
+    with saved_log(spec.folder), phases_to(busy), contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))
     send(outcome_message(outcome))
 

@@ -40,7 +40,8 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     """Tune's view of a trial; use with `reuse_actors=True`.
 
     `config`: {"spec": TrialSpec.to_dict(), "pauses": whether the driver may mark it to pause, "avoid": nodes where it
-    may not run}. Raises: DeviceFault in `step`, so that Tune replaces the process.
+    may not run, "resources": workers, and CPUs and GPUs of each, to reserve}. Raises: DeviceFault in `step`, so that
+    Tune replaces the process.
     """
 
     _host: Host

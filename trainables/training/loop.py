@@ -15,17 +15,30 @@ import torch
 from torch import Tensor
 
 from trainables.contract.config import AUTO, RunConfig
-from trainables.contract.trial import AUGMENT, DEVICE_MEMORY, MICRO_BATCH, Evaluation, Outcome, Report, Verdict, phase
+from trainables.contract.trial import (
+    AUGMENT,
+    DEVICE_MEMORY,
+    MICRO_BATCH,
+    MODEL_MEMORY,
+    STEP_SECONDS,
+    Evaluation,
+    Outcome,
+    Report,
+    Verdict,
+    phase,
+)
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network, Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch, Examples, Method
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.distributed import World, encode_in_pieces, largest_piece, random_state, set_random_state
-from trainables.training.machine import in_bf16, room_for_graphs
+from trainables.training.machine import in_bf16, in_fp16, model_memory, room_for_graphs
 from trainables.training.trial import TrainingFailure
 
 LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the device, each pause check for the workers
+FIRST_SCALE = 2.0**16  # of an fp16 loss: halved when gradients overflow, doubled after 2,000 steps without
+MEASURED = 2  # batches at each number of threads, the fastest counts
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
 Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
 
@@ -71,6 +84,8 @@ class Training:
         method, config, network, self.device = self.method, self.config, self.network, self.world.device
         self.words = [part for part in network.modules() if isinstance(part, WordsInUse)]
         self.bf16 = in_bf16(config.precision, network, self.device)
+        self.fp16 = in_fp16(config.precision, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, FIRST_SCALE, enabled=self.fp16)
         network.move_to_device(self.device, self.bf16)
         # a last batch smaller than the group would leave a worker without an example
         batches = (batch for batch in method.plan(self.examples, config, self.seed) if len(batch) >= self.world.size)
@@ -81,6 +96,8 @@ class Training:
             steps = len(self.batches)
             self.optimiser, self.scheduler = method.optimiser(network, config, steps, max(1, steps // config.epochs))
             follow_decay(network, self.optimiser)
+            if self.fp16:  # a fused step would run its hooks (clipping, decay) although it is skipped
+                self.optimiser._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if self.device.type == "cuda":  # an earlier trial of this process had a peak of its own
             torch.cuda.reset_peak_memory_stats(self.device)
         # cuDNN plans its attention again for every length of padded batches, 60 ms each, and is no faster afterwards
@@ -144,15 +161,45 @@ class Training:
         every, p = self.config.eval_steps, self.progress
         return p.step // every if every else p.examples // self.rung_size
 
-    def _step(self, batch: Batch) -> None:
-        """One optimiser step (or, of a method without a loss, one batch through the network)."""
-        config, world, network, trains = self.config, self.world, self.network, self.method.loss is not None
+    def measure(self, threads: int) -> None:
+        """Add what decides how many trials share this device to the next evaluation's metrics; nothing else changes.
+
+        On a CPU those are the seconds of a batch through the encoder and back with 1, 2, 4, ... and `threads` threads.
+        """
+        self.metrics[MODEL_MEMORY] = model_memory(self.network) / 1e9
+        if self.device.type != "cpu" or self.method.loss is None:
+            return
+        views = self._views(self.batches[self.progress.step])[0]
+        before, own = random_state(self.device), torch.get_num_threads()
+        self.network.train()
+        for count in sorted({threads, *(2**k for k in range(threads.bit_length()) if 2**k <= threads)}):
+            torch.set_num_threads(count)
+            taken = []
+            for _ in range(MEASURED + 1):
+                began = time.perf_counter()
+                with self._autocast():
+                    vectors = self.network.encode(views)
+                torch.stack([v.float().sum() for v in vectors.values()]).sum().backward()  # type: ignore[no-untyped-call]
+                taken.append(time.perf_counter() - began)
+            self.metrics[f"{STEP_SECONDS}{count}"] = min(taken[1:])
+        torch.set_num_threads(own)
+        self.network.zero_grad(set_to_none=True)
+        set_random_state(before, self.device)
+
+    def _views(self, batch: Batch) -> tuple[Views, np.random.Generator]:
+        """The views of the whole next batch, the same on any world, and the generator that they were drawn from."""
         rng = np.random.default_rng([self.seed, AUGMENT, self.progress.step])
-        views = self.method.views(self.examples, batch, config, rng)  # of the whole batch: the same on any world
+        views = self.method.views(self.examples, batch, self.config, rng)
         if self.words and not self.words[0].covers(tokens for rows in views.values() for tokens in rows):
             for words in self.words:  # a method's views have tokens that its examples have not
                 words.widen(self.optimiser)
             self.words = []
+        return views, rng
+
+    def _step(self, batch: Batch) -> None:
+        """One optimiser step (or, of a method without a loss, one batch through the network)."""
+        config, world, network, trains = self.config, self.world, self.network, self.method.loss is not None
+        views, rng = self._views(batch)
         part = world.share(len(batch))
         share = {role: rows[part] for role, rows in views.items()}
         network.train()
@@ -166,14 +213,18 @@ class Training:
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)
             total = loss if own is None else loss + own / world.size
-            total.backward()  # type: ignore[no-untyped-call]
+            self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
             accumulate()
             assert self.optimiser is not None
             assert self.scheduler is not None
             world.reduce_gradients(network)
-            self.optimiser.step()
+            scale = self.scaler.get_scale()
+            self.scaler.unscale_(self.optimiser)  # before the optimiser's own clipping
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
             self.optimiser.zero_grad(set_to_none=True)
-            self.scheduler.step()
+            if self.scaler.get_scale() >= scale:  # else gradients overflowed and the step was skipped
+                self.scheduler.step()
             self.losses.append(loss.detach())
         network.after_step()
         self.progress.step += 1
@@ -206,7 +257,13 @@ class Training:
         return bool(self.world.broadcast(self.pausing() if self.world.rank == 0 else None))
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+        lower = torch.float16 if self.fp16 else torch.bfloat16
+        return torch.autocast(self.device.type, lower, enabled=self.fp16 or self.bf16)
+
+    @property
+    def precision(self) -> str:
+        """Of matrix products: fp32, bf16 or fp16."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
 
     def _mean_loss(self) -> float:
         if self.method.loss is None:
@@ -237,7 +294,7 @@ class Training:
             p.best, p.best_at = value, p.examples
             if self.world.rank == 0:
                 at = {"examples": p.examples, "value": value, "metrics": metrics}
-                about = {**self.about, "precision": "bf16" if self.bf16 else "fp32", "best": at}
+                about = {**self.about, "precision": self.precision, "best": at}
                 weights = Snapshot(self.network.state_dict(), self.device)
                 self.write_best = lambda: self.files.save_best(weights.read(), about, similarities)
         return Evaluation(
@@ -260,6 +317,7 @@ class Training:
                 "network": self.network.state_dict(),
                 "optimiser": self.optimiser.state_dict() if self.optimiser else None,
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+                "scaler": self.scaler.state_dict(),  # empty but for fp16
                 "progress": vars(self.progress),
                 "losses": self.losses,
                 "metrics": self.metrics,
@@ -299,6 +357,8 @@ class Training:
         if self.optimiser is not None and self.scheduler is not None:
             self.optimiser.load_state_dict(state["optimiser"])
             self.scheduler.load_state_dict(state["scheduler"])
+        if self.fp16 and state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self.losses = [loss.to(self.device) for loss in state["losses"]]
         self.metrics = state["metrics"]

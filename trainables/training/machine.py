@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from trainables.contract.errors import first_line
 from trainables.contract.limits import cores, memory
+from trainables.contract.trial import CARD_MEMORY, GPU_BUSY, PROCESS_MEMORY
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN = 10.0  # a call of `release_memory` costs up to 0.2 s per GB that it frees
 AMX_PAYS_FROM, AVX_PAYS_FROM = 256, 128  # network widths from which bf16 is faster than float32 on a CPU, by its unit
+FP16_FROM = (7, 0)  # compute capability with units for fp16: Volta
 SAMPLED_S = 1.0  # a GPU reports its utilisation of the last moment only
-CPU, MEMORY, GPU = (
-    f"system/{name}" for name in ("process_cpu_percentage", "process_memory_megabytes", "gpu_utilization_percentage")
-)
+CPU, MEMORY, GPU = "system/process_cpu_percentage", PROCESS_MEMORY, GPU_BUSY
 _released = float("-inf")
 
 
@@ -61,14 +61,29 @@ def room_for_graphs(network: nn.Module, device: torch.device) -> float:
     """
     import torch
 
-    weights = sum(p.numel() * p.element_size() for p in network.parameters())
-    trained = sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad)
     if device.type == "cuda":
         share = torch.cuda.get_per_process_memory_fraction(device)
         total = torch.cuda.get_device_properties(device).total_memory * share
     else:
         total = memory() * min(1.0, torch.get_num_threads() / cores())
-    return float(max(0.0, total - weights - 3 * trained))  # gradients and Adam's two moments
+    return max(0.0, total - model_memory(network))
+
+
+def model_memory(network: nn.Module) -> float:
+    """Bytes of weights, their gradients and Adam's two moments."""
+    size = dict.fromkeys((False, True), 0)
+    for p in network.parameters():
+        size[p.requires_grad] += p.numel() * p.element_size()
+    return float(size[False] + 4 * size[True])
+
+
+def card_memory(device: torch.device) -> dict[str, float]:
+    """The memory of the whole card under its metric's name; nothing for a CPU."""
+    if device.type != "cuda":
+        return {}
+    import torch
+
+    return {CARD_MEMORY: torch.cuda.get_device_properties(device).total_memory / 1e9}
 
 
 def cuda_problem() -> str:
@@ -105,6 +120,16 @@ def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
     if units.get("amx_tile"):  # such a CPU has AVX512-BF16 too
         return width >= AMX_PAYS_FROM
     return width >= AVX_PAYS_FROM and bool(units.get("avx512_bf16"))
+
+
+def in_fp16(precision: str, device: torch.device) -> bool:
+    """Whether matrix products run in fp16, with loss scaling. `auto`: on a GPU with fp16 units and none for bf16."""
+    import torch
+
+    if precision != "auto" or device.type != "cuda":
+        return precision == "fp16"
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return not bf16 and torch.cuda.get_device_capability(device) >= FP16_FROM
 
 
 @cache

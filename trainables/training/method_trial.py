@@ -25,6 +25,7 @@ from torch import Tensor
 from trainables.contract.config import EncoderConfig, RunConfig, build
 from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
+from trainables.contract.limits import cores
 from trainables.contract.registry import declared, evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
@@ -100,6 +101,8 @@ def train_by_method(
         seed=spec.seed, files=TrialFiles(spec.folder), mode=spec.mode, world=world, pausing=pausing,
         about={"spec": spec.to_dict(), **inputs.record},
     )  # fmt: skip
+    if spec.measure:
+        training.measure(cores())
     return training.run(report)
 
 
