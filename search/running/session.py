@@ -230,9 +230,9 @@ class Session:
         from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
-            if driver.pausing:
+            if driver.pausing or driver.asked:
                 raise Interrupted(number)
-            driver.interrupt(number.name)
+            driver.ask(number.name)
             display.note("pausing: trials save their state and stop; once more = at once")
 
         if not self.phases.open:  # else with the first evaluation

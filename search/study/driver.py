@@ -81,6 +81,7 @@ class Driver:
         self._next_check = 0.0
         self.status: Status = "finished"
         self.reason = ""  # why the session ends before the plan does
+        self.asked = ""  # a signal that is to pause the study: see `ask`
         self.pausing = False  # running trials are being stopped, to be resumed
         self.lost = ""  # the study is another driver's now: nothing of it may be written
         self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
@@ -228,6 +229,10 @@ class Driver:
         larger = sum(self.ledger.trials[trial_id].larger for trial_id in self._active)
         return len(self._active) + larger * (max(1, math.floor(1 / share + 1e-9)) - 1)
 
+    def ask(self, signal: str) -> None:
+        """Pause the study at the next `tick`. A signal's handler runs in the middle of anything, `tick` included."""
+        self.asked = signal
+
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""
         self._end("interrupted", reason, pause=True)
@@ -237,7 +242,11 @@ class Driver:
         self._end("failed", reason, pause=True)
 
     def tick(self) -> None:
-        """Check the budgets and, now and then, for a request to pause the study."""
+        """Check the budgets and for signals and, now and then, for a request to pause the study."""
+        if self.lost:
+            self.status, self.reason, self.pausing = "failed", self.lost, True
+        if self.asked and not self.pausing:
+            self.interrupt(self.asked)
         if not self.pausing and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + STOP_CHECK_S
             if self.folder.asked_to_stop():
@@ -285,7 +294,10 @@ class Driver:
         """Write how this session ended, unless another driver has taken the study: trials that are still open have been
         paused. At the search's end those that wait at their rungs are pruned there."""
         if self.lost:
+            self.status, self.reason = "failed", self.lost
             return
+        if self.asked:  # after the last `tick`
+            self.interrupt(self.asked)
         self._take_up()
         for trial_id in list(self._active):
             self.stopped(trial_id)
@@ -334,8 +346,7 @@ class Driver:
 
     def lose(self, reason: str) -> None:
         """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
-        self.lost = self.reason = reason
-        self.status, self.pausing = "failed", True
+        self.lost = reason
 
     def owns(self) -> bool:
         """Whether the study is still this driver's; one that was suspended looks at the bucket first."""

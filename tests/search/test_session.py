@@ -6,7 +6,9 @@ import contextlib
 import errno
 import io
 import logging
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from search.console.display import Phases, display_for
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
 from search.running.session import SEARCH, Options, Session, _Observer
-from search.space import load_space
+from search.space import Resources, load_space
 from search.store.journal import fold, read
 from search.store.layout import UserError
 from search.store.ledger import Ledger
@@ -102,6 +104,36 @@ def test_stop_request_counts_from_the_lock_on(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("search.running.session.check_files", lambda *_: world.folder.ask_to_stop())
     Session(world.space, world.folder, QUIET, [SEARCH]).run()
     assert found == [False, True]
+
+
+@pytest.mark.parametrize("moment", ["tick", "end"])
+def test_signal_inside_a_tick_keeps_its_reason(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM requeues a job by its exit code."""
+    world = World(make_space(), tmp_path)
+    world.session(interrupt_at=3)
+    session = Session(world.space, world.folder, replace(QUIET, handle_signals=True), [SEARCH])
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
+    monkeypatch.setattr("search.running.session.ray_session", no_ray)
+
+    def run(driver: Any, *_: Any) -> None:
+        def now() -> float:
+            signal.raise_signal(signal.SIGTERM)
+            return world.now
+
+        with monkeypatch.context() as within:
+            within.setattr(driver, "_clock", now)
+            driver.tick()
+        if moment == "tick":
+            assert driver.next_trial() is None
+
+    monkeypatch.setattr("search.running.tuner.run_tune", run)
+    result = session.run()
+    assert (result.status, result.reason, result.exit_code) == ("interrupted", "SIGTERM", 143)
+
+
+@contextlib.contextmanager
+def no_ray(*_: Any) -> Iterator[tuple[Any, Any]]:
+    yield (lambda: 1), Resources(gpus=0.0)
 
 
 @pytest.mark.parametrize(("fresh", "code"), [([None, None], 1), ([0.7, None], 0)])
