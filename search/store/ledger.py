@@ -5,6 +5,7 @@ A driver knows nothing but the journal folded event by event, so a resumed sessi
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ class Ledger:
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
     kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this session
     longest_step: int = 0  # examples from one evaluation to the next, at most
-    planned: int = 0  # examples of the first trial that said how long it would be
+    planned: int = 0  # examples of the longest trial that the space allows; 0: no trial has said yet how long it is
     longest: int = 0  # examples of the longest trial of the search so far
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
@@ -133,6 +134,7 @@ class Ledger:
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
     confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
+    _silent: int = 0  # points that have not said, and will not say, how long their trials are: 0 to here
     _stage: str = "search"
     _stages: list[str] = field(default_factory=list)  # of each session
 
@@ -178,9 +180,10 @@ class Ledger:
 
     @property
     def full_length(self) -> int:
-        """Examples of a full-length trial, the unit of budgets and patience: as many as the first trial reported that
-        it would take; of trials that do not report it, as many as the longest so far took, once one is completed (the
-        first may have ended early by itself). 0 = not known yet."""
+        """Examples of a full-length trial, the unit of budgets and patience: of the longest trial that the space
+        allows, by what the first point reports of its length (where it cannot, the next one), whichever trial is the
+        first to report. Of trials that do not report it, as many as the longest so far took, once one is completed
+        (the first may have ended early by itself). 0 = not known yet."""
         return self.planned or (self.longest if self.best is not None else 0)
 
     def full_length_trials(self, examples: int) -> float:
@@ -229,12 +232,20 @@ class Ledger:
             step = event["examples"] - record.examples
             self.examples += step
             self.longest_step = max(self.longest_step, step)
-            self.planned = self.planned or event["planned"]
             self.longest = max(self.longest, event["examples"])
         record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
         record.best, record.best_at = event["best"], event["best_at"]
         record.seconds = max(record.seconds, event["seconds"])
         record.memory_gb = event["metrics"].get(DEVICE_MEMORY, record.memory_gb)
+        self._plan_length()
+
+    def _plan_length(self) -> None:
+        """Set the unit of budgets, once, by the first point that says how long its trials are."""
+        while not self.planned and (records := self.by_point.get(("search", self._silent))):
+            self.planned = longest_planned(self.space, records[0])
+            if self.planned or (records[0].open and not records[0].examples):
+                return
+            self._silent += 1
 
     def _pause(self, event: Event) -> None:
         self.trials[event["id"]].state = "paused"
@@ -246,6 +257,7 @@ class Ledger:
         record.best, record.best_at = event["best"], event["best_at"]
         record.examples, record.seconds = event["examples"], max(record.seconds, event["seconds"])
         self.stops[record.state] += 1
+        self._plan_length()
         if record.trial.stage == "search":
             self.tried.add(record.trial.number)
             self.longest = max(self.longest, event["examples"])
@@ -288,3 +300,23 @@ class Ledger:
     def _close(self, event: Event) -> None:
         self.closed = event
         self.stages[self._stage] = event["status"]
+
+
+def longest_planned(space: Mapping[str, Any] | None, record: TrialRecord) -> int:
+    """Examples of the longest trial that a resolved space allows, by a trial's own: they grow with `epochs`, up to
+    `max_examples`. 0 where the trial has not said how long it is; a script's own hyperparameters are not read."""
+    params = record.trial.params
+    if space is None or space.get("script") or not record.planned or not params.get("epochs"):
+        return record.planned
+
+    def largest(name: str) -> float:
+        written = space["params"].get(name, params.get(name))
+        values = next(iter(written.values())) if isinstance(written, Mapping) else [written]
+        values = [*values, *(row[name] for row in space.get("points", ()) if name in row)]
+        return math.inf if None in values else max(values)
+
+    limit, own = max(largest("max_examples"), record.planned), params.get("max_examples")
+    longest = record.planned * largest("epochs") / params["epochs"]
+    if own is not None and record.planned >= own and limit < math.inf:  # its data would go on
+        longest = limit
+    return int(min(longest, limit))
