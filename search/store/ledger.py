@@ -23,8 +23,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # session  a driver starts on a stage                settings of this session
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a crash or a pause, or is promoted from its rung: id
-# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (oom: with a
-#          larger share; older journals have `alone`)
+# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (the fault's
+#          kind; oom: with a larger share; node: costs no retry; older journals have `alone` in its place)
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
 #          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
@@ -116,6 +116,7 @@ class Ledger:
     on_rungs: dict[str, TrialRecord] = field(default_factory=dict)  # those that have reached a rung
     stops: Counter[str] = field(default_factory=Counter)  # of the ended ones
     by_point: dict[tuple[str, int], list[TrialRecord]] = field(default_factory=dict)  # (stage, number), by repeat
+    lost_nodes: int = 0  # how often a trial started again because it had lost a node
     tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended or reached a rung
     points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
@@ -224,6 +225,7 @@ class Ledger:
 
     def _retry(self, event: Event) -> None:
         record = self.trials[event["id"]]
+        self.lost_nodes += event.get("cause") == "node"
         record.larger = record.larger or event.get("alone", False) or event.get("cause") == "oom"
 
     def _eval(self, event: Event) -> None:

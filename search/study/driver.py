@@ -24,12 +24,16 @@ ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a s
 STOP_CHECK_S = 1.0  # between two checks for a stop request
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
+LOSSES = 10  # nodes that a trial may lose from one evaluation to the next before it counts as what kills them
 TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What ended a trial's process. kind: process, device, oom or error; reason: one line; node: Ray's id, if known."""
+    """What ended a trial's process.
+
+    Attributes: kind: process, node, device, oom, disk or error; reason: one line; node: Ray's id, if known.
+    """
 
     kind: str
     reason: str
@@ -77,6 +81,7 @@ class Driver:
         self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this session, by trial
+        self._losses: Counter[str] = Counter()  # of nodes since its last evaluation, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
         self._next_check = 0.0
         self.status: Status = "finished"
@@ -130,6 +135,7 @@ class Driver:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
         planned = evaluation.planned or self.ledger.full_length  # before this evaluation is the longest so far
+        self._losses.pop(trial_id, None)
         if evaluation.examples > record.examples:  # else a resumed trial repeats what is written already
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
@@ -180,7 +186,8 @@ class Driver:
         self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
 
     def failed(self, trial_id: str, fault: Fault) -> None:
-        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough."""
+        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough. A
+        lost node costs no retry."""
         if trial_id not in self._active:
             return
         if (record := self.ledger.trials[trial_id]).waiting is not None:
@@ -192,6 +199,12 @@ class Driver:
             return
         if fault.kind == "device":
             self._faulty.setdefault(fault.node, set()).add(trial_id)
+        if fault.kind == "node":
+            self._losses[trial_id] += 1
+            if self._losses[trial_id] <= LOSSES:
+                self._retry(trial_id, fault.kind, fault.reason)
+                return
+            fault = replace(fault, kind="process", reason=f"{fault.reason}, as did {LOSSES} before it")
         if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:
             self._retries[trial_id] += 1
             self._retry(trial_id, fault.kind, fault.reason)
