@@ -62,6 +62,7 @@ class Tracker:
 
     def __init__(self, uri: str, folder: StudyFolder, space: Space) -> None:
         self.uri, self.folder, self.space = uri, folder, space
+        self.owned: Callable[[], bool] | None = None  # whether this process may write the study now
         self.experiment_id: str | None = None
         self._client: Any = None
         self._study_run = ""
@@ -131,7 +132,7 @@ class Tracker:
         """Find or make the experiment and the study's run, and find those of its trials."""
         if self._client is not None:
             return
-        client = client_of(self.uri)
+        client = client_of(self.uri, self.owned)
         experiment = client.get_experiment_by_name(self.space.name)
         if experiment is None:
             place = None
