@@ -113,6 +113,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
+        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their decisions, until their markers are there
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
@@ -122,9 +123,13 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
         verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
-        if verdict == "pause" and not self._shared.driver.pausing:
-            return str(TrialScheduler.CONTINUE)  # it finds its marker, saves its state and ends by itself
-        return str(TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP)
+        # one that is to pause at its rung finds its marker, saves its state and ends by itself
+        goes_on = verdict == "go" or (verdict == "pause" and not self._shared.driver.pausing)
+        decision = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
+        if not self._shared.driver.waits(ours.id):
+            return decision
+        self._waiting.append((trial, decision))
+        return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
         """Called before the searcher hears of a trial's error."""
@@ -137,6 +142,17 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
             raise StudyLost
         driver.tick()
         self._shared.look()
+        held, self._waiting = self._waiting, []
+        for trial, decision in held:
+            ours = self._shared.ours.get(trial.trial_id)
+            if ours is None or trial.status != TuneTrial.RUNNING:
+                continue  # its process died
+            if driver.waits(ours.id):
+                self._waiting.append((trial, decision))
+            elif decision == TrialScheduler.STOP:
+                tune_controller.stop_trial(trial)
+            else:
+                tune_controller._schedule_trial_train(trial)
         if driver.pausing:
             for trial in list(tune_controller.get_live_trials()):
                 if trial.status == TuneTrial.PENDING:

@@ -198,7 +198,7 @@ class Ledger:
 
     def waiting(self) -> list[TrialRecord]:
         """Trials that wait at their rungs, or are about to."""
-        return [record for record in self.open_trials.values() if record.waiting is not None]
+        return [record for record in list(self.open_trials.values()) if record.waiting is not None]
 
     def ended(self) -> int:
         return sum(list(self.stops.values()))

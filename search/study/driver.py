@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from search.space import Resources, Space
+from search.store.housekeeper import Housekeeper
 from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
@@ -50,6 +50,7 @@ class Driver:
         budgets: whether the space's time, device hours and patience end this session (they are the search's own, not
             those of confirming).
         owned: whether this process may write the study's folder now (`search.store.bucket.Hold.owned`).
+        keeper: writes the markers; None = one of its own.
         clock: seconds since 1970; None = the journal's.
     """
 
@@ -66,6 +67,7 @@ class Driver:
         observe: Observer,
         budgets: bool = True,
         owned: Callable[[], bool] = lambda: True,
+        keeper: Housekeeper | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.space, self.folder, self.plan = space, folder, plan
@@ -73,6 +75,7 @@ class Driver:
         self._journal, self._capacity, self._fits, self._observe = journal, capacity, fits, observe
         self._clock = clock or journal.clock
         self._budgets, self._owned = budgets, owned
+        self._keeper = keeper or Housekeeper(folder, owned)
         self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
         self._again = [record.trial for record in mine if record.waiting is None]  # open when a session ended
@@ -101,7 +104,7 @@ class Driver:
         if trial is None:
             return None
         if trial.id in self.ledger.trials:  # it ran before, or is promoted from its rung
-            self._mark_trial(trial.id, False)  # it may have failed on the way to a pause
+            self._keeper.mark(trial.id, False)  # it may have failed on the way to a pause
             self._write("again", id=trial.id)
         else:
             self._write("start", **asdict(trial))
@@ -144,7 +147,7 @@ class Driver:
         if self.folder.asked_to_stop(trial_id):
             verdict = "prune"
         if verdict == "pause":
-            self._mark_trial(trial_id, True)
+            self._keeper.mark(trial_id, True)
         self.tick()
         # a trial that spends the budget with its last evaluation completes by itself
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
@@ -152,6 +155,10 @@ class Driver:
         verdict = "pause" if self.pausing and not completes else verdict
         self._verdicts[trial_id] = verdict
         return verdict
+
+    def waits(self, trial_id: str) -> bool:
+        """Whether a trial is to wait for its marker before it follows its verdict."""
+        return self._keeper.waiting(trial_id)
 
     def stopped(self, trial_id: str) -> None:
         """Tune has stopped a trial as told (or dropped it before it started)."""
@@ -166,9 +173,11 @@ class Driver:
         if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].larger and self._larger() is not None:
             self._retry(trial_id, "oom", outcome.reason)
             return
-        del self._active[trial_id]
+        trial = self._active.pop(trial_id)
         self._verdicts.pop(trial_id, None)
         if outcome.stop == "paused":
+            if self.ledger.trials[trial_id].waiting is None and not self.pausing:
+                self._again.append(trial)  # by a marker that could not be taken away
             self._pause(self.ledger.trials[trial_id])
             return
         fields = asdict(outcome)
@@ -323,7 +332,7 @@ class Driver:
                 self._write("end", id=record.trial.id, **asdict(_outcome(record, "pruned")))
                 self.plan.ended(record)
         self._write("close", status=self.status, reason=self.reason)
-        self._mark_study(False)
+        self._keeper.mark(None, False)
 
     def _take_up(self) -> None:
         """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
@@ -354,8 +363,7 @@ class Driver:
         self.status, self.reason = status, reason
         if pause and not self.pausing:
             self.pausing = True
-            with contextlib.suppress(OSError):  # a full disk: the trials stop without a state of their last moments
-                self._mark_study(True)
+            self._keeper.mark(None, True)
 
     def lose(self, reason: str) -> None:
         """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
@@ -365,14 +373,6 @@ class Driver:
         """Whether the study is still this driver's; one that was suspended looks at the bucket first."""
         self._owned()
         return not self.lost
-
-    def _mark_trial(self, trial_id: str, pausing: bool) -> None:
-        if self._owned():
-            self.folder.mark_trial(trial_id, pausing)
-
-    def _mark_study(self, pausing: bool) -> None:
-        if self._owned():
-            self.folder.mark_pause(pausing)
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._observe(self._journal.append(kind, self._now(), **fields))

@@ -172,7 +172,8 @@ def test_display_failure_is_no_trial_failure(
     display = display_for(console, world.space, ledger, verbose=True)
     retention = CheckpointRetention(world.folder, ledger, 1)
     replayer: Any = SimpleNamespace(trouble="it is down")
-    observe = _Observer(display, retention, replayer, Phases(console), lambda: True)
+    hold: Any = SimpleNamespace(trouble="")
+    observe = _Observer(display, retention.apply, replayer, Phases(console), hold)
     with caplog.at_level(logging.WARNING):
         for event in read(world.folder.journal):
             observe(event)

@@ -162,17 +162,21 @@ def outcome_message(outcome: Outcome) -> Message:
     return {**dataclasses.asdict(outcome), "done": True}
 
 
-def study_pausing(spec: TrialSpec) -> bool:
-    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder)."""
-    return pause_requested(study_folder(spec.folder))
+def study_pausing(spec: TrialSpec, unknown: bool = False) -> bool:
+    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder).
+
+    Args: unknown: the answer where the storage cannot be reached.
+    """
+    return pause_requested(study_folder(spec.folder), unknown)
 
 
-def pause_requested(folder: str) -> bool:
+def pause_requested(folder: str, unknown: bool = False) -> bool:
     """Whether the driver's marker is in a folder: a study's, or that of a trial which is to save its state and end at
     the evaluation that it has just reported."""
     if "://" not in folder:
         return (Path(folder) / PAUSE_FILE).exists()
-    with contextlib.suppress(Exception):  # unreachable remote storage ends no trial: the next check finds the marker
+    try:
         filesystem, path = fsspec.core.url_to_fs(f"{folder}/{PAUSE_FILE}")
         return bool(filesystem.exists(path))
-    return False
+    except Exception:  # stores raise what they like; between evaluations the next check finds the marker
+        return unknown
