@@ -37,6 +37,8 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
         parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", its rest for {kept}" if kept else ""))
     if ledger.failed():
         parts.append(f"{ledger.failed()} failed ({counted(failed_kinds(ledger))})")
+    if ledger.lost_nodes:
+        parts.append(f"{ledger.lost_nodes} restart{'s' * (ledger.lost_nodes > 1)} after lost nodes")
     at_work = now if ledger.closed is None else None
     parts.append(duration(ledger.elapsed(at_work)))
     left = seconds_left(space, ledger, ledger.elapsed(at_work, "search"))

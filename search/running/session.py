@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import time
@@ -27,6 +28,7 @@ from search.space.checks import encoder_notes
 from search.space.space import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
+from search.store.housekeeper import Housekeeper
 from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable
 from search.store.layout import StudyFolder, UserError, storage_option
 from search.store.ledger import Event, Ledger
@@ -44,6 +46,7 @@ from trainables.contract.formats import stamp
 
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
+CALM_S = 60.0  # without trouble: a storage is back
 RETENTION_S = 5.0  # seconds between two looks at whose checkpoints may go, while trials run
 Stage = Mapping[str, Any]  # {"stage": "search"}; "confirm" with "trials", or with "top" and "seeds"
 SEARCH: Stage = {"stage": "search"}
@@ -126,8 +129,8 @@ class Session:
             driver.lose(reason)
 
     def _run(self, journal: Journal, hold: Hold) -> StudyResult:
-        if hold.owned():
-            self.folder.mark_pause(False)
+        keeper = Housekeeper(self.folder, hold.owned)
+        keeper.mark(None, False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
         tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._asked)
@@ -135,8 +138,8 @@ class Session:
         if trouble := unreachable(tracker.uri):
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
         keep, states_gb = self.space.search.keep_best, self.space.pruner.states_gb
-        retention = CheckpointRetention(self.folder, ledger, keep, states_gb)
-        observe = _Observer(display, retention, replayer, self.phases, hold.owned)
+        retention = CheckpointRetention(self.folder, ledger, keep, states_gb, hold.owned)
+        observe = _Observer(display, lambda: keeper.delete(retention.apply), replayer, self.phases, hold)
 
         def followed(event: Event) -> None:
             observe(event)
@@ -157,7 +160,7 @@ class Session:
                 driver = Driver(
                     self.space, self.folder, journal, plan,
                     stage=stage["stage"], capacity=self._fits, fits=ever_fits, observe=followed, budgets=budgets,
-                    owned=hold.owned,
+                    owned=hold.owned, keeper=keeper,
                 )  # fmt: skip
                 if driver.spent():
                     if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
@@ -189,6 +192,7 @@ class Session:
                     break
         if not self._lost:
             self._keep_space(journal)  # where nothing was to do
+        keeper.finish(0.0 if self._lost else TRACKER_PATIENCE_S)
         if hold.owned() and (undeleted := retention.apply(final=True)):
             display.note(f"not all that is no longer needed could be deleted ({undeleted}); a later resume tries again")
         status = self._status(ledger)
@@ -258,9 +262,9 @@ class Session:
         from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
-            if driver.pausing:
+            if driver.pausing or driver.asked:
                 raise Interrupted(number)
-            driver.interrupt(number.name)
+            driver.ask(number.name)
             display.note("pausing: trials save their state and stop; once more = at once")
 
         if not self.phases.open:  # else with the first evaluation
@@ -328,13 +332,13 @@ class _Observer:
     def __init__(
         self,
         display: Display,
-        retention: CheckpointRetention,
+        tidy: Callable[[], object],
         replayer: Replayer,
         phases: Phases,
-        owned: Callable[[], bool],
+        hold: Hold,
     ) -> None:
-        self._display, self._retention, self._replayer, self._phases = display, retention, replayer, phases
-        self._owned = owned
+        self._display, self._tidy, self._replayer, self._phases, self._hold = display, tidy, replayer, phases, hold
+        self._troubled = -math.inf  # when the storage was last in trouble, if that was reported
         self._applied, self._trouble, self._broken = time.monotonic(), "", False
 
     def __call__(self, event: Event) -> None:
@@ -348,12 +352,21 @@ class _Observer:
     def _follow(self, event: Event) -> None:
         if event["e"] in ("end", "pause") and time.monotonic() - self._applied > RETENTION_S:
             self._applied = time.monotonic()
-            if self._owned():
-                self._retention.apply()
+            self._tidy()
         if self._phases.open and not self._phases.observe(event):
             self._display.start()
         self._display.observe(event)
-        trouble = self._replayer.trouble
+        if self._hold.trouble:
+            if self._troubled == -math.inf:
+                self._display.note(
+                    f"storage {self._hold.trouble}; the search goes on, what is new waits on this machine"
+                )
+            self._troubled = time.monotonic()
+        elif self._troubled > -math.inf and time.monotonic() - self._troubled > CALM_S:
+            self._display.note("storage: back")
+            self._troubled = -math.inf
+        # MLflow waits while nobody knows whether the study is still ours
+        trouble = self._replayer.trouble if self._troubled == -math.inf else self._trouble
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble

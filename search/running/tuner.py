@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
 from trainables.contract.errors import last_line
 from trainables.contract.trial import Evaluation, Outcome
-from trainables.on_ray.messages import PHASE, DeviceFault
+from trainables.on_ray.messages import PHASE, DeviceFault, doubt, node_lost
 from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
+LOOK_S = 0.5  # between two looks at whether a process died with its node
 KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
@@ -38,13 +40,36 @@ class TuneTrials:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
-        self.faults: dict[str, Fault] = {}  # of a Tune trial's last error
+        self.errors: dict[str, BaseException | None] = {}  # the last one of a Tune trial
+        self._doubtful: list[tuple[Trial, BaseException | None, float]] = []  # until then: see `doubt`
+        self._looked = 0.0
 
     def take(self, tune_id: str) -> Trial | None:
         ours = self.driver.next_trial()
         if ours is not None:
             self.ours[tune_id] = ours
         return ours
+
+    def failed(self, ours: Trial, error: BaseException | None) -> None:
+        """Tell the driver why a trial's process has ended, as soon as it is known."""
+        wait = doubt(error) if error else 0.0
+        self._doubtful.append((ours, error, time.monotonic() + wait))
+        self.look(at_once=not wait)
+
+    def look(self, at_once: bool = False) -> None:
+        """Tell the driver of the processes of which it is known by now whether they died with their nodes."""
+        if not (at_once or time.monotonic() - self._looked > LOOK_S):
+            return
+        self._looked, waiting = time.monotonic(), self._doubtful
+        self._doubtful = []
+        for ours, error, until in waiting:
+            if not self.driver.pausing and self._looked < until and error and not node_lost(error):
+                self._doubtful.append((ours, error, until))
+                continue
+            fault = describe(error)
+            self.driver.failed(ours.id, fault)
+            if fault.kind == "device" and not usable(self.driver.avoided()):
+                self.driver.fail(f"device: {fault.reason} (met by several trials on every node)")
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
@@ -73,13 +98,9 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         ours = self._shared.ours.pop(trial_id, None)
         if ours is None:
             return
-        fault = self._shared.faults.pop(trial_id, None)
         driver = self._shared.driver
         if error:
-            fault = fault or Fault("error", "the trial process failed")
-            driver.failed(ours.id, fault)
-            if fault.kind == "device" and not usable(driver.avoided()):
-                driver.fail(f"device: {fault.reason} (met by several trials on every node)")
+            self._shared.failed(ours, self._shared.errors.pop(trial_id, None))
         elif result and "stop" in result:
             driver.ended(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
         else:
@@ -98,6 +119,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
+        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their decisions, until their markers are there
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
@@ -107,13 +129,17 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
         verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
-        if verdict == "pause" and not self._shared.driver.pausing:
-            return str(TrialScheduler.CONTINUE)  # it finds its marker, saves its state and ends by itself
-        return str(TrialScheduler.CONTINUE if verdict == "go" else TrialScheduler.STOP)
+        # one that is to pause at its rung finds its marker, saves its state and ends by itself
+        goes_on = verdict == "go" or (verdict == "pause" and not self._shared.driver.pausing)
+        decision = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
+        if not self._shared.driver.waits(ours.id):
+            return decision
+        self._waiting.append((trial, decision))
+        return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
         """Called before the searcher hears of a trial's error."""
-        self._shared.faults[trial.trial_id] = describe(error_of(trial))
+        self._shared.errors[trial.trial_id] = error_of(trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
         """None: Tune starts pending trials in order by itself. Called in every step, so budgets are checked here."""
@@ -121,6 +147,18 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         if not driver.owns():
             raise StudyLost
         driver.tick()
+        self._shared.look()
+        held, self._waiting = self._waiting, []
+        for trial, decision in held:
+            ours = self._shared.ours.get(trial.trial_id)
+            if ours is None or trial.status != TuneTrial.RUNNING:
+                continue  # its process died
+            if driver.waits(ours.id):
+                self._waiting.append((trial, decision))
+            elif decision == TrialScheduler.STOP:
+                tune_controller.stop_trial(trial)
+            else:
+                tune_controller._schedule_trial_train(trial)
         if driver.pausing:
             for trial in list(tune_controller.get_live_trials()):
                 if trial.status == TuneTrial.PENDING:
@@ -190,7 +228,9 @@ def describe(error: BaseException | None) -> Fault:
         return Fault("oom", "the host ran out of memory and Ray ended the trial's process", text)
     if isinstance(error, ray.exceptions.RayActorError) and "in its creation task" in text:
         return Fault("process", f"the trial's process does not start: {last_line(error)}", text)  # a node without us
-    if isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError)):
+    if how := node_lost(error):
+        return Fault("node", f"a node of the trial {how}", text)
+    if isinstance(error, ray.exceptions.RayActorError):
         return Fault("process", f"the trial's process died ({type(error).__name__})", text)
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, DeviceFault):

@@ -103,7 +103,8 @@ class Search:
     time: float | None = optional_float("wall-clock seconds (8h, 90m, 30s)", above=0)
     device_hours: float | None = optional_float("hours summed over trials and GPUs", above=0)
     budget: float | None = optional_float(
-        "in full-length trials: the training examples of all trials over those of the first one planned", above=0
+        "in full-length trials: all trials' training examples over those of the longest that the space allows",
+        above=0,
     )
     examples: int | None = optional_int("training examples of all trials together", low=1)
     patience: float | None = optional_float(

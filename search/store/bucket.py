@@ -32,7 +32,7 @@ from trainables.contract.errors import first_line
 from trainables.contract.trial import whole_file
 
 BEAT_S = 10.0  # between two segments, at most
-TRUST_S = 20.0  # after its last segment a driver looks at the bucket again before it writes anything
+ASK_S, TRUST_S = 2.0, 20.0  # so long after its last segment a driver asks the bucket before it writes, for ASK_S
 LOST_S = 45.0  # without a new segment: the driver is gone; well above TRUST_S
 LOOK_S = 2.0
 PUSH_S = 2.0  # between two pushes of new events, where a push is quick
@@ -64,10 +64,10 @@ class Hold:
 
     def __init__(self, folder: StudyFolder, lost: Callable[[str], object] = lambda _: None) -> None:
         self._folder, self._on_loss = folder, lost
-        self._one, self._stop = threading.Lock(), threading.Event()
+        self._one = threading.Lock()
+        self._stop, self._wake, self._answered = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._loop, name="bucket", daemon=True)
-        self._remote, self.is_lost, self.trouble = is_remote(folder.storage), False, ""
-        self._closed = False
+        self._remote, self.is_lost, self._closed, self.trouble = is_remote(folder.storage), False, False, ""
         self._sent_files: dict[str, tuple[int, int]] = {}  # (time of change, bytes) of each small file that is there
         self._unmerged: list[tuple[int, int]] = []  # (number, first byte) of the segments since the last merge
         self._number = self._sent = 0  # of the last segment; bytes of the journal that the bucket has
@@ -109,12 +109,17 @@ class Hold:
 
     def owned(self) -> bool:
         """Whether this process may write the study now; false while the bucket cannot be asked for longer than
-        `TRUST_S`, and for good once another driver has taken the study."""
+        `TRUST_S`, and for good once another driver has taken the study. Waits at most `ASK_S` in `TRUST_S`."""
         if not self._remote:
             return True
-        # Callers may be Tune's loop: a bucket that does not answer is asked once in TRUST_S.
         if not self.is_lost and passed() - max(self._confirmed, self._tried) > TRUST_S:
-            self._try()
+            self._tried = passed()
+            if self._thread.is_alive():
+                self._answered.clear()
+                self._wake.set()
+                self._answered.wait(ASK_S)
+            else:
+                self._try()
         return not self.is_lost and passed() - self._confirmed <= TRUST_S
 
     def push(self, closed: bool = False) -> None:
@@ -149,10 +154,11 @@ class Hold:
 
     def stop(self) -> None:
         self._stop.set()
+        self._wake.set()
 
     def finish(self, patience_s: float) -> None:
         """Push what is left and give the study back; a storage in trouble is tried again for `patience_s` seconds."""
-        self._stop.set()
+        self.stop()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
         until = time.monotonic() + patience_s
@@ -161,9 +167,14 @@ class Hold:
 
     def _loop(self) -> None:
         took = 0.0
-        while not self._stop.wait(max(PUSH_S, min(SHARE * took, BEAT_S / 2))):
+        while True:
+            self._wake.wait(max(PUSH_S, min(SHARE * took, BEAT_S / 2)))
+            if self._stop.is_set():
+                return
+            self._wake.clear()
             began = time.monotonic()
             self._try()
+            self._answered.set()
             took = time.monotonic() - began
 
     def _try(self, closed: bool = False) -> bool:

@@ -5,6 +5,7 @@ A driver knows nothing but the journal folded event by event, so a resumed sessi
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -24,8 +25,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # session  a driver starts on a stage                settings of this session
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a crash or a pause, or is promoted from its rung: id
-# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (oom: with a
-#          larger share; older journals have `alone`)
+# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (the fault's
+#          kind; oom: with a larger share; node: costs no retry; older journals have `alone` in its place)
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
 #          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
@@ -122,13 +123,14 @@ class Ledger:
     on_rungs: dict[str, TrialRecord] = field(default_factory=dict)  # those that have reached a rung
     stops: Counter[str] = field(default_factory=Counter)  # of the ended ones
     by_point: dict[tuple[str, int], list[TrialRecord]] = field(default_factory=dict)  # (stage, number), by repeat
+    lost_nodes: int = 0  # how often a trial started again because it had lost a node
     tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended or reached a rung
     points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
     kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this session
     longest_step: int = 0  # examples from one evaluation to the next, at most
-    planned: int = 0  # examples of the first trial that said how long it would be
+    planned: int = 0  # examples of the longest trial that the space allows; 0: no trial has said yet how long it is
     longest: int = 0  # examples of the longest trial of the search so far
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
@@ -142,6 +144,7 @@ class Ledger:
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
     stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
     confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
+    _silent: int = 0  # points that have not said, and will not say, how long their trials are: 0 to here
     _stage: str = "search"
     _stages: list[str] = field(default_factory=list)  # of each session
 
@@ -191,9 +194,10 @@ class Ledger:
 
     @property
     def full_length(self) -> int:
-        """Examples of a full-length trial, the unit of budgets and patience: as many as the first trial reported that
-        it would take; of trials that do not report it, as many as the longest so far took, once one is completed (the
-        first may have ended early by itself). 0 = not known yet."""
+        """Examples of a full-length trial, the unit of budgets and patience: of the longest trial that the space
+        allows, by what the first point reports of its length (where it cannot, the next one), whichever trial is the
+        first to report. Of trials that do not report it, as many as the longest so far took, once one is completed
+        (the first may have ended early by itself). 0 = not known yet."""
         return self.planned or (self.longest if self.best is not None else 0)
 
     def full_length_trials(self, examples: int) -> float:
@@ -207,7 +211,7 @@ class Ledger:
 
     def waiting(self) -> list[TrialRecord]:
         """Trials that wait at their rungs, or are about to."""
-        return [record for record in self.open_trials.values() if record.waiting is not None]
+        return [record for record in list(self.open_trials.values()) if record.waiting is not None]
 
     def ended(self) -> int:
         return sum(list(self.stops.values()))
@@ -237,6 +241,7 @@ class Ledger:
 
     def _retry(self, event: Event) -> None:
         record = self.trials[event["id"]]
+        self.lost_nodes += event.get("cause") == "node"
         record.larger = record.larger or event.get("alone", False) or event.get("cause") == "oom"
 
     def _eval(self, event: Event) -> None:
@@ -245,12 +250,20 @@ class Ledger:
             step = event["examples"] - record.examples
             self.examples += step
             self.longest_step = max(self.longest_step, step)
-            self.planned = self.planned or event["planned"]
             self.longest = max(self.longest, event["examples"])
         record.examples, record.planned, record.value = event["examples"], event["planned"], event["value"]
         record.best, record.best_at = event["best"], event["best_at"]
         record.seconds = max(record.seconds, event["seconds"])
         record.memory_gb = event["metrics"].get(DEVICE_MEMORY, record.memory_gb)
+        self._plan_length()
+
+    def _plan_length(self) -> None:
+        """Set the unit of budgets, once, by the first point that says how long its trials are."""
+        while not self.planned and (records := self.by_point.get(("search", self._silent))):
+            self.planned = longest_planned(self.space, records[0])
+            if self.planned or (records[0].open and not records[0].examples):
+                return
+            self._silent += 1
 
     def _pause(self, event: Event) -> None:
         self.trials[event["id"]].state = "paused"
@@ -262,6 +275,7 @@ class Ledger:
         record.best, record.best_at = event["best"], event["best_at"]
         record.examples, record.seconds = event["examples"], max(record.seconds, event["seconds"])
         self.stops[record.state] += 1
+        self._plan_length()
         if record.trial.stage == "search":
             self.tried.add(record.trial.number)
             self.longest = max(self.longest, event["examples"])
@@ -312,3 +326,23 @@ class Ledger:
     def _close(self, event: Event) -> None:
         self.closed = event
         self.stages[self._stage] = event["status"]
+
+
+def longest_planned(space: Mapping[str, Any] | None, record: TrialRecord) -> int:
+    """Examples of the longest trial that a resolved space allows, by a trial's own: they grow with `epochs`, up to
+    `max_examples`. 0 where the trial has not said how long it is; a script's own hyperparameters are not read."""
+    params = record.trial.params
+    if space is None or space.get("script") or not record.planned or not params.get("epochs"):
+        return record.planned
+
+    def largest(name: str) -> float:
+        written = space["params"].get(name, params.get(name))
+        values = next(iter(written.values())) if isinstance(written, Mapping) else [written]
+        values = [*values, *(row[name] for row in space.get("points", ()) if name in row)]
+        return math.inf if None in values else max(values)
+
+    limit, own = max(largest("max_examples"), record.planned), params.get("max_examples")
+    longest = record.planned * largest("epochs") / params["epochs"]
+    if own is not None and record.planned >= own and limit < math.inf:  # its data would go on
+        longest = limit
+    return int(min(longest, limit))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import fmean
 
-from search.store.layout import StudyFolder
+from search.store.layout import StorageError, StudyFolder
 from search.store.ledger import Ledger, TrialRecord
 from trainables.contract.errors import first_line
 from trainables.contract.trial import CHECKPOINT, LAST
@@ -24,10 +24,19 @@ class CheckpointRetention:
 
     Similarities and `trial.json` stay. A pruned trial writes its checkpoint only when its process gets the next trial,
     so what is not there yet is looked for again the next time, and a last time after all processes have ended.
+
+    Args: owned: whether this process may write the study now, asked before everything that is deleted.
     """
 
-    def __init__(self, folder: StudyFolder, ledger: Ledger, keep: int, states_gb: float = math.inf) -> None:
-        self._folder, self._ledger, self._keep = folder, ledger, keep
+    def __init__(
+        self,
+        folder: StudyFolder,
+        ledger: Ledger,
+        keep: int,
+        states_gb: float = math.inf,
+        owned: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._folder, self._ledger, self._keep, self._owned = folder, ledger, keep, owned
         self._states = states_gb * 1e9
         self._sizes: dict[tuple[str, int], int] = {}  # (paused trial, level) -> bytes of its state and checkpoint
         self._clean: set[str] = set()  # nothing is left to delete there
@@ -35,7 +44,7 @@ class CheckpointRetention:
     def kept(self) -> list[str]:
         """Ids of the trials whose weights stay, best first."""
         sign = self._ledger.sign
-        ended = [s for s in self._ledger.trials.values() if not s.open and not s.failed and s.best is not None]
+        ended = [s for s in list(self._ledger.trials.values()) if not s.open and not s.failed and s.best is not None]
         best = heapq.nlargest(self._keep, ended, key=lambda s: sign * (s.best or 0.0))
         confirmed: dict[int, list[TrialRecord]] = {}
         for record in ended:
@@ -70,7 +79,7 @@ class CheckpointRetention:
         """
         kept = set(self.kept())
         trouble = self._tried(self._bound_states)
-        for trial_id, record in self._ledger.trials.items():
+        for trial_id, record in list(self._ledger.trials.items()):
             if record.open or trial_id in self._clean or (trial_id in kept and not final):
                 continue
             trouble = self._tried(partial(self._clear, trial_id, trial_id in kept, final)) or trouble
@@ -85,7 +94,7 @@ class CheckpointRetention:
 
     def _clear(self, trial_id: str, stays: bool, final: bool) -> None:
         folder = self._folder.trial(trial_id)
-        self._folder.delete(f"{folder}/{LAST}")
+        self._delete(f"{folder}/{LAST}")
         if not stays and (self._drop_checkpoint(folder) or final):
             self._clean.add(trial_id)
 
@@ -101,10 +110,15 @@ class CheckpointRetention:
             if taken > self._states and self._sizes[known]:
                 taken -= self._sizes[known]
                 self._sizes[known] = 0
-                self._folder.delete(f"{folder}/{LAST}")
+                self._delete(f"{folder}/{LAST}")
                 self._drop_checkpoint(folder)
+
+    def _delete(self, path: str) -> bool:
+        if not self._owned():
+            raise StorageError("the study is not this process's to write now")
+        return self._folder.delete(path)
 
     def _drop_checkpoint(self, folder: str) -> bool:
         """Whether there was one."""
-        dropped = [self._folder.delete(f"{folder}/{name}") for name in CHECKPOINT]
+        dropped = [self._delete(f"{folder}/{name}") for name in CHECKPOINT]
         return any(dropped)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from search.space import Resources, Space
+from search.store.housekeeper import Housekeeper
 from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
@@ -24,12 +24,16 @@ ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a s
 STOP_CHECK_S = 1.0  # between two checks for a stop request
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
+LOSSES = 10  # nodes that a trial may lose from one evaluation to the next before it counts as what kills them
 TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What ended a trial's process. kind: process, device, oom or error; reason: one line; node: Ray's id, if known."""
+    """What ended a trial's process.
+
+    Attributes: kind: process, node, device, oom, disk or error; reason: one line; node: Ray's id, if known.
+    """
 
     kind: str
     reason: str
@@ -46,6 +50,7 @@ class Driver:
         budgets: whether the space's time, device hours and patience end this session (they are the search's own, not
             those of confirming).
         owned: whether this process may write the study's folder now (`search.store.bucket.Hold.owned`).
+        keeper: writes the markers; None = one of its own.
         clock: seconds since 1970; None = the journal's.
     """
 
@@ -62,6 +67,7 @@ class Driver:
         observe: Observer,
         budgets: bool = True,
         owned: Callable[[], bool] = lambda: True,
+        keeper: Housekeeper | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.space, self.folder, self.plan = space, folder, plan
@@ -69,6 +75,7 @@ class Driver:
         self._journal, self._capacity, self._fits, self._observe = journal, capacity, fits, observe
         self._clock = clock or journal.clock
         self._budgets, self._owned = budgets, owned
+        self._keeper = keeper or Housekeeper(folder, owned)
         self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
         self._again = [record.trial for record in mine if record.waiting is None]  # open when a session ended
@@ -77,11 +84,13 @@ class Driver:
         self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this session, by trial
+        self._losses: Counter[str] = Counter()  # of nodes since its last evaluation, by trial
         self._faulty: dict[str, set[str]] = {}  # node -> trials that met a device fault there
         self._next_check = 0.0
         self.measuring = False  # the next trial is to measure what `resources: auto` needs
         self.status: Status = "finished"
         self.reason = ""  # why the session ends before the plan does
+        self.asked = ""  # a signal that is to pause the study: see `ask`
         self.pausing = False  # running trials are being stopped, to be resumed
         self.lost = ""  # the study is another driver's now: nothing of it may be written
         self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
@@ -96,7 +105,7 @@ class Driver:
         if trial is None:
             return None
         if trial.id in self.ledger.trials:  # it ran before, or is promoted from its rung
-            self._mark_trial(trial.id, False)  # it may have failed on the way to a pause
+            self._keeper.mark(trial.id, False)  # it may have failed on the way to a pause
             self._write("again", id=trial.id)
         else:
             self._write("start", **asdict(trial))
@@ -133,6 +142,7 @@ class Driver:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
         planned = evaluation.planned or self.ledger.full_length  # before this evaluation is the longest so far
+        self._losses.pop(trial_id, None)
         if evaluation.examples > record.examples:  # else a resumed trial repeats what is written already
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
@@ -141,7 +151,7 @@ class Driver:
         if self.folder.asked_to_stop(trial_id):
             verdict = "prune"
         if verdict == "pause":
-            self._mark_trial(trial_id, True)
+            self._keeper.mark(trial_id, True)
         self.tick()
         # a trial that spends the budget with its last evaluation completes by itself
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
@@ -149,6 +159,10 @@ class Driver:
         verdict = "pause" if self.pausing and not completes else verdict
         self._verdicts[trial_id] = verdict
         return verdict
+
+    def waits(self, trial_id: str) -> bool:
+        """Whether a trial is to wait for its marker before it follows its verdict."""
+        return self._keeper.waiting(trial_id)
 
     def stopped(self, trial_id: str) -> None:
         """Tune has stopped a trial as told (or dropped it before it started)."""
@@ -163,9 +177,11 @@ class Driver:
         if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].larger and self._larger() is not None:
             self._retry(trial_id, "oom", outcome.reason)
             return
-        del self._active[trial_id]
+        trial = self._active.pop(trial_id)
         self._verdicts.pop(trial_id, None)
         if outcome.stop == "paused":
+            if self.ledger.trials[trial_id].waiting is None and not self.pausing:
+                self._again.append(trial)  # by a marker that could not be taken away
             self._pause(self.ledger.trials[trial_id])
             return
         fields = asdict(outcome)
@@ -183,7 +199,8 @@ class Driver:
         self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
 
     def failed(self, trial_id: str, fault: Fault) -> None:
-        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough."""
+        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough. A
+        lost node costs no retry."""
         if trial_id not in self._active:
             return
         if (record := self.ledger.trials[trial_id]).waiting is not None:
@@ -195,6 +212,12 @@ class Driver:
             return
         if fault.kind == "device":
             self._faulty.setdefault(fault.node, set()).add(trial_id)
+        if fault.kind == "node":
+            self._losses[trial_id] += 1
+            if self._losses[trial_id] <= LOSSES:
+                self._retry(trial_id, fault.kind, fault.reason)
+                return
+            fault = replace(fault, kind="process", reason=f"{fault.reason}, as did {LOSSES} before it")
         if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:
             self._retries[trial_id] += 1
             self._retry(trial_id, fault.kind, fault.reason)
@@ -232,6 +255,10 @@ class Driver:
         larger = sum(self.ledger.trials[trial_id].larger for trial_id in self._active)
         return len(self._active) + larger * (max(1, math.floor(1 / share + 1e-9)) - 1)
 
+    def ask(self, signal: str) -> None:
+        """Pause the study at the next `tick`. A signal's handler runs in the middle of anything, `tick` included."""
+        self.asked = signal
+
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""
         self._end("interrupted", reason, pause=True)
@@ -241,7 +268,11 @@ class Driver:
         self._end("failed", reason, pause=True)
 
     def tick(self) -> None:
-        """Check the budgets and, now and then, for a request to pause the study."""
+        """Check the budgets and for signals and, now and then, for a request to pause the study."""
+        if self.lost:
+            self.status, self.reason, self.pausing = "failed", self.lost, True
+        if self.asked and not self.pausing:
+            self.interrupt(self.asked)
         if not self.pausing and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + STOP_CHECK_S
             if self.folder.asked_to_stop():
@@ -289,7 +320,10 @@ class Driver:
         """Write how this session ended, unless another driver has taken the study: trials that are still open have been
         paused. At the search's end those that wait at their rungs are pruned there."""
         if self.lost:
+            self.status, self.reason = "failed", self.lost
             return
+        if self.asked:  # after the last `tick`
+            self.interrupt(self.asked)
         self._take_up()
         for trial_id in list(self._active):
             self.stopped(trial_id)
@@ -302,7 +336,7 @@ class Driver:
                 self._write("end", id=record.trial.id, **asdict(_outcome(record, "pruned")))
                 self.plan.ended(record)
         self._write("close", status=self.status, reason=self.reason)
-        self._mark_study(False)
+        self._keeper.mark(None, False)
 
     def _take_up(self) -> None:
         """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
@@ -333,26 +367,16 @@ class Driver:
         self.status, self.reason = status, reason
         if pause and not self.pausing:
             self.pausing = True
-            with contextlib.suppress(OSError):  # a full disk: the trials stop without a state of their last moments
-                self._mark_study(True)
+            self._keeper.mark(None, True)
 
     def lose(self, reason: str) -> None:
         """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
-        self.lost = self.reason = reason
-        self.status, self.pausing = "failed", True
+        self.lost = reason
 
     def owns(self) -> bool:
         """Whether the study is still this driver's; one that was suspended looks at the bucket first."""
         self._owned()
         return not self.lost
-
-    def _mark_trial(self, trial_id: str, pausing: bool) -> None:
-        if self._owned():
-            self.folder.mark_trial(trial_id, pausing)
-
-    def _mark_study(self, pausing: bool) -> None:
-        if self._owned():
-            self.folder.mark_pause(pausing)
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._observe(self._journal.append(kind, self._now(), **fields))

@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,33 @@ SETTINGS = {
 }
 
 
-def client_of(uri: str) -> Any:
-    """MLflow's client of a store; an SQLite database that is not there is made."""
+def client_of(uri: str, owned: Callable[[], bool] | None = None) -> Any:
+    """MLflow's client of a store; an SQLite database that is not there is made.
+
+    Args: owned: asked before every call, which is then refused; None = nothing is asked.
+    """
     client = _client_class()
     make_store(uri)
-    return client(uri)
+    return Guarded(client(uri), owned) if owned else client(uri)
+
+
+class Guarded:
+    """An MLflow client for as long as this process may write the study. Raises: NotOwnedError from then on."""
+
+    def __init__(self, client: Any, owned: Callable[[], bool]) -> None:
+        self._client, self._owned = client, owned
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
+            if not self._owned():
+                raise NotOwnedError("the study is not this process's to write now")
+            return getattr(self._client, name)(*given, **more)
+
+        return call
+
+
+class NotOwnedError(Exception):
+    """Another driver has taken the study, or its bucket cannot be asked."""
 
 
 def _client_class() -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from filelock import Timeout
 
 from search.store.journal import tracking_lock
-from search.tracking.mlflow_store import trouble
+from search.tracking.mlflow_store import NotOwnedError, trouble
 from search.tracking.tracker import Tracker
 
 POLL_S = 0.5  # how often the journal is read for new lines
@@ -25,6 +25,7 @@ class Replayer:
 
     def __init__(self, tracker: Tracker, owned: Callable[[], bool] = lambda: True) -> None:
         self.tracker, self._owned = tracker, owned
+        tracker.owned = owned
         self.trouble = ""  # the last failure, one line; empty when all is well
         self._lock = tracking_lock(tracker.folder)
         self._stop = threading.Event()
@@ -60,7 +61,7 @@ class Replayer:
     def _try(self, final: bool = False) -> bool:
         try:
             if not self._owned():
-                raise OSError("the study is not this process's to write now")
+                raise NotOwnedError("the study is not this process's to write now")
             if not self._lock.is_locked:
                 self._lock.acquire()
             self.tracker.catch_up(final)

@@ -62,6 +62,7 @@ class Tracker:
 
     def __init__(self, uri: str, folder: StudyFolder, space: Space) -> None:
         self.uri, self.folder, self.space = uri, folder, space
+        self.owned: Callable[[], bool] | None = None  # whether this process may write the study now
         self.experiment_id: str | None = None
         self._client: Any = None
         self._which: Identity | None = None  # None while the journal is empty
@@ -139,7 +140,7 @@ class Tracker:
         self._which = which = identity(self.folder.journal)
         if which is None:
             return False
-        client = client_of(self.uri)
+        client = client_of(self.uri, self.owned)
         experiment = self._experiment(client)
         self.experiment_id = experiment.experiment_id
         kind, training = EXPERIMENT_KIND

@@ -15,9 +15,10 @@ from search.running.tuner import describe
 from search.store.journal import Journal, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
-from search.study.driver import Driver, Fault
+from search.study.driver import LOSSES, Driver, Fault
 from search.study.search_plan import SearchPlan
-from trainables.contract.trial import Outcome, TrialSpec
+from search.wording import headline
+from trainables.contract.trial import Evaluation, Outcome, TrialSpec
 from trainables.on_ray.messages import DeviceFault
 from trainables.on_ray.trainable import TrialJob, placement
 
@@ -109,6 +110,24 @@ def test_a_device_fault_is_its_nodes_until_the_trial_has_met_it_too_often(tmp_pa
     assert driver.avoided() == set(), "one trial alone may be at fault itself"
     driver.failed(second.id, Fault("device", "CUDA error", node="a"))
     assert driver.avoided() == {"a"}
+
+
+def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
+    """Unless a trial loses one after another without an evaluation between them: it may be what kills them."""
+    driver = driver_of(tmp_path)
+    lost, trial = Fault("node", "a node of the trial died"), started(driver)
+    for k in range(1, 4):
+        for _ in range(LOSSES):
+            driver.failed(trial.id, lost)
+            assert started(driver).id == trial.id
+        values = {"value": 0.5, "metrics": {}, "best": 0.5, "best_at": 1, "seconds": 1.0}
+        driver.evaluated(trial.id, Evaluation(rung=k * 100, examples=k * 100, **values))
+    assert "30 restarts after lost nodes" in headline(driver.space, driver.ledger, 0)
+    for _ in range(LOSSES + 1):  # with one retry as if its process had died
+        driver.failed(trial.id, lost)
+        assert started(driver).id == trial.id
+    driver.failed(trial.id, lost)
+    assert driver.ledger.trials[trial.id].state == "failed:process"
 
 
 def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path: Path) -> None:

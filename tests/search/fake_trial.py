@@ -20,7 +20,7 @@ from orders import ordered
 from ray import tune
 
 from trainables.contract.trial import TrialSpec
-from trainables.on_ray.messages import DeviceFault
+from trainables.on_ray.messages import DeviceFault, pause_requested, study_pausing
 
 EVALUATIONS = 6
 RUNG = 100
@@ -55,11 +55,13 @@ class FakeTrial(tune.Trainable):
         spec = self.spec
         if self.k:
             self._save()  # only now: the driver has seen the evaluation
-            if self.pauses and (self.folder / "PAUSE").exists():
+            if self.pauses and pause_requested(spec.folder):
                 self.running = False
                 return self._outcome("paused")
         time.sleep(float(ordered(spec).get("sleep", 0)))
         if self.k == EVALUATIONS:
+            while (hold := ordered(spec).get("hold")) and self.folder.name >= "t0020" and not Path(hold).exists():
+                time.sleep(0.1)
             self._finish()
             return self._outcome("completed")
         self.k += 1
@@ -144,7 +146,7 @@ class FakeTrial(tune.Trainable):
         """Stopped by Tune: pruned, or paused when the study's marker is there."""
         if not self.running:
             return
-        if (self.folder.parent.parent / "PAUSE").exists():
+        if study_pausing(self.spec, unknown=True):
             self._save()
         else:
             self._finish()

@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 import s3fs
 import torch
-from harness import make_space
+from botocore.exceptions import EndpointConnectionError
+from harness import World, make_space
 
 from search.console.status import print_status
 from search.running.remove import deletable, stop_study
 from search.store.bucket import fetch, held, pull
+from search.store.housekeeper import Housekeeper
+from search.store.journal import Journal, fold
 from search.store.layout import StudyFolder, UserError, find_study, new_study, studies
+from search.store.ledger import Ledger
+from search.store.retention import CheckpointRetention
+from search.study.driver import Driver
+from search.study.search_plan import SearchPlan
 from trainables.contract.trial import TrialSpec
-from trainables.on_ray.messages import study_pausing
+from trainables.on_ray.messages import pause_requested, study_pausing
 from trainables.training.checkpoint import TrialFiles
 
 STORAGE = "s3://bucket/search"
@@ -174,6 +181,45 @@ def test_a_lost_driver_s_free_number_is_no_way_back(tmp_path: Path, monkeypatch:
             assert fetched() == there
 
 
+def test_a_lost_study_stops_deletions_and_markers_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(make_space({"trials": 6}), tmp_path)
+    world.session()
+    done: list[str] = []
+    monkeypatch.setattr(StudyFolder, "delete", lambda _, path: bool(done.append(path)))
+    monkeypatch.setattr(StudyFolder, "mark_trial", lambda _, trial, pausing: done.append(f"{trial} {pausing}"))
+    retention = CheckpointRetention(world.folder, fold(world.folder.journal, Ledger()), 0, owned=lambda: len(done) < 2)
+    assert "not this process's" in retention.apply(final=True)
+    keeper = Housekeeper(world.folder, lambda: len(done) < 3)
+    keeper.mark("t0000", True)
+    keeper.mark("t0001", True)
+    assert len(done) == 3
+
+
+@pytest.mark.parametrize("moment", ["budget", "tick"])
+def test_a_lost_study_never_counts_as_finished(moment: str, tmp_path: Path) -> None:
+    """The bucket's thread reports the loss in the middle of a budget check."""
+    space = make_space({"trials": 4, "time": 1.0 if moment == "budget" else None})
+    journal = Journal(tmp_path / "tracking.jsonl", Ledger())
+    plan = SearchPlan(space, "mine", journal.ledger, [], journal.append)
+    journal.append("session", 1, stage="search")
+    seconds = iter([1.0] if moment == "budget" else [])
+
+    def clock() -> float:
+        driver.lose("another driver has taken study mine")
+        return next(seconds, 1.0) * 1e6
+
+    driver = Driver(
+        space, StudyFolder(str(tmp_path), "mine"), journal, plan,
+        stage="search", capacity=lambda: 1, observe=lambda _: None, clock=clock,
+    )  # fmt: skip
+    driver.tick()
+    driver.close_session()
+    assert (driver.status, driver.reason) == ("failed", "another driver has taken study mine")
+    assert not driver.owns()
+
+
 @pytest.mark.usefixtures("bucket")
 def test_a_creation_that_seemed_to_fail_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store had made the segment when its answer got lost; the next attempt has more events and finds it there."""
@@ -239,6 +285,32 @@ def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch)
         while not hold.owned():  # its thread reaches the bucket again
             assert time.monotonic() < until
             time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_markers_wait_for_the_bucket_and_the_loop_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, left, plain = StudyFolder(STORAGE, "mine"), [3], StudyFolder.mark_pause
+
+    def away(*given: Any) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise EndpointConnectionError(endpoint_url="http://bucket")
+        plain(*given)
+
+    monkeypatch.setattr(StudyFolder, "mark_pause", away)
+    journal = Journal(tmp_path / "tracking.jsonl", Ledger())
+    plan = SearchPlan(make_space(), "mine", journal.ledger, [], journal.append)
+    driver = Driver(make_space(), folder, journal, plan, stage="search", capacity=lambda: 1, observe=lambda _: None)
+    trial = driver.next_trial()
+    assert trial is not None
+    driver.interrupt("SIGTERM")
+    assert (driver.status, driver.reason) == ("interrupted", "SIGTERM")
+    assert driver.waits(trial.id), "else it would not save its state"
+    until = time.monotonic() + 20
+    while driver.waits(trial.id):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert pause_requested(folder.uri)
 
 
 def test_others_are_told_who_holds_a_study(

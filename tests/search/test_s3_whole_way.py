@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +18,18 @@ from typing import Any
 
 import pytest
 import s3fs
+from fake_trial import FakeTrial
 from harness import make_space
+from orders import orders
+from rich.console import Console
+from werkzeug.serving import make_server
 
+from search.running.runner import Options, run_study
 from search.store.bucket import fetch
+from search.store.journal import read
+from search.store.layout import StudyFolder
 
+HERE = Path(__file__).parent
 STORAGE = "s3://bucket/search"
 STARTED: list[subprocess.Popen[bytes]] = []
 
@@ -109,6 +119,91 @@ def test_a_driver_that_wakes_after_a_takeover_writes_nothing(bucket: Any, tmp_pa
     assert before[0].keys() - after[0].keys() == set()
     assert after[1] == before[1]
     assert {e["stop"] for e in journal() if e["e"] == "end"} == {"completed"}
+
+
+class Shaky:
+    """An S3 server that fails every third call, or is not there, for a time."""
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        self._app, self._calls, self.failing, self.port = DomainDispatcherApplication(create_backend_app), 0, False, 0
+        self.start()
+
+    def __call__(self, environ: Any, start: Any) -> Any:
+        self._calls += 1
+        if self.failing and self._calls % 3 == 0:
+            start("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"]
+        return self._app(environ, start)
+
+    def start(self) -> None:
+        self._server = make_server("127.0.0.1", self.port, self, threaded=True)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def shaky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shaky]:
+    import boto3
+
+    server = Shaky()
+    given = {"ENDPOINT_URL": f"http://127.0.0.1:{server.port}", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
+    for name, value in {**given, "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")  # trial processes find the fake trial by it
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.chdir(tmp_path)  # the fake trial's own files
+    s3fs.S3FileSystem.clear_instance_cache()
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    yield server
+    server.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("trouble", "seconds"), [("every third call fails", 60), ("gone", 120)])
+def test_a_study_outlasts_trouble_of_its_bucket(trouble: str, seconds: float, shaky: Shaky, tmp_path: Path) -> None:
+    columns = orders(sleep=0.5, hold=str(tmp_path / "over"))
+    space = make_space(
+        {"trials": 24, "max_retries": 0, "concurrent": 2, "baseline": "none"},
+        data={"train": "builtin", "dev": ["stsb"], "language": "en", "columns": columns},
+        pruner={"kind": "asha", "reduction": 2}, resources={"gpus": 0, "cpus": 1, "workers": 1},
+    )  # fmt: skip
+    folder = StudyFolder(STORAGE, "study")
+
+    def break_and_mend() -> None:
+        while not folder.journal.exists() or sum(e["e"] == "eval" for e in read(folder.journal)) < 4:
+            time.sleep(0.1)
+        if trouble == "gone":
+            shaky.stop()
+        shaky.failing = True
+        time.sleep(seconds)
+        shaky.failing = False
+        if trouble == "gone":
+            shaky.start()
+        (tmp_path / "over").touch()
+
+    threading.Thread(target=break_and_mend, daemon=True).start()
+    shown = io.StringIO()
+    given = Options(trainable=FakeTrial, console=Console(file=shown, width=200), handle_signals=False)
+    result = run_study(space, STORAGE, name="study", options=given)
+    assert (result.status, result.exit_code, result.trouble) == ("finished", 0, ""), shown.getvalue()
+    assert result.ledger.ended() == 24
+    assert result.ledger.failed() == 0
+    assert [e for e in journal() if e["e"] == "retry"] == []
+    assert fetch(s3fs.S3FileSystem(), "bucket/search/study") == folder.journal.read_bytes()
+    warnings = [line for line in shown.getvalue().splitlines() if STORAGE in line and "the search goes on" in line]
+    assert len(warnings) == 1 if trouble == "gone" else len(warnings) <= 1
+    assert "tracker:" not in shown.getvalue()
 
 
 def environment(root: Path, home: str) -> dict[str, str]:

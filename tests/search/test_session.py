@@ -6,7 +6,9 @@ import contextlib
 import errno
 import io
 import logging
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from search.console.display import Phases, display_for
 from search.running.result import StudyResult, closing_lines
 from search.running.runner import resume_study
 from search.running.session import SEARCH, Options, Session, _Observer
-from search.space import load_space
+from search.space import Resources, load_space
 from search.store.journal import fold, read
 from search.store.layout import UserError
 from search.store.ledger import Ledger
@@ -104,6 +106,36 @@ def test_stop_request_counts_from_the_lock_on(tmp_path: Path, monkeypatch: pytes
     assert found == [False, True]
 
 
+@pytest.mark.parametrize("moment", ["tick", "end"])
+def test_signal_inside_a_tick_keeps_its_reason(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM requeues a job by its exit code."""
+    world = World(make_space(), tmp_path)
+    world.session(interrupt_at=3)
+    session = Session(world.space, world.folder, replace(QUIET, handle_signals=True), [SEARCH])
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
+    monkeypatch.setattr("search.running.session.ray_session", no_ray)
+
+    def run(driver: Any, *_: Any) -> None:
+        def now() -> float:
+            signal.raise_signal(signal.SIGTERM)
+            return world.now
+
+        with monkeypatch.context() as within:
+            within.setattr(driver, "_clock", now)
+            driver.tick()
+        if moment == "tick":
+            assert driver.next_trial() is None
+
+    monkeypatch.setattr("search.running.tuner.run_tune", run)
+    result = session.run()
+    assert (result.status, result.reason, result.exit_code) == ("interrupted", "SIGTERM", 143)
+
+
+@contextlib.contextmanager
+def no_ray(*_: Any) -> Iterator[tuple[Any, Any]]:
+    yield (lambda: 1), Resources(gpus=0.0)
+
+
 @pytest.mark.parametrize(("fresh", "code"), [([None, None], 1), ([0.7, None], 0)])
 def test_confirmation_without_a_completed_trial_fails(fresh: list[float | None], code: int, tmp_path: Path) -> None:
     world = World(make_space(), tmp_path)
@@ -140,7 +172,8 @@ def test_display_failure_is_no_trial_failure(
     display = display_for(console, world.space, ledger, verbose=True)
     retention = CheckpointRetention(world.folder, ledger, 1)
     replayer: Any = SimpleNamespace(trouble="it is down")
-    observe = _Observer(display, retention, replayer, Phases(console), lambda: True)
+    hold: Any = SimpleNamespace(trouble="")
+    observe = _Observer(display, retention.apply, replayer, Phases(console), hold)
     with caplog.at_level(logging.WARNING):
         for event in read(world.folder.journal):
             observe(event)

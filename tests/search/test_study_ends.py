@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from harness import EVALUATIONS, RUNG, Death, World, make_space
 from search.store.journal import fold
 from search.store.ledger import Ledger, Trial
 from search.study.driver import Driver
+from search.study.plan import make_trial
 from search.wording import open_work
 from trainables.on_ray.messages import pause_requested
 
@@ -235,3 +238,50 @@ def test_patience_begins_anew_when_a_trial_that_still_ran_is_the_best(tmp_path: 
     driver = World(make_space({"trials": 40, "patience": 2}), tmp_path, value=value).session(concurrency=6)
     assert driver.reason == "no improvement over the training of 2 full-length trials"
     assert driver.ledger.since_best() >= 2
+
+
+@pytest.mark.parametrize(
+    ("params", "searched", "unit"),
+    [  # data of 1,000 examples
+        ({"epochs": {"int": [1, 3]}}, [{"epochs": 1}, {"epochs": 3}, {"epochs": 2}], 3000),
+        ({"epochs": {"choice": [1, 4]}, "max_examples": 2500}, [{"epochs": 1}, {"epochs": 4}], 2500),
+        ({"max_examples": {"choice": [100, 300]}}, [{"max_examples": 100}, {"max_examples": 300}], 300),
+        ({"epochs": 2}, [{}, {}], 2000),
+    ],
+)
+def test_unit_of_budgets_is_the_longest_trial_whoever_reports_first(
+    params: dict[str, Any], searched: list[dict[str, int]], unit: int
+) -> None:
+    space = make_space(
+        {"trials": None, "budget": 4, "baseline": "none"}, params={"learning_rate": {"float": [1e-6, 1e-3]}, **params}
+    )
+    for order in itertools.permutations(range(len(searched))):
+        ledger = Ledger()
+        ledger.apply({"e": "space", "t": 0, "space": json.loads(json.dumps(space.resolved())), "format": 2})
+        for number, point in enumerate(searched):
+            point = {"learning_rate": 1e-5, **point}
+            trial = make_trial(space, point, number=number, repeat=0, seed=3, stage="search", baseline="")
+            ledger.apply({"e": "start", "t": 0, **vars(trial)})
+        seen = set()
+        for number in order:
+            trial = next(r.trial for r in ledger.trials.values() if r.trial.number == number)
+            length = min(1000 * trial.params["epochs"], trial.params.get("max_examples") or 10_000)
+            ledger.apply({"e": "eval", "t": 0, "id": trial.id, "examples": 10, "planned": length, "value": 0.5,
+                          "metrics": {}, "best": 0.5, "best_at": 10, "seconds": 1.0})  # fmt: skip
+            seen.add(ledger.full_length)
+        assert seen - {0} == {unit}, "never another one"
+
+
+def test_unit_of_budgets_is_the_next_points_where_the_first_fails_at_once() -> None:
+    space = make_space({"trials": None, "budget": 4})
+    ledger = Ledger()
+    for number in range(2):
+        point = {"learning_rate": 1e-5, "batch_size": 16}
+        trial = make_trial(space, point, number=number, repeat=0, seed=3, stage="search", baseline="")
+        ledger.apply({"e": "start", "t": 0, **vars(trial)})
+    ledger.apply({"e": "eval", "t": 0, "id": "t0001", "examples": 10, "planned": 600, "value": 0.5, "metrics": {},
+                  "best": 0.5, "best_at": 10, "seconds": 1.0})  # fmt: skip
+    assert ledger.full_length == 0, "the first one may still say"
+    ledger.apply({"e": "end", "t": 0, "id": "t0000", "stop": "failed:data", "best": None, "best_at": 0, "examples": 0,
+                  "seconds": 0.0, "reason": ""})  # fmt: skip
+    assert ledger.full_length == 600

@@ -356,6 +356,26 @@ def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, mo
     assert len(runs(world)) == 7
 
 
+def test_a_lost_study_stops_the_tracker_before_its_next_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a batch: the new driver's own tracker writes the rest."""
+    from mlflow import MlflowClient
+
+    world.session()
+    made, plain = list[str](), MlflowClient.create_run
+
+    def create_run(*given: Any, **more: Any) -> Any:
+        made.append(more["run_name"])
+        return plain(*given, **more)
+
+    monkeypatch.setattr(MlflowClient, "create_run", create_run)
+    replayer = Replayer(tracker(world), lambda: len(made) < 3)
+    assert not replayer._try()
+    assert "not this process's" in replayer.trouble
+    assert len(runs(world)) == 3, "the study's run and two trials"
+    tracker(world).catch_up(final=True)
+    assert len(runs(world)) == 7
+
+
 def test_status_is_not_mistaken_for_a_driver(world: World) -> None:
     """`search status` brings MLflow up to date, which may take long; meanwhile others see, and take up, the study."""
     world.session(interrupt_at=8)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 PHASE = "phase"  # key of the messages that get no answer
+MANY = 2  # nodes from which a process may have died with its own
+UNAVAILABLE_S, DIED_S = 60.0, 5.0  # Ray counts a node as lost that has not answered for half a minute
 
 
 class DeviceFault(RuntimeError):
@@ -31,6 +33,49 @@ class DeviceFault(RuntimeError):
     def __init__(self, reason: str, node: str, text: str) -> None:
         super().__init__(reason, node, text)
         self.reason, self.node, self.text = reason, node, text
+
+
+def deaths(error: BaseException) -> list[Any]:
+    """The RayActorErrors (processes that died or do not answer) and NodeDiedErrors in an error of Ray or Ray Train."""
+    from ray.exceptions import NodeDiedError, RayActorError
+
+    inner = [getattr(error, name, None) for name in ("cause", "health_check_failure")]
+    inner += getattr(error, "worker_failures", {}).values()  # of a Ray Train group
+    found = [death for one in inner if isinstance(one, BaseException) and one is not error for death in deaths(one)]
+    return found or ([error] if isinstance(error, (RayActorError, NodeDiedError)) else [])
+
+
+def node_lost(error: BaseException) -> str:
+    """How the node was lost of a process that this error reports dead: "was preempted", "died"; "" where the process
+    alone died, as far as Ray knows."""
+    import ray
+    from ray._private.state import actors  # the public State API needs Ray's dashboard; guarded by a test
+
+    for death in deaths(error):
+        if isinstance(death, ray.exceptions.NodeDiedError):
+            return "died"
+        if death.preempted:
+            return "was preempted"
+        node = actors(death.actor_id).get("Address", {}).get("NodeID") if death.actor_id else None
+        if node and any(n["NodeID"] == node and not n["Alive"] for n in ray.nodes()):
+            return "died"
+    return ""
+
+
+def doubt(error: BaseException) -> float:
+    """Seconds within which Ray may still report the node lost of a process that this error reports dead.
+
+    A machine that is switched off takes its processes down before Ray misses it, and of one that is cut off Ray only
+    knows that it does not answer. 0 where another cause is certain, or there is one node.
+    """
+    import ray
+
+    found = [death for death in deaths(error) if isinstance(death, ray.exceptions.RayActorError)]
+    if not any(death.actor_id and not death.actor_init_failed for death in found) or node_lost(error):
+        return 0.0
+    if sum(node["Alive"] for node in ray.nodes()) < MANY:
+        return 0.0
+    return UNAVAILABLE_S if any(isinstance(d, ray.exceptions.ActorUnavailableError) for d in found) else DIED_S
 
 
 class Host(Protocol):
@@ -126,17 +171,21 @@ def outcome_message(outcome: Outcome) -> Message:
     return {**dataclasses.asdict(outcome), "done": True}
 
 
-def study_pausing(spec: TrialSpec) -> bool:
-    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder)."""
-    return pause_requested(study_folder(spec.folder))
+def study_pausing(spec: TrialSpec, unknown: bool = False) -> bool:
+    """Whether the study of this trial is being interrupted (the driver has put its marker into the study's folder).
+
+    Args: unknown: the answer where the storage cannot be reached.
+    """
+    return pause_requested(study_folder(spec.folder), unknown)
 
 
-def pause_requested(folder: str) -> bool:
+def pause_requested(folder: str, unknown: bool = False) -> bool:
     """Whether the driver's marker is in a folder: a study's, or that of a trial which is to save its state and end at
     the evaluation that it has just reported."""
     if "://" not in folder:
         return (Path(folder) / PAUSE_FILE).exists()
-    with contextlib.suppress(Exception):  # unreachable remote storage ends no trial: the next check finds the marker
+    try:
         filesystem, path = fsspec.core.url_to_fs(f"{folder}/{PAUSE_FILE}")
         return bool(filesystem.exists(path))
-    return False
+    except Exception:  # stores raise what they like; between evaluations the next check finds the marker
+        return unknown

@@ -90,7 +90,8 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""
         if self._running:
-            verdict: Verdict = "pause" if study_pausing(self._spec) else "prune"
+            # of a storage out of reach nobody knows: a state that is kept costs nothing, one that is gone the training
+            verdict: Verdict = "pause" if study_pausing(self._spec, unknown=True) else "prune"
             if self._unanswered:
                 self._host.answer(verdict)
             while not (message := self._host.receive())["done"]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import threading
+import time
 from typing import Any
 
 import fsspec
@@ -25,7 +26,7 @@ from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
 from trainables.contract.trial import TrialSpec, Verdict, study_folder
-from trainables.on_ray.messages import Mailbox, Message, outcome_message, run_and_send
+from trainables.on_ray.messages import Mailbox, Message, doubt, node_lost, outcome_message, run_and_send
 from trainables.training.machine import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process checks that its group is alive
@@ -51,7 +52,8 @@ class WorkerGroup:
     def receive(self) -> Message:
         """The group's next message.
 
-        Raises: RayActorError when the group died without a message (a killed worker): the trial is then retried.
+        Raises: RayActorError when the group died without a message (a killed worker), NodeDiedError when it lost a
+            node: the trial is then retried.
         """
         assert self._thread is not None
         while True:
@@ -64,7 +66,15 @@ class WorkerGroup:
                 return message
             if not alive:
                 reason = last_line(self._fault or "it ended by itself")
+                if self._fault and (how := self._node_lost(self._fault)):
+                    raise ray.exceptions.NodeDiedError(f"a node of the trial's worker group {how}: {reason}")
                 raise ray.exceptions.RayActorError(error_msg=f"the trial's worker group died: {reason}")
+
+    def _node_lost(self, fault: BaseException) -> str:
+        until = time.monotonic() + doubt(fault)
+        while not (how := node_lost(fault)) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        return how
 
     def answer(self, verdict: Verdict) -> None:
         self._mailbox.answer.remote(verdict)
