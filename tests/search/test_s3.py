@@ -17,6 +17,7 @@ from search.console.status import print_status
 from search.running.remove import deletable, stop_study
 from search.store.bucket import fetch, held, pull
 from search.store.layout import StudyFolder, UserError, find_study, new_study, studies
+from trainables.contract.formats import CHECKPOINT, stamp
 from trainables.contract.trial import TrialSpec
 from trainables.on_ray.messages import study_pausing
 from trainables.training.checkpoint import TrialFiles
@@ -308,7 +309,7 @@ def test_a_trials_files(bucket: Any) -> None:
     files.save_best(weights, {"seed": 3}, {"stsb": np.zeros(2, np.float32)})
     read, trial = files.load_best()
     assert torch.equal(read["w"], weights["w"])
-    assert trial == {"seed": 3}
+    assert trial == {"seed": 3, **stamp(CHECKPOINT)}
     keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine/trials/")["Contents"]]
     assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
     assert folder.delete(folder.trial("t0000"))
