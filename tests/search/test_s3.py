@@ -24,6 +24,7 @@ from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver
 from search.study.search_plan import SearchPlan
+from trainables.contract.formats import CHECKPOINT, stamp
 from trainables.contract.trial import TrialSpec
 from trainables.on_ray.messages import pause_requested, study_pausing
 from trainables.training.checkpoint import TrialFiles
@@ -380,7 +381,7 @@ def test_a_trials_files(bucket: Any) -> None:
     files.save_best(weights, {"seed": 3}, {"stsb": np.zeros(2, np.float32)})
     read, trial = files.load_best()
     assert torch.equal(read["w"], weights["w"])
-    assert trial == {"seed": 3}
+    assert trial == {"seed": 3, **stamp(CHECKPOINT)}
     keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine/trials/")["Contents"]]
     assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
     assert folder.delete(folder.trial("t0000"))
