@@ -28,9 +28,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from analysis.checkpoints.choice import at_hub, trial_path
 from analysis.checkpoints.export import export
-from analysis.checkpoints.openings import check_reason, record_opening
+from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.testing import normalised
-from analysis.checkpoints.trained import Trained, load_trained
+from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError, unknown
 from analysis.tables.study import Study
 from search import schema
@@ -81,28 +81,37 @@ def open_mteb(
     """
     check_reason(reason)
     tasks = find_tasks(names)
-    networks = [load_trained(trial_path(study, folder)) for folder in trials["folder"]]
+    folders = [trial_path(study, folder) for folder in trials["folder"]]
+    networks = loaders(folders)
     load_tasks(tasks)
-    warnings = [line for task in tasks for line in known_data(task, networks[0].spec.data)]
+    warnings = [line for task in tasks for line in known_data(task, read_spec(folders[0]).data)]
     what = f"{', '.join(trials['trial'])} on MTEB's {', '.join(t.metadata.name for t in tasks)}"
     record = record_opening(study, what, reason, now)
 
-    scores = []
     beside = f"{study.stored.tags.get(schema.FOLDER, '')}/{FOLDER}"
-    for (_, row), trained in zip(trials.iterrows(), networks, strict=True):
-        with TemporaryDirectory() as scratch:
-            model = _model(trained, Path(scratch) / "model", study, str(row["trial"]))
-            for task in tasks:
-                result = _evaluated(model, task, Path(scratch) / "files")
-                metric = MTEB_PREFIX + re.sub(r"[^\w.-]", "_", task.metadata.name) + schema.TEST_SUFFIX
-                value = float(result.get_score())
-                record.log(str(row["run_id"]), {metric: value})
-                scores.append(MtebScore(str(row["trial"]), task.metadata.name, task.metadata.main_score, value, metric))
-                filesystem, inner = fsspec.core.url_to_fs(beside)
-                filesystem.makedirs(inner, exist_ok=True)
-                filesystem.put(f"{scratch}/files/", f"{inner}/", recursive=True)
-            record.log_files(str(row["run_id"]), Path(scratch) / "files" / "results", FOLDER)
+    scores: list[MtebScore] = []
+    for trial, run_id, load in zip(trials["trial"], trials["run_id"], networks, strict=True):
+        scores += _scored(load(), tasks, study, str(trial), str(run_id), record, beside)
     return MtebOpened(tuple(scores), tuple(warnings), record.earlier, beside)
+
+
+def _scored(
+    trained: Trained, tasks: Sequence[Any], study: Study, trial: str, run_id: str, record: Opening, beside: str
+) -> list[MtebScore]:
+    scores = []
+    with TemporaryDirectory() as scratch:
+        model = _model(trained, Path(scratch) / "model", study, trial)
+        for task in tasks:
+            result = _evaluated(model, task, Path(scratch) / "files")
+            metric = MTEB_PREFIX + re.sub(r"[^\w.-]", "_", task.metadata.name) + schema.TEST_SUFFIX
+            value = float(result.get_score())
+            record.log(run_id, {metric: value})
+            scores.append(MtebScore(trial, task.metadata.name, task.metadata.main_score, value, metric))
+            filesystem, inner = fsspec.core.url_to_fs(beside)
+            filesystem.makedirs(inner, exist_ok=True)
+            filesystem.put(f"{scratch}/files/", f"{inner}/", recursive=True)
+        record.log_files(run_id, Path(scratch) / "files" / "results", FOLDER)
+    return scores
 
 
 def _evaluated(model: Any, task: Any, folder: Path) -> Any:

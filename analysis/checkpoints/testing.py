@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
-from analysis.checkpoints.trained import Trained, load_trained, read_spec
+from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
 from analysis.statistics.selection import NORMAL
@@ -212,19 +212,15 @@ def open_tests(
     if not pairs and transfer_root is None:
         raise AnalysisError("none of the test sets is there:\n" + "\n".join(missing.values()))
     texts = None if transfer_root else [t for p in pairs for side in (p.first, p.second) for t in side]
-    networks = [
-        load_trained(folder, texts=texts, untrained=untrained) for folder in folders
-    ]  # a missing checkpoint shows here
+    networks = loaders(folders, texts=texts, untrained=untrained)
 
     ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
     scored = ", ".join([p.name for p in pairs] + (["transfer"] if transfer_root else []))
     record = record_opening(study, f"{ids} on {scored}", reason, now)
 
     results = []
-    for (_, row), trained in zip(trials.iterrows(), networks, strict=True):
-        scores, metrics, similarities = score(trained, pairs)
-        if transfer_root is not None:
-            metrics |= transfer_scores(trained, transfer_root)
+    for (_, row), load in zip(trials.iterrows(), networks, strict=True):
+        scores, metrics, similarities = _scored(load(), pairs, transfer_root)
         if untrained:
             scores = {f"{schema.UNTRAINED_PREFIX}{name}": s for name, s in scores.items()}
             metrics = {f"{schema.UNTRAINED_PREFIX}{name}": value for name, value in metrics.items()}
@@ -238,6 +234,13 @@ def open_tests(
         _log(record, results[-1])
     seen, unread = seen_sets(data, spec.metric)
     return Opened(tuple(results), tuple(overlaps(pairs, seen)), record.earlier, missing, unread)
+
+
+def _scored(
+    trained: Trained, pairs: Sequence[Pairs], transfer_root: Path | None
+) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
+    scores, metrics, similarities = score(trained, pairs)
+    return scores, metrics | (transfer_scores(trained, transfer_root) if transfer_root else {}), similarities
 
 
 def summary(results: Sequence[TestResult]) -> pd.DataFrame:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,20 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
         raise AnalysisError(f"{spec.method} does not say what it starts from")
     network.eval()
     return Trained(spec, method, config, network, source, record)
+
+
+def loaders(
+    folders: Sequence[str], *, texts: Sequence[str] | None = None, untrained: bool = False
+) -> list[Callable[[], Trained]]:
+    """A function per trial that loads its network, to be called once: so one at a time is in memory.
+
+    Raises: as `load_trained`. Every network is loaded once here, so that what is missing shows before tests are opened.
+    """
+    load = partial(load_trained, texts=texts, untrained=untrained)
+    for folder in folders[1:]:
+        load(folder)
+    first = [load(folders[0])]
+    return [first.pop, *(partial(load, folder) for folder in folders[1:])]
 
 
 def _load_best(folder: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -24,6 +24,7 @@ from analysis.statistics.selection import LEVEL, TAIL, Error, Power, planned, sp
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, read_study
 from search import schema
+from trainables.contract.trial import retrieval_measure
 
 Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
 
@@ -237,10 +238,13 @@ def study_verdict(study: Study) -> Verdict:
 
 def study_prior(study: Study) -> Prior:
     """The prior of the seed noise that the store's other studies of the method, encoder and metric give, pooled with
-    what was published of correlations; of a loss or a script's own metric nothing was."""
-    if study.known_metric:
-        return learned(_related(study))
-    return learned(_related(study), unknown_metric(SeedValues.of(study.trials, study.metric.sign).firsts()))
+    what was published of correlations; of a retrieval measure, a loss or a script's own metric nothing was."""
+    if "prior" not in study.memo:
+        published = study.known_metric and not any(map(retrieval_measure, study.metric.parts))
+        before = None if published else unknown_metric(SeedValues.of(study.trials, study.metric.sign).firsts())
+        study.memo["prior"] = learned(_related(study), before)
+    prior: Prior = study.memo["prior"]
+    return prior
 
 
 def _related(study: Study) -> Iterator[SeedValues]:

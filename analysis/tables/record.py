@@ -118,8 +118,9 @@ def space_text(study: Study) -> str:
 def commands(study: Study) -> list[str]:
     """What to type to run the study again, given its space file and the commit in `environment`."""
     name = shlex.quote(study.stored.experiment)
-    commit = environment(study).get("commit", "").removesuffix("+changes")
-    checkout = [f"git checkout {commit} && pip install ."] if commit else []
+    commit, changed, _ = environment(study).get("commit", "").partition("+changes")
+    also = "  # and the changes that were not committed then" if changed else ""
+    checkout = [f"git checkout {commit} && pip install .{also}"] if commit else []
     again = [f"search run {name}.yaml --name {shlex.quote(study.name)}"]
     again += [f"search confirm {shlex.quote(study.name)} {options}" for options in _confirmations(study)]
     return [*checkout, *again, f"analysis best --study {shlex.quote(study.name)}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ class Study:
     trials: pd.DataFrame
     searched: tuple[str, ...]
     planned: int | None
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # what was computed of it
 
     @property
     def name(self) -> str:
@@ -84,7 +85,7 @@ class Study:
     @property
     def known_metric(self) -> bool:
         """Whether all that the metric is made of are correlations or retrieval measures of the study's dev sets, of
-        which larger is better and the noise was published; as far as is known: the space may be out of reach."""
+        which larger is better; as far as is known: the space may be out of reach."""
         if not self.data and self.space.get("method") != "script":
             return True
         correlations = {set_name(name) + schema.DEV_SUFFIX for name in self.data.get("dev") or ()}

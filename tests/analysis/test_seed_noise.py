@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from memory_study import memory_study
 from small_store import SPACE, SmallStore
 from small_tables import table
 
@@ -16,6 +18,7 @@ from analysis.reading.store import find_study, open_store
 from analysis.statistics import verdict
 from analysis.statistics.empirical_bayes import FLOOR
 from analysis.statistics.seed_noise import Prior, SeedValues, learned, seed_noise, unknown_metric, upper_spread
+from analysis.tables.metric import parse_metric
 from analysis.tables.study import read_study
 from search import schema
 from search.schema import SEED_SD
@@ -112,14 +115,15 @@ def test_prior_is_learned_from_newest_related_studies(monkeypatch: pytest.Monkey
     ]  # fmt: skip
     read: list[str] = []
     store = SimpleNamespace(studies=lambda: runs, trials=lambda run: [run])
-    metric = SimpleNamespace(name="stsb_dev", sign=1.0)
-    study: Any = SimpleNamespace(stored=runs[0], store=store, metric=metric, known_metric=True)
+    metric = SimpleNamespace(name="stsb_dev", parts=("stsb_dev",), sign=1.0)
+    study: Any = SimpleNamespace(stored=runs[0], store=store, metric=metric, known_metric=True, memo={})
     monkeypatch.setattr(
         verdict, "read_study", lambda store, run, *_: read.append(run.run_id) or SimpleNamespace(trials=None)  # noqa: ARG005
     )  # fmt: skip
     monkeypatch.setattr(verdict.SeedValues, "of", lambda *_: values(a=[0.1, 0.3]))
     assert verdict.study_prior(study).df == 5
-    assert read == ["confirmed", "repeated", "more0", "more1", "more2"]
+    assert verdict.study_prior(study).df == 5
+    assert read == ["confirmed", "repeated", "more0", "more1", "more2"], "read once"
 
 
 def test_prior_of_an_unknown_metric_by_hand() -> None:
@@ -152,3 +156,11 @@ def test_metric_of_a_script_has_no_published_prior(tmp_path: Path) -> None:
     assert verdict.study_prior(own) == Prior(pytest.approx(0.1291, abs=1e-4), points=4)
     assert verdict.study_prior(known) == Prior(SEED_SD)
     assert verdict.study_verdict(own).noise.sd == pytest.approx(0.1291, abs=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["nq_ndcg10_dev", "nq_recall100_dev", "mean(stsb_dev,nq_mrr10_dev)"])
+def test_retrieval_measure_has_no_published_prior(metric: str) -> None:
+    study = memory_study([{"a": i} for i in range(3)], [0.2, 0.3, 0.4], {}, space={"data": {"dev": ["stsb", "nq"]}})
+    study = replace(study, metric=parse_metric(metric))
+    assert study.known_metric  # larger is better
+    assert verdict.study_prior(study) == Prior(pytest.approx(0.1), points=3)

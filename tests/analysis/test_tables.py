@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from memory_study import memory_study
+from memory_study import MemoryStore, memory_study
 from memory_study import run as stored_run
 
 from analysis.errors import InputError
@@ -166,6 +167,24 @@ def test_whether_a_study_had_gpus(resources: dict[str, Any] | None, places: list
     runs = [stored_run(f"r{i}", **({schema.PLACE: place} if place else {})) for i, place in enumerate(places)]
     found = cost(replace(study, stored_trials=runs, trials=study.trials.assign(seconds=3600.0)))
     assert found.lines()[0] == f"2 trials, 2 h 00 min of training and evaluation{said}"
+
+
+@pytest.mark.parametrize(
+    ("commit", "first"),
+    [
+        ("abc123", "git checkout abc123 && pip install ."),
+        ("abc123+changes", "git checkout abc123 && pip install .  # and the changes that were not committed then"),
+        (None, "search run memory.yaml --name memory-1"),
+    ],
+)
+def test_run_it_again_names_uncommitted_changes(commit: str | None, first: str) -> None:
+    class WithEnvironment(MemoryStore):
+        def artifact(self, run: StoredRun, path: str) -> bytes | None:
+            content = json.dumps({"commit": commit}).encode()
+            return content if path == schema.ENVIRONMENT_FILE else super().artifact(run, path)
+
+    study = memory_study([{"a": 1}], [0.5], {})
+    assert commands(replace(study, store=WithEnvironment({})))[0] == first
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from mlflow.exceptions import MlflowException
 from small_store import SmallStore, fill
 from trained_trials import TINY_GCLSR, trial_folder
 
+from analysis.checkpoints import testing
 from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, have_weights, with_checkpoint
 from analysis.checkpoints.openings import record_opening
 from analysis.checkpoints.testing import (
@@ -31,7 +35,7 @@ from analysis.checkpoints.testing import (
     summary,
     transfer_scores,
 )
-from analysis.checkpoints.trained import load_trained, read_spec
+from analysis.checkpoints.trained import Trained, load_trained, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import find_study, open_store
 from analysis.tables.record import openings, scores_by_configuration
@@ -39,6 +43,7 @@ from analysis.tables.study import Study, read_study
 from analysis.writing.answer import gain_text
 from trainables.contract.trial import TrialSpec
 from trainables.data.sets import Pairs, load_pairs
+from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import cosines, spearman
 
 pytestmark = pytest.mark.costly
@@ -312,3 +317,18 @@ def test_published_counts_of_stsb_in_sts12_to_16(real_data: Path) -> None:  # no
     assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
     counts = [int(line.split()[2].replace(",", "")) for line in overlaps(tests, seen)]
     assert counts == [259, 1002, 81, 597, 193, 1861, 580, 1102, 22, 197]
+
+
+def test_one_network_at_a_time_is_in_memory(store: SmallStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(trained: Trained, sets: Sequence[Pairs]) -> Any:
+        seen.append(sum(isinstance(one, SentenceNetwork) for one in gc.get_objects()))
+        return score(trained, sets)
+
+    seen: list[int] = []
+    monkeypatch.setattr(testing, "score", counted)
+    gc.collect()
+    before = sum(isinstance(one, SentenceNetwork) for one in gc.get_objects())
+    s = study(store)
+    there, _ = with_checkpoint(s, chosen_trials(s, []))
+    open_tests(s, pd.concat([there, there]), "memory", now=NOW)
+    assert seen == [before + 1] * 4
