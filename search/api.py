@@ -51,7 +51,7 @@ def run(
 
         loaded = space if isinstance(space, Space) else load(space, find_data=True)
         for note in preflight(loaded):
-            phases.console.print(f"  data: {note}", markup=False, highlight=False, soft_wrap=True)
+            phases.console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
         phases.begin("loading the search")
         from search.running.runner import run_study
 

@@ -232,7 +232,8 @@ def list_studies(storage: str, form: str, spaces: bool) -> None:
 
 
 @main.command()
-def config() -> None:
+@click.option("--clear-cache", is_flag=True, help="delete what is prepared once: tokens, parses, scores of encoders")
+def config(clear_cache: bool) -> None:
     """Your defaults of --storage, --cluster and of where MLflow is, and where each value comes from.
 
     They are texts in one file (TOML): storage = "FOLDER|URI", tracking_uri = "URI", cluster = "FILE". An option wins
@@ -250,6 +251,15 @@ def config() -> None:
     click.echo(f"{path}{'' if os.path.exists(path) else ' (not there)'}")
     for key, (value, origin) in values.items():
         click.echo(f"{key:<14}{value or 'none'}  ({origin})")
+    from trainables.data.eviction import CACHE_BYTES, clear, entries
+    from trainables.data.tokens import cache_dir
+
+    folder = cache_dir()
+    size = sum(stat.st_size for _, stat in entries(folder))
+    click.echo(f"{'cache':<14}{folder}  ({size / 1e9:.2f} GB of at most {CACHE_BYTES / 1e9:.0f})")
+    if clear_cache:
+        clear(folder)
+        click.echo(f"{size / 1e9:.2f} GB of the cache are deleted")
 
 
 def _origin(key: str, found: dict[str, str]) -> tuple[str, str]:

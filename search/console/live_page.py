@@ -141,11 +141,11 @@ class LivePage:
         return _json(request, {"said": "it ends at its next evaluation" if trial else "the study pauses"})
 
     def _verdict(self, study: str) -> str:
-        """The output of `analysis best`, a program of its own.
+        """The output of `analysis best`, a program of its own; never that of a module in the user's folder (`-P`).
 
         Raises: UserError when it takes too long.
         """
-        command = [sys.executable, "-m", "analysis", "best", study, "--storage", self._storage]
+        command = [sys.executable, "-P", "-m", "analysis", "best", study, "--storage", self._storage]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
         except subprocess.TimeoutExpired:

@@ -71,7 +71,7 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **LEAN},
+            env={**os.environ, **LEAN, "PYTHONSAFEPATH": "1"},  # no module of the folder that this was called in
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from search.space import Resources, Space
+from search.space.space import evaluation_notes
 from search.store.journal import Journal
 from search.store.layout import MachineError, UserError
 from trainables.contract.errors import first_line
@@ -21,7 +22,7 @@ OR = " or "  # between the names of one revision: of two that have one in common
 def preflight(space: Space) -> list[str]:
     """Everything a study needs is there and its data can be read.
 
-    Returns: what of the data will be left out, a line each.
+    Returns: what has no effect, and what of the data will be left out, a line each.
     Raises: DataError, EncoderError or what the method's own preflight raises, naming what was looked for, where, and
         what to do.
     """
@@ -40,7 +41,7 @@ def preflight(space: Space) -> list[str]:
         "params": space.base,
     }
     ready(cache_dir())
-    notes = check_data(spec)
+    notes = [*evaluation_notes(space), *(f"data: {note}" for note in check_data(spec))]
     check_encoder(space.encoder, method.encoders)
     if method.preflight is not None:
         method.preflight(spec)

@@ -19,7 +19,7 @@ from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
 from search.space.nodes import Node, Problems, Where
 from search.space.params import Param, stored
 from search.space.sections import LANGUAGE, Search, evaluation_metrics, mistake
-from search.space.space import Space
+from search.space.space import Space, evaluation_notes
 from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import TRANSFORMER, Declaration
 from trainables.contract.errors import DataError, EncoderError, did_you_mean
@@ -224,7 +224,7 @@ COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted
 def notes(space: Space) -> list[str]:
     """Notes on encoder, prompts and sample size before training, a line each."""
     sizes, wanted = _prompt_sizes(space), space.base.get(SAMPLE)
-    found = encoder_notes(space) + (sizes.notes(_shortest(space)) if sizes else [])
+    found = encoder_notes(space) + evaluation_notes(space) + (sizes.notes(_shortest(space)) if sizes else [])
     size = None if SAMPLE in space.params or wanted is None else _corpus_size(space, NOTED)
     if wanted is not None and size is not None and wanted > size:
         found.append(f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on")

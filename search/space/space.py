@@ -275,3 +275,12 @@ def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
         if name not in TRAIN_KEYS and value != published.get(name, value)
     ]
     return point, notes
+
+
+def evaluation_notes(space: Space) -> list[str]:
+    """A line where the `eval_examples` that a space gives has no effect."""
+    steps = space.base.get("eval_steps")
+    if steps is None or not {"eval_examples"} & {*space.constants, *space.params}:
+        return []
+    whose = "" if "eval_steps" in space.constants else f", of preset {space.preset},"
+    return [f"eval_examples: no effect: eval_steps {steps}{whose} wins; with `eval_steps: null` it has"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from analysis.commands.main import main as analysis
 from search.cli.main import main as search
+from trainables.data.tokens import DiskCache
 
 
 @pytest.fixture
@@ -79,3 +81,12 @@ def test_a_wrong_file_is_one_line(file: Path, text: str, said: str) -> None:
         assert str(file) in done.stderr
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("file")
+def test_cache_is_shown_and_cleared(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    DiskCache(cache).cached("tokens", [], lambda: np.zeros(10**6))
+    assert f"{cache}  (0.01 GB of at most 20)" in call("config", SEARCH_CACHE_DIR=str(cache)).stdout
+    assert call("config", "--clear-cache", SEARCH_CACHE_DIR=str(cache)).stdout.endswith("of the cache are deleted\n")
+    assert not list(cache.iterdir())

@@ -191,3 +191,11 @@ def test_in_a_browser(live: LivePage, world: World, tmp_path: Path) -> None:
         window.run("window.confirm = () => true; document.getElementById('stop').click()")
         assert "the study pauses" in window.until("return document.getElementById('said').textContent")
     assert world.folder.asked_to_stop()
+
+
+def test_module_of_the_user_named_as_ours_is_not_run(
+    live: LivePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "analysis.py").write_text("print('the module of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert "the module of the user" not in get(live, "verdict")["text"]

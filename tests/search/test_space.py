@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
+from search.space.space import evaluation_notes
 from trainables.contract.formats import SPACE, stamp
 from trainables.data.retrieval import dev_metrics
 
@@ -277,3 +278,17 @@ def test_auto_is_a_gaussian_process_but_stored_samplers_stay(tmp_path: Path) -> 
     stored = space.resolved()
     stored["search"]["sampler"] = "tpe"  # what `auto` took under conditions in earlier versions
     assert space_from(stored).search.sampler == "tpe"
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ("{max_examples: 1000}", []),
+        ("{eval_examples: 500, eval_steps: null}", []),
+        ("{eval_examples: 500}", ["eval_examples: no effect: eval_steps 100, of preset post_unsup, wins"]),
+        ("{eval_examples: 500, eval_steps: 7}", ["eval_examples: no effect: eval_steps 7 wins"]),
+    ],
+)
+def test_eval_examples_without_effect_is_a_note(tmp_path: Path, train: str, expected: list[str]) -> None:
+    space = space_of(tmp_path, f"{GOOD}preset: post_unsup\ntrain: {train}\n")
+    assert [note.partition("; with")[0] for note in evaluation_notes(space)] == expected

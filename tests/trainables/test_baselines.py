@@ -17,7 +17,7 @@ from trainables.encoders.load import load_encoder
 from trainables.encoders.packing import pack
 from trainables.methods.baselines import arccse, consert, diffcse, esimcse, mirror_bert, sncse, whitening
 from trainables.methods.losses import nt_xent
-from trainables.methods.method import Batch, Examples, load_method
+from trainables.methods.method import Batch, Examples, load_method, sampled
 from trainables.training.method_trial import load_inputs
 
 TOKENS = np.arange(20, 40, dtype=np.int32)
@@ -331,3 +331,19 @@ def test_whitening_has_nothing_to_tune_that_trains() -> None:
 def test_a_loss_without_an_optimiser_is_refused() -> None:
     with pytest.raises(ValueError, match="expected both a loss and an optimiser"):
         replace(load_method("simcse"), optimiser=None)
+
+
+def test_only_the_sample_of_mirror_bert_is_masked_and_tokenised() -> None:
+    from test_methods import spec_of
+
+    tools = load_inputs(spec_of("mirror_bert"), torch.device("cpu")).tools
+    texts = {"sentence": [f"sentence number {n} of a corpus that is long enough to be masked" for n in range(500)]}
+    config = config_of("mirror_bert", epochs=2, sample_size=10)
+    tools = replace(tools, seen=[])
+    examples = mirror_bert.prepare(texts, config, 0, tools)
+    assert [len(column) for column in tools.seen or ()][-2:] == [10, 10]
+    used = sampled(500, config, 0)
+    for column in (examples.columns[f"masked {epoch}"] for epoch in range(2)):
+        assert np.flatnonzero(np.diff(column.starts)).tolist() == used.tolist()
+    views = mirror_bert.views(examples, Batch(used, 1), config, np.random.default_rng(0))
+    assert [len(views["positive"]), *map(len, views["positive"])].count(0) == 0

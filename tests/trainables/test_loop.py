@@ -7,7 +7,8 @@ import math
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from trainables.contract.trial import SIMILARITIES, STATE, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training import loop
 from trainables.training.checkpoint import Snapshot, TrialFiles
+from trainables.training.distributed import World
 from trainables.training.loop import Training, first_batches
 from trainables.training.trial import TrainingFailure
 
@@ -144,6 +146,53 @@ def test_draft_of_a_killed_save_does_not_fail_the_trial(tmp_path):
     (tmp_path / "last" / ".state.pt.1-ab").write_bytes(b"half")
     assert session(tmp_path)[0].stop == "completed"
     assert not (tmp_path / "last").exists()
+
+
+def test_best_value_is_that_of_the_weights_after_a_death_between_two_writes(tmp_path):
+    """`best/` is written before `last/`: the state lacks the evaluation at 192, and a GPU need not repeat it."""
+    values = iter([0.5, 0.6, 0.9, 0.1, 0.7, 0.1])
+
+    def evaluate(embed):
+        return next(values), *toy.evaluate(embed)[1:]
+
+    session(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
+    state = (tmp_path / STATE).read_bytes()
+    session(tmp_path, evaluate=evaluate)
+    (tmp_path / "last").mkdir()
+    (tmp_path / STATE).write_bytes(state)
+    outcome, seen = session(tmp_path, evaluate=evaluate)
+    assert [e.value for e in seen] == [0.7, 0.1]
+    assert (outcome.best, outcome.best_at) == (0.9, 192)
+    assert TrialFiles(str(tmp_path)).load_best()[1]["best"]["value"] == 0.9
+
+
+@dataclass(frozen=True)
+class Second(World):
+    """The second of two workers, which gets the first one's state."""
+
+    rank: int = 1
+    size: int = 2
+    state: Any = None
+
+    def broadcast(self, value):
+        del value
+        return self.state
+
+
+def test_resumed_workers_draw_new_dropout_masks(tmp_path):
+    session(tmp_path, verdicts={128: "pause"})
+    state = TrialFiles(str(tmp_path)).load_last() | {"best": None}
+
+    def first_draw(stored):
+        config = config_of()
+        Training(
+            method=toy.METHOD, config=config, network=toy.ToyNetwork(config, 0), examples=toy.examples(),
+            evaluate=toy.evaluate, seed=0, files=TrialFiles(str(tmp_path)), world=Second(state=stored),
+        )  # fmt: skip
+        return float(torch.rand(1))
+
+    assert first_draw(None) == first_draw(None)
+    assert first_draw(state) == first_draw(state) != first_draw(None)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, SIMILARITIES, TRIAL])

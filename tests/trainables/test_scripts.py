@@ -6,15 +6,19 @@ import json
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+import torch
 
 from trainables.contract.registry import Plugin
-from trainables.contract.trial import MODEL, SCRIPT_STATE, TRIAL, Evaluation, Outcome, TrialSpec, Verdict
-from trainables.training.trial import run_trial
+from trainables.contract.trial import DEVICE_MEMORY, MODEL, SCRIPT_STATE, TRIAL, Evaluation, Outcome, TrialSpec, Verdict
+from trainables.scripts.trial import train_by_script
+from trainables.training.distributed import World
+from trainables.training.trial import ProcessCache, run_trial
 
 pytestmark = pytest.mark.costly  # torch is loaded
 
@@ -242,3 +246,14 @@ def test_base_exceptions_are_faults_of_the_script(tmp_path: Path, raises: str, r
 def test_signal_ends_training_in_the_main_thread(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         failed(tmp_path, "raise KeyboardInterrupt")
+
+
+def test_trial_reports_no_gpu_peak_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = [7e9]  # of the trial before
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: peak[-1])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: peak.append(1e9))
+    spec = replace(spec_of(str(tmp_path), "def train(config, report): report(1, {'x_dev': 1})"), gpus=1.0)
+    report = Report()
+    train_by_script(spec, report, World(device=torch.device("cuda")), ProcessCache(), lambda: False)
+    assert [e.metrics[DEVICE_MEMORY] for e in report.seen] == [1.0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import multiprocessing
+import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 
 from trainables.contract.errors import DataError
 from trainables.contract.registry import declared
+from trainables.data import eviction, sets
 from trainables.data import files as lines
-from trainables.data import sets
 from trainables.data.files import LineTexts, read_lines
 from trainables.data.sets import load_corpus
 from trainables.data.tokens import (
@@ -260,3 +262,31 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 18_000 * 60  # read whole, the texts alone would be 97 bytes each, their tokens 200
+
+
+def test_cache_deletes_what_was_used_longest_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By size and by age; what a running trial may map stays, and a missing entry is made anew."""
+    cache, day = DiskCache(tmp_path), 86_400.0
+
+    def make(name: str, days_ago: float) -> None:
+        DiskCache(tmp_path).cached(name, [], lambda: np.zeros(1000))
+        for path in tmp_path.glob(f"{name}-*"):
+            os.utime(path, (time.time() - days_ago * day,) * 2)
+
+    (tmp_path / "mine-notes.txt").write_text("of the user")
+    os.utime(tmp_path / "mine-notes.txt", (0, 0))
+
+    def there() -> set[str]:
+        return {path.name.partition("-")[0] for path in tmp_path.iterdir()}
+
+    make("ancient", eviction.CACHE_DAYS + 1)
+    make("old", 20)
+    make("used", 30)
+    cache.cached("used", [], lambda: pytest.fail("made again"))
+    assert there() == {"mine", "old", "used"}
+    monkeypatch.setattr(eviction, "CACHE_BYTES", 100)
+    make("new", 0)
+    assert there() == {"mine", "used", "new"}
+    assert len(cache.cached("old", [], lambda: np.zeros(1000))) == 1000
+    eviction.clear(tmp_path)
+    assert there() == {"mine"}

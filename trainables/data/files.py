@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import zlib
@@ -349,4 +350,5 @@ def unpacked(file: Path, identity: str) -> Path:
             if isinstance(error, OSError) and error.filename is not None:
                 raise  # the cache's disk
             raise DataError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+    os.utime(copy)  # used now: the cache deletes what was used longest ago
     return copy

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
 from trainables.contract.trial import phase, whole_file
+from trainables.data.eviction import evict
 
 Texts = Mapping[str, Sequence[str]]  # column name -> texts: {"sentence"} or {"anchor", "positive", "negative"}
 PROMPTS = ("query", "document")  # what a text is to a prompted encoder
@@ -265,10 +266,13 @@ class DiskCache:
                 return self._memo[key]  # type: ignore[no-any-return]
         base = self.folder / key
         value = _load(base)
+        if value is not _ABSENT:
+            _used(base)
         if value is _ABSENT:
             made = make()
             ready(self.folder)
             _store(base, made)
+            evict(self.folder)
             value = _load(base)  # memory-mapped, as every later process gets it
             if isinstance(made, ColumnRows) and value is _ABSENT:
                 raise DataError(f"{base}: what was just written cannot be read")
@@ -278,6 +282,13 @@ class DiskCache:
             while len(self._memo) > MEMO_ENTRIES:
                 self._memo.popitem(last=False)
         return value  # type: ignore[no-any-return]
+
+
+def _used(base: Path) -> None:
+    """Note on an entry's files that they were used now: a mount may keep no access times."""
+    for suffix in (".flat.npy", ".starts.npy", ".npy", ".pickle"):
+        with contextlib.suppress(OSError):
+            os.utime(base.with_name(base.name + suffix))
 
 
 class TokenCache:

@@ -273,7 +273,7 @@ def available_facts(source: str) -> EncoderFacts | None:
         return None
 
     def measure() -> dict[str, Any]:
-        command = [sys.executable, "-m", "trainables.encoders.load", str(folder)]
+        command = [sys.executable, "-P", "-m", "trainables.encoders.load", str(folder)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
         except subprocess.TimeoutExpired:

@@ -61,6 +61,8 @@ def train_by_script(
     function = script_function(spec.script)
     seed_generators(spec.seed)
     files = ScriptFiles(spec.folder)
+    if world.device.type == "cuda":  # an earlier trial of this process had a peak of its own
+        torch.cuda.reset_peak_memory_stats()
     try:
         script_report = ScriptReport(spec, files, report, pausing)
         phase(f"running {Path(spec.script.file).name}")

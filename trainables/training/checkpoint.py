@@ -158,6 +158,13 @@ class TrialFiles(TrialFolder):
         """Whether the best checkpoint is complete."""
         return all(map(self.exists, (WEIGHTS, SIMILARITIES, TRIAL)))
 
+    def best_value(self) -> tuple[float, int] | None:
+        """Value and training examples of the evaluation that the best checkpoint belongs to, None without one."""
+        if (trial := self.read(TRIAL)) is None:
+            return None
+        best = json.loads(trial)["best"]
+        return best["value"], best["examples"]
+
     def load_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(weights, trial.json).
 

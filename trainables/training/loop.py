@@ -351,6 +351,8 @@ class Training:
         state = self.files.load_last() if self.world.rank == 0 else None
         if state is not None and state["progress"]["best"] is not None and not self.files.has_best():
             state = None  # a trial's value is that of weights that exist
+        if state is not None:  # a process that died between two writes left a later best: its weights have its value
+            state["best"] = self.files.best_value()
         if (state := self.world.broadcast(state)) is None:
             return 0
         self.network.load_state_dict(state["network"])
@@ -360,11 +362,16 @@ class Training:
         if self.fp16 and state.get("scaler"):
             self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
+        if state["best"] is not None:
+            self.progress.best, self.progress.best_at = state["best"]
         self.losses = [loss.to(self.device) for loss in state["losses"]]
         self.metrics = state["metrics"]
-        if self.world.rank == 0:  # other workers go on with new dropout masks
+        if self.world.rank == 0:
             cuda = state["cuda_rng"] if self.device.type == "cuda" else None
             set_random_state((state["rng"], cuda), self.device)
+        else:  # whose state is not stored: new dropout masks, not those of its first steps again
+            draws = np.random.SeedSequence([self.seed, self.world.rank, self.progress.step])
+            torch.manual_seed(int(draws.generate_state(1, np.uint64)[0]))
         return self.progress.examples
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from trainables.contract.trial import AUGMENT
-from trainables.data.tokens import Texts
+from trainables.data.tokens import Texts, TokenColumn
 from trainables.encoders.network import Encoded, Views
 from trainables.methods.baselines.config import MIRROR_BERT, MirrorBertConfig
 from trainables.methods.losses import nt_xent
@@ -36,10 +36,10 @@ def prepare(texts: Texts, config: MirrorBertConfig, seed: int, tools: TextTools)
     used = sampled(len(sentences), config, seed)
     for epoch in range(config.epochs):
         rng = np.random.default_rng([seed, AUGMENT, epoch])
-        changed = [s or " " for s in sentences]
-        for i in used:
-            changed[i] = masked(changed[i], config.span, config.shortest, mask, rng)
-        columns[f"masked {epoch}"] = tools.tokenise(changed)
+        made = tools.tokenise([masked(sentences[i] or " ", config.span, config.shortest, mask, rng) for i in used])
+        starts = np.zeros(len(sentences) + 1, dtype=np.int64)  # of what a sample leaves out: no tokens
+        starts[1:][used] = np.diff(made.starts)
+        columns[f"masked {epoch}"] = TokenColumn(made.flat, starts.cumsum())
     return Examples(columns)
 
 
