@@ -18,9 +18,11 @@ from rich.console import Console
 
 from search.running.runner import Options, resume_study, run_study
 from search.running.sharing import Sharing, peak_at_largest, share_card, share_cores
+from search.schema import ROLE, SHARED_GPUS, SHARING
 from search.store.journal import read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial, TrialRecord
+from search.tracking.mlflow_store import client_of
 from trainables.contract.trial import CARD_MEMORY, DEVICE_MEMORY, GPU_BUSY, MODEL_MEMORY
 
 HERE = Path(__file__).parent
@@ -142,6 +144,12 @@ def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) 
     assert kinds.index("share") < [n for n, kind in enumerate(kinds) if kind == "start"][1], "the first one runs alone"
     running = itertools.accumulate({"start": 1, "end": -1}.get(kind, 0) for kind in kinds)
     assert max(running) == 8, "four on each card"
+
+    client = client_of(result.tracking_uri)
+    experiment = client.get_experiment_by_name(space.name)
+    (run,) = client.search_runs([experiment.experiment_id], f"tags.{ROLE} = 'study'")
+    assert run.data.tags[SHARING].startswith("4 trials a GPU (")
+    assert run.data.tags[SHARED_GPUS] == "0.25"
 
     more = resume_study(folder.storage, folder.study, overrides=["search.trials=14"], options=options)
     assert (more.status, len(more.ledger.trials)) == ("finished", 14)
