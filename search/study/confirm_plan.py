@@ -53,7 +53,10 @@ class ConfirmPlan:
         if self._baseline is not None and self._baseline not in self._chosen:
             self._chosen.append(self._baseline)
 
-    def next(self) -> Trial | None:
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def next(self, slots: int = 1) -> Trial | None:  # noqa: ARG002  # the plan's interface
         if (number := self._choice()) is None:
             return None
         return confirming_trial(self._space, self._first[number], self._fresh(number))

@@ -101,7 +101,7 @@ class Driver:
         self.tick()
         if self.pausing or (self.reason and not self._again) or self._taken() >= max(1, self._capacity()):
             return None  # patience starts nothing new, and what is open goes on
-        trial = self._again.pop(0) if self._again else self.plan.next()
+        trial = self._again.pop(0) if self._again else self.plan.next(self._capacity())
         if trial is None:
             return None
         if trial.id in self.ledger.trials:  # it ran before, or is promoted from its rung
@@ -319,6 +319,7 @@ class Driver:
     def close_session(self) -> None:
         """Write how this session ended, unless another driver has taken the study: trials that are still open have been
         paused. At the search's end those that wait at their rungs are pruned there."""
+        self.plan.close()
         if self.lost:
             self.status, self.reason = "failed", self.lost
             return

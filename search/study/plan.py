@@ -17,8 +17,14 @@ from trainables.contract.trial import Evaluation, Verdict
 class Plan(Protocol):
     """What runs next, when a trial is stopped early, and what an ended one means."""
 
-    def next(self) -> Trial | None:
-        """A new trial or a waiting one to be taken up again, or None when there is none now."""
+    def next(self, slots: int = 1) -> Trial | None:
+        """A new trial or a waiting one to be taken up again, or None when there is none now.
+
+        Args: slots: how many trials can run at once.
+        """
+
+    def close(self) -> None:
+        """The session ends."""
 
     def exhausted(self) -> bool:
         """Whether no new trial can come, whatever the running ones do."""

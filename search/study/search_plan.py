@@ -16,6 +16,7 @@ from optuna.trial import TrialState, create_trial
 
 from search.space import Space, paper_point
 from search.store.ledger import Event, Ledger, Trial, TrialRecord
+from search.study.ahead import Ahead
 from search.study.plan import make_trial, seed_values
 from search.study.pruners import earliest, first_rung, make_pruner, non_negative, warmup_examples
 from search.study.rungs import BudgetEnd, Promotion
@@ -24,6 +25,8 @@ from search.study.samplers import Point, PointSampler, first_remembered, key, ro
 from search.study.seeds import ENDLESS, Seeds
 from trainables.contract.trial import Evaluation, Verdict
 
+AHEAD_FROM = 32  # slots: below, a point depends on every result before it, so that sessions can be repeated exactly
+MODELS = ("tpe", "gp")  # samplers that take their time
 OWN_FAULTS = ("oom", "nan", "collapse")  # failures that are the point's own fault: the sampler is to avoid its like
 
 
@@ -61,6 +64,7 @@ class SearchPlan:
         self._points: dict[int, Point] = {}
         self._missing: deque[int] = deque()  # points that a salvaged journal has lost
         self._proposed = 0
+        self._ahead: Ahead | None = None  # from the first proposal for many slots on
         self.rungs: tuple[int, int] | None = None  # (first, last) rung that the pruner was made for, in examples
         self._promotion: Promotion | None = None  # of pruner asha, from the first evaluation on
         self._end = BudgetEnd(space, ledger)
@@ -68,22 +72,35 @@ class SearchPlan:
         self._replay(events)
         self._replaying = False
 
-    def next(self) -> Trial | None:
+    def next(self, slots: int = 1) -> Trial | None:
         if self._promotion and (kept := self._end.kept()):
             records = [self.ledger.trials[name] for name in kept]
             return next((record.trial for record in records if record.waits), None)
         if self._promotion and (promoted := self._promotion.next()):
             return promoted.trial
         if self._missing:
-            return self._propose(self._asked(self._missing.popleft()))
+            asked = self._asked(self._missing.popleft())
+            return self._started(asked, self._point_of(asked))
         if (number := self._seeds.due(self._open)) is not None:
             return self._further(number)
         if self._proposed >= self._limit:
             number = self._seeds.last(list(self._open), ahead=True)
             return self._leader() if number is None else self._further(number)
-        asked = self.study.ask()
+        if self._ahead is None and slots >= AHEAD_FROM and self.space.search.sampler in MODELS and not self._grid:
+            self._ahead = Ahead(self.study.ask, self._point_of, self._limit - self._proposed)
+        if self._ahead is None:
+            asked = self.study.ask()
+            point = self._point_of(asked)
+        elif (proposal := self._ahead.take(wait=not self._open)) is None:
+            return None
+        else:
+            asked, point = proposal
         self._proposed += 1
-        return self._propose(asked)
+        return self._started(asked, point)
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
 
     def exhausted(self) -> bool:
         if self._proposed < self._limit:
@@ -156,8 +173,8 @@ class SearchPlan:
         if self._decide(record.trial.number):
             self._settle(record.trial.number)
 
-    def _propose(self, asked: optuna.Trial) -> Trial:
-        """Complete the point of a trial asked of Optuna (the whole of it, or what a death left open)."""
+    def _point_of(self, asked: optuna.Trial) -> Point:
+        """The point of a trial asked of Optuna (the whole of it, or what a death left open)."""
         point: Point = {}
         grid = self._grid
         named = self.space.params if grid is None else grid[asked.number]  # a listed row may leave parameters out
@@ -165,6 +182,9 @@ class SearchPlan:
             if name in named and self.space.active(name, point):
                 point[name] = value_of(param, _suggest(asked, name, distribution(param)))
         self._seen.add(key(point))
+        return point
+
+    def _started(self, asked: optuna.Trial, point: Point) -> Trial:
         self._open[asked.number], self._points[asked.number] = asked, point
         return self._trial(asked.number, 0)
 
