@@ -56,7 +56,7 @@ def test(
 
     from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
     from analysis.checkpoints.testing import gains, open_tests, printed, summary
-    from analysis.writing.answer import gain_text
+    from analysis.writing.comparisons import gain_text
     from analysis.writing.output import text_table
 
     chosen, without = with_checkpoint(study, chosen_trials(study, trials))

@@ -63,7 +63,7 @@ def table(
 def league(store: Store, studies: tuple[str, ...], metric: str | None, style: str) -> None:
     """Compare methods at equal budget: the corrected best of each first n configurations, and who differs."""
     from analysis.statistics.league import league as measure
-    from analysis.writing.answer import league_text
+    from analysis.writing.comparisons import league_text
 
     chosen, left_out = _league_studies(store, studies, metric)
     found = measure(chosen)
@@ -133,7 +133,7 @@ def compare(
     from analysis.papers.compare import comparisons, paper_table, tables
     from analysis.plots.model_figures import Ablation, ablation
     from analysis.plots.style import save
-    from analysis.writing.answer import comparison_text
+    from analysis.writing.comparisons import comparison_text
     from analysis.writing.output import text_table
     from search.schema import DEFAULT_STORAGE
 

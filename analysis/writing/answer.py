@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import pandas as pd
-
 from analysis.checkpoints.choice import way_to_export
 from analysis.statistics.empirical_bayes import PRIOR_DF
-from analysis.statistics.league import CONFIRMED, SEARCHED, League
-from analysis.statistics.pairs import PairedGain
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import LEVEL, POWER, Power
 from analysis.statistics.verdict import ConfirmForecast, Gain, Verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, held
 from analysis.tables.trials import PARAM
-from analysis.writing.output import missing_value, paragraphs, short, text_table
+from analysis.writing.output import missing_value, paragraphs, short
 from search.schema import DEV_SUFFIX
 from trainables.contract.trial import retrieval_measure
 from trainables.data.catalogue import set_name
@@ -30,7 +25,7 @@ SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
 PERCENT = f"{LEVEL:.0%}".replace("%", " %")
 
 
-def _number(scale: float) -> Number:
+def two_decimals(scale: float) -> Number:
     return lambda value, sign="": f"{value * scale:{sign}.2f}"
 
 
@@ -196,7 +191,7 @@ def _cost(seconds: float) -> str:
 
 def explain_lines(study: Study, verdict: Verdict) -> list[str]:
     """What the answer rests on, one statement a line; values times the metric's scale, with two decimals."""
-    v, number = verdict, _number(verdict.metric.scale)
+    v, number = verdict, two_decimals(verdict.metric.scale)
     lines = [f"Value: {number(v.value)} measured; {number(v.expected)} {_correction(v, number)}."]
     of = f"{v.candidates} {'confirmed' if v.confirmed else 'completed'}"
     lines.append(f"Probability that {_point(v.trial)} is the best of the {of}: {v.p_best:.2f}.")
@@ -279,7 +274,7 @@ def _correction(v: Verdict, number: Number) -> str:
 
 def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     """One statement a line; values times the metric's scale."""
-    number = _number(study.metric.scale)
+    number = two_decimals(study.metric.scale)
     cost = _cost(found.trials * found.seconds)
     lines = [
         f"Confirming {study.name} by a fixed plan: {found.points} points on {found.seeds} fresh seeds, "
@@ -308,112 +303,3 @@ def _power(found: ConfirmForecast, number: Number) -> str:
             f"stay unseen {seen}; how much of that the dev pairs make is known once seeds are repeated."
         )
     return f"{_power_text(found.power, number)} {seen}."
-
-
-def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
-    """A table of the gains over the baseline and what their intervals are over; correlations x 100."""
-    if not gains:
-        return f"Gain over {baseline} on the test sets: unknown, it takes weights of both configurations."
-    number = _number(100)
-    rows = [
-        {
-            "test set": gain.name,
-            "best": number(gain.first),
-            "baseline": number(gain.second),
-            "gain": number(gain.gain, "+"),
-            "95 % interval": f"{number(gain.low, '+')} to {number(gain.high, '+')}",
-            "over pairs alone": f"{number(gain.pairs_low, '+')} to {number(gain.pairs_high, '+')}",
-        }
-        for gain in gains
-    ]
-    seeds = gains[0].seeds
-    over = (
-        f"paired over sentence pairs and the {seeds} seeds that both have"
-        if seeds > 1
-        else "paired over sentence pairs; of one common seed, so what seeds add is not in it"
-        if seeds
-        else "paired over sentence pairs; no seed in common, so what seeds add counts for each side"
-    )
-    return f"{text_table(rows)}\n\nGain over {baseline}, {over}."
-
-
-def league_text(found: League) -> str:
-    """Bests at an equal budget, and each against each."""
-    number = _number(found.metric.scale)
-    rows = [
-        {
-            "method": entry.label,
-            f"best of the first {found.budget}, corrected": number(entry.verdict.expected),
-            "interval": f"{number(entry.verdict.low)} to {number(entry.verdict.high)}",
-            "confirmed": "yes" if entry.verdict.confirmed else "no",
-            "trials": str(entry.trials),
-            "seconds per trial": f"{entry.seconds:.0f}",
-            "study": entry.study,
-        }
-        for entry in found.entries
-    ]
-    duels = [
-        {
-            "first": duel.first,
-            "second": duel.second,
-            "of": duel.of,
-            "difference": number(duel.difference, "+"),
-            "interval": f"{number(duel.low, '+')} to {number(duel.high, '+')}",
-            "p": "" if duel.p_value is None else f"{duel.p_value:.2g}",
-            "": "significant" if duel.significant else "not tested" if duel.p_value is None else "not significant",
-        }
-        for duel in found.duels
-    ]
-    kinds = {
-        CONFIRMED: "Confirmed bests: the two configurations found, over fresh seeds and dev pairs; not other searches.",
-        SEARCHED: "Bests of the search: corrected for selection, not tested; `search confirm` both studies for that.",
-    }
-    head = f"{found.metric.name}, methods at an equal budget of {found.budget} trials."
-    of = {duel.of for duel in found.duels}
-    return "\n\n".join(
-        [head, text_table(rows), text_table(duels), *(text for kind, text in kinds.items() if kind in of)]
-    )
-
-
-def comparison_text(cells: pd.DataFrame) -> str:
-    """`compare.compare`'s cells as a table, metrics as columns; * marks printed values that are no target."""
-    metrics = list(dict.fromkeys(cells["metric"]))
-    lines: list[dict[str, str]] = []
-    for (row, kind), rows in cells.groupby(["row", "from"], sort=False):
-        published = dict(zip(rows["metric"], rows["published"], strict=True))
-        doubtful = {m for m, target in zip(rows["metric"], rows["target"], strict=True) if not target}
-        printed = {m: _cell(v, "*" * (m in doubtful)) for m, v in published.items()}
-        ran = bool(rows["n"].any())
-        who = {"printed": "printed only", "run": "printed" if ran else "printed, not run yet"}.get(
-            str(kind), f"run in {kind}"
-        )
-        lines.append(_cells(str(row), who, printed, metrics))
-        for departs, mine in rows.groupby("departs", sort=False):
-            if not mine["n"].any():
-                continue
-            cells_of = [{str(k): v for k, v in cell.items()} for cell in mine.to_dict("records")]
-            most = mine["n"].max()
-            ours = {
-                c["metric"]: _cell(
-                    c["ours"],
-                    f" ±{c['sd']:.2f}" * bool(np.isfinite(c["sd"])) + f" (n {c['n']})" * bool(0 < c["n"] < most),
-                )
-                for c in cells_of
-            }
-            apart = {c["metric"]: f"{c['difference']:+.2f}" for c in cells_of if np.isfinite(c["difference"])}
-            lines.append(_cells("", f"ours, n {most}", ours, metrics, str(departs)))
-            if apart:
-                lines.append(_cells("", "difference", apart, metrics))
-    return text_table(lines)
-
-
-def _cells(row: str, who: str, values: dict[str, str], metrics: list[str], departs: str = "") -> dict[str, str]:
-    return {"row": row, "": who, **{_head(m): values.get(m, "") for m in metrics}, "departs in": departs}
-
-
-def _head(metric: str) -> str:
-    return metric.removesuffix("_test").removeprefix("transfer_") if metric.endswith("_test") else metric
-
-
-def _cell(value: float, mark: str = "") -> str:
-    return f"{value:.2f}{mark}" if np.isfinite(value) else ""

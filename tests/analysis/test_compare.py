@@ -16,7 +16,7 @@ from memory_study import memory_study
 
 from analysis.errors import InputError
 from analysis.papers.compare import compare, comparisons, notes, paper_table, published, tables
-from analysis.writing.answer import comparison_text
+from analysis.writing.comparisons import comparison_text
 from trainables.contract.config import hyperparameters
 from trainables.contract.registry import declared
 

@@ -40,7 +40,7 @@ from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import find_study, open_store
 from analysis.tables.record import openings, scores_by_configuration
 from analysis.tables.study import Study, read_study
-from analysis.writing.answer import gain_text
+from analysis.writing.comparisons import gain_text
 from trainables.contract.trial import TrialSpec
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.network import SentenceNetwork
