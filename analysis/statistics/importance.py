@@ -11,8 +11,8 @@ dashboard, `rebuilt` for importance. Choices that decide what the numbers mean:
 - A conditional parameter is measured among the points in which it existed.
 - Intervals: 90 %, percentile bootstrap over points (Efron 1979).
 - A forest finds structure in noise: with the values shuffled among the points, the largest share of all parameters is
-  what chance alone gives (permutation null: Altmann et al. 2010). What does not exceed its 95 % quantile is not called
-  important.
+  what chance alone gives (Altmann et al. 2010). Important is what has a permutation p-value of at most LEVEL: one more
+  than the shuffles with as large a share, by one more than all of them, with forests of one size (Phipson, Smyth 2010).
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ from search.schema import stored
 DRAWS = 20  # bootstrap and shuffles; the ends of an interval are then about its second values
 TREES = 64  # Optuna's default
 BOOTSTRAP_TREES = 16
+SHUFFLES = 39  # the second largest of 40 shares, the observed one included, is at 5 %
 MIN_POINTS = 8
 MIN_REPEATS = 3  # degrees of freedom of repeats before their share is given
 FEW_POINTS = 20  # below it shares and their ranking change from one bootstrap draw to the next
-NULL_LEVEL = 0.95
+LEVEL = 0.05
 TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
 STATES = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "running": TrialState.RUNNING}
@@ -69,8 +70,8 @@ class ParamImportance:
     """fanova: share of the variance of the score that this parameter alone explains.
 
     ped_anova: how much it decides whether a point is among the best (shares of all parameters sum to 1); None where
-    there are too few points. points: completed points behind it, fewer for a conditional parameter. null: the share
-    that the largest of all parameters stays below in NULL_LEVEL of shuffled studies.
+    there are too few points. points: completed points behind it, fewer for a conditional parameter. p_value: of
+    as large a share by chance, the largest of all parameters in shuffled studies; at least 1 / (SHUFFLES + 1).
     """
 
     name: str
@@ -78,12 +79,12 @@ class ParamImportance:
     ped_anova: Share | None
     points: int
     conditional: bool
-    null: float
+    p_value: float
 
     @property
     def important(self) -> bool:
         """Whether the share is larger than chance gives."""
-        return self.fanova.value > self.null
+        return self.p_value <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Importance:
             "as worse than all completed. Intervals: 90 % bootstrap over points."
         ]
         named = [p.name for p in self.params if p.important]
-        chance = f"what shuffled values give in {1 - NULL_LEVEL:.0%} of cases".replace("%", " %")
+        chance = f"what shuffled values give in {LEVEL:.0%} of cases".replace("%", " %")
         lines.append(f"More than {chance}: {', '.join(named)}." if named else f"No parameter has more than {chance}.")
         if self.completed < FEW_POINTS:
             lines.append(f"Caution: {self.completed} points are few; the order of the parameters may be chance.")
@@ -297,15 +298,22 @@ def _measure(
         return {name: v / total for name, v in found.items()} if total > 0 else {}
 
     everyone = np.arange(len(done))
-    shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(max(draws, DRAWS))]
-    null = float(np.quantile([max(found.values()) for found in shuffled if found], NULL_LEVEL))
+    plain = fanova(everyone, BOOTSTRAP_TREES)
+    shuffled = [fanova(everyone, BOOTSTRAP_TREES, rng.permutation(values)) for _ in range(SHUFFLES)]
+    null = np.array([max(found.values(), default=0.0) for found in shuffled])
     alone = _shares(fanova, len(done), rng, draws)
     best = _shares(ped, len(ranked), rng, draws)
     return [
-        ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), null)
+        ParamImportance(
+            a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), _p_value(plain.get(a.name, 0.0), null)
+        )
         for a in axes
         if a.name in alone
     ]
+
+
+def _p_value(share: float, null: Floats) -> float:
+    return (1 + int((null >= share).sum())) / (1 + len(null))
 
 
 def _evaluated(evaluator: Any, rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> dict[str, float]:

@@ -94,8 +94,10 @@ def league(studies: Sequence[Study]) -> League:
     metric = studies[0].metric
     counts = {label: sum(map(_evaluated, group)) for label, group in groups.items()}
     budget = min(counts.values())
+    cut = max(counts.values()) > budget
     chosen = {
-        label: _best([first_points(study, n) for study, n in _shares(group, budget)]) for label, group in groups.items()
+        label: _best([first_points(study, n, first_seeds=cut) for study, n in _shares(group, budget)])
+        for label, group in groups.items()
     }
     entries = []
     for label, group in groups.items():
@@ -229,12 +231,18 @@ def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -
     return max(apart - (ours.pairs.between + theirs.pairs.between) / 2, 0.0)
 
 
-def first_points(study: Study, count: int) -> Study:
+def first_points(study: Study, count: int, *, first_seeds: bool = False) -> Study:
     """The study as if its search had ended after so many evaluated points.
+
+    Args: first_seeds: without further seeds of the search, which a longer one gives to points that come later.
 
     Its confirmations stay if the best of these points is among what was confirmed: others are of a longer search.
     """
     value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
+    if first_seeds:
+        again = study.trials[value & (study.trials["stage"] != "confirm")].duplicated("point")
+        study = replace(study, trials=study.trials.drop(index=again.index[again]).reset_index(drop=True))
+        value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
     points = study.trials.loc[value, "point"].drop_duplicates()
     cut = replace(study, trials=study.trials[study.trials["point"].isin(points[:count])].reset_index(drop=True))
     searched = cut.points.dropna(subset="search_value")

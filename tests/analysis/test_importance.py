@@ -11,6 +11,7 @@ import pytest
 from memory_study import memory_study
 
 from analysis.errors import AnalysisError
+from analysis.statistics import importance as measures
 from analysis.statistics.importance import (
     Importance,
     importance,
@@ -139,3 +140,21 @@ def test_share_of_the_seed_needs_three_degrees_of_freedom() -> None:
     assert found is not None
     within = 3 * (0.04**2 / 2) / 3  # pairs that differ by .04
     assert found.value == pytest.approx(within / np.var([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], ddof=1))
+
+
+def test_noise_is_seldom_called_important(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observed and shuffled shares are of forests of one size, so on noise they are exchangeable: 200 of 4,000 such
+    draws are called at 5 %, more than 243 (3 standard errors) 1 time in 700. The .95 quantile of 20 called 370."""
+    trees: list[int] = []
+    evaluator = measures.FanovaImportanceEvaluator
+    monkeypatch.setattr(
+        measures,
+        "FanovaImportanceEvaluator",
+        lambda n_trees, seed: trees.append(n_trees) or evaluator(n_trees=n_trees, seed=seed),
+    )
+    points = sampled(9)
+    measured(memory_study(points, list(np.random.default_rng(0).normal(size=9)), TWO), draws=2)
+    assert trees.count(measures.BOOTSTRAP_TREES) == 1 + measures.SHUFFLES + 2
+    draws = np.random.default_rng(8).exponential(size=(4000, 1 + measures.SHUFFLES))
+    assert sum(measures._p_value(float(row[0]), row[1:]) <= measures.LEVEL for row in draws) <= 243
+    assert measures._p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4

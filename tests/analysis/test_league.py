@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 from memory_study import METRIC, MemoryStore, memory_study, run
 from scipy import stats
@@ -217,6 +218,34 @@ def test_two_searches_of_one_method_differ_seldom() -> None:
     claimed = [duel for duel, _ in found if duel.p_value is not None and duel.p_value < 0.05]
     assert len(claimed) <= 7  # of 60 at 5 %: more has odds of 1 in 100
     assert sum(duel.low <= truth <= duel.high for duel, truth in found) >= 53
+
+
+def tpe_study(name: str, points: int, seed: int, repeats: int) -> Study:
+    """A search by TPE, whose best third has `repeats` seeds. Seed noise: a standard deviation of 0.5 (x 100)."""
+    rng = np.random.default_rng([seed, points])
+    own = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=int(rng.integers(2**31))))
+    found, truth = [], []
+    for _ in range(points):
+        trial = own.ask()
+        x = trial.suggest_float("x", 0, 1)
+        truth.append(0.75 - 0.1 * (x - 0.37) ** 2)
+        found.append(truth[-1] + 0.005 * rng.normal())
+        own.tell(trial, found[-1])
+    rows = [(i, 0, value) for i, value in enumerate(found)]
+    for i in sorted(np.argsort(found)[-(points // 3) :]):
+        rows += [(i, seed, truth[i] + 0.005 * rng.normal()) for seed in range(1, repeats)]
+    number, seeds, value = zip(*rows, strict=True)
+    made = memory_study([{"x": i} for i in number], value, {"x": {"int": [0, 99]}}, seeds=seeds)
+    return replace(made, stored=run(name, method=name, study_id=name))
+
+
+@pytest.mark.costly
+def test_longer_search_by_the_same_method_has_no_advantage() -> None:
+    """100 pairs of TPE with 60 and 20 points. 3 standard errors: an unbiased league fails 3 times in 1,000."""
+    pairs = [(tpe_study("long", 60, s, 3), tpe_study("short", 20, s, 3)) for s in range(100)]
+    differences = [d.difference * (1 if d.first == "long" else -1) for a, b in pairs for d in league([a, b]).duels]
+    assert abs(np.mean(differences)) < 3 * np.std(differences) / 10
+    assert np.std(differences) / 10 < 0.0005, "an advantage of 0.52 (x 100) would be seen"
 
 
 def duel(p_value: float | None) -> Duel:
