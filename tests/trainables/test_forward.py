@@ -126,3 +126,23 @@ def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "packed and padded passes differ by" in packing_note(model, (2,), (3,))
     monkeypatch.setattr(forward, "trunk_of", lambda m: type(original(m))(**{**vars(original(m)), "heads": 5}))
     assert "the packing check failed with RuntimeError: batches are padded" in packing_note(model, (2,), (3,))
+
+
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 3), (False, None)])
+def test_decoders_hand_one_type_and_causality_to_flash_attention(
+    causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under autocast rotations leave queries and keys in float32."""
+    given: list[Any] = []
+
+    def flash(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        given.append((q.dtype, k.dtype, v.dtype, rest[2:]))
+        return v.flatten(1)
+
+    monkeypatch.setattr(attention, "few_launches", lambda _: True)
+    monkeypatch.setattr(attention, "flash_fits", lambda *_: True)
+    monkeypatch.setattr(attention, "_flash", flash)
+    q, k = (torch.randn(len(batch().ids), 2, 8) for _ in range(2))
+    attention.attend_masked(q, k, q.bfloat16(), batch(), 0.0, causal, window)
+    masks = (causal, window) if causal else ()
+    assert given == [(torch.bfloat16, torch.bfloat16, torch.bfloat16, masks)]

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 FLASH_FROM = (8, 0)  # compute capability: Ampere
 FLASH_WIDTH = 256  # of a head, at most
 LONG = 1024  # tokens from which a sentence's scores are not held whole where no gradient needs them
+MASKS = ((True, None), (True, 3), (False, 3))  # causal and window, as they are checked
 FLASH_TOLERANCE = 0.03  # of the largest value: four roundings to bf16
 
 
@@ -121,8 +122,11 @@ def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, 
 
 
 @cache
-def flash_fits(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether PyTorch's flash attention computes heads of this width on this device; checked once per process."""
+def flash_fits(device: torch.device, dtype: torch.dtype, width: int, masked: bool = False) -> bool:
+    """Whether PyTorch's flash attention computes heads of this width on this device; checked once per process.
+
+    Args: masked: causal and within a window, too.
+    """
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
@@ -131,10 +135,43 @@ def flash_fits(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         and torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device) >= FLASH_FROM
         and flash_agrees(device, dtype, width)
+        and (not masked or all(flash_agrees(device, dtype, width, *mask) for mask in MASKS))
     )
 
 
-def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+def attend_masked(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float, causal: bool, window: int | None
+) -> Tensor:
+    """Attention of (T, heads, d) queries, keys and values where a token sees those before it, within a window, or both.
+
+    Args: window: tokens this far apart do not attend to each other, None = any distance.
+    Returns: (T, heads d).
+    """
+    heads, width = query.shape[1:]
+    masked = causal or window is not None
+    if few_launches(query.device):  # flash attention wants one type; under autocast rotations leave float32
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        if flash_fits(query.device, query.dtype, width, masked):
+            return _flash(query, key, value, packed, dropout, *((causal, window) if masked else ()))
+    bias = mask_of(packed.longest, causal, window, query)
+    return attend(query.flatten(1), torch.cat([key.flatten(1), value.flatten(1)], 1), packed, heads, dropout, bias)
+
+
+def mask_of(longest: int, causal: bool, window: int | None, like: Tensor) -> Tensor | None:
+    """(1, longest, longest) 0 where a token attends to another and -inf elsewhere; None where all attend to all."""
+    if not causal and window is None:
+        return None
+    position = torch.arange(longest, device=like.device)
+    back = position[:, None] - position[None]  # how far the other token lies before
+    hidden = back < 0 if causal else torch.zeros_like(back, dtype=torch.bool)
+    if window is not None:
+        hidden = hidden | (back.abs() >= window)
+    return torch.zeros(1, longest, longest, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
+
+
+def flash_agrees(
+    device: torch.device, dtype: torch.dtype, width: int, causal: bool = False, window: int | None = None
+) -> bool:
     """Whether flash attention runs and agrees with the padded grid, gradients included; logs a warning if not."""
     lengths, heads = np.array([1, 2, 5, 5, 19]), 2
     packed = Packed(torch.zeros(int(lengths.sum()), dtype=torch.long, device=device), lengths, np.arange(len(lengths)))
@@ -145,7 +182,11 @@ def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         with torch.enable_grad():
             query, key, value = packed.pad(qkv.flatten(1)).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
             q, k, v = qkv.unbind(1)
-            outs = _flash(q, k, v, packed, 0.0), _padded(query, key, value, packed, 0.0, None, True)
+            bias = mask_of(packed.longest, causal, window, qkv)
+            outs = (
+                _flash(q, k, v, packed, 0.0, *((causal, window) if bias is not None else ())),
+                _padded(query, key, value, packed, 0.0, bias, True),
+            )
             grads = [torch.autograd.grad(out, qkv, upstream)[0] for out in outs]
         pairs = (outs[0].detach(), outs[1].detach()), grads
         worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
@@ -157,9 +198,18 @@ def flash_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     return not problem
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float) -> Tensor:
-    """Flash attention of (T or N, heads, d) queries over (T, heads, d) keys and values; no padding, no mask.
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Packed,
+    dropout: float,
+    causal: bool = False,
+    window: int | None = None,
+) -> Tensor:
+    """Flash attention of (T or N, heads, d) queries over (T, heads, d) keys and values; no padding, no dense mask.
 
+    Args: window: tokens this far apart do not attend to each other, None = all do.
     Calls the operator itself because `torch.nn.attention.varlen` has no dropout.
     """
     all_tokens = len(query) != len(packed)
@@ -172,8 +222,10 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: f
         packed.longest if all_tokens else 1,
         packed.longest,
         dropout,
+        causal,
         False,
-        False,
+        window_size_left=None if window is None else window - 1,
+        window_size_right=None if window is None else 0 if causal else window - 1,
     )
     return cast(Tensor, context).flatten(1)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trainables.contract.errors import EncoderError
-from trainables.encoders.attention import attend
+from trainables.encoders.attention import attend_masked
 from trainables.encoders.packing import Packed, pack
 from trainables.encoders.trunk import ChangeEmbeddings, Trunk, trunk_of
 
@@ -158,24 +158,11 @@ def packed_attention(
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     if sliding_window is not None and getattr(module, "inclusive_window", False):
         sliding_window += 1
-    bias = _bias(packed_sentences.longest, causal, sliding_window, query)
-    flat_query, flat_key, flat_value = (x[0].transpose(0, 1).reshape(tokens, -1) for x in (query, key, value))
-    context = attend(flat_query, torch.cat([flat_key, flat_value], 1), packed_sentences, heads, dropout, bias)
+    if sliding_window is not None and sliding_window >= packed_sentences.longest:
+        sliding_window = None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, heads, d)
+    context = attend_masked(q, k, v, packed_sentences, dropout, causal, sliding_window)
     return context.view(1, tokens, heads, width), None
-
-
-def _bias(longest: int, causal: bool, window: int | None, like: Tensor) -> Tensor | None:
-    """(1, longest, longest) 0 where a token attends to another and -inf elsewhere; None where all attend to all."""
-    if window is not None and window >= longest:
-        window = None
-    if not causal and window is None:
-        return None
-    position = torch.arange(longest, device=like.device)
-    back = position[:, None] - position[None]  # how far the other token lies before
-    hidden = back < 0 if causal else torch.zeros_like(back, dtype=torch.bool)
-    if window is not None:
-        hidden = hidden | (back.abs() >= window)
-    return torch.zeros(1, longest, longest, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
 
 
 def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> str:
