@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from search.space import Param, Space
 
 MOST_SHOWN = 300  # completed points that a Gaussian process is shown
-MOST_RUNNING = 16  # running ones, the newest: with 200, a point takes three times as long
+MOST_RUNNING = 31  # running ones, the newest, as many as where points are not proposed ahead: 200 take much longer
 FAILURE = "failure"  # user attribute of points that failed by their own fault: the failure's kind
 SHOWN = (TrialState.COMPLETE, TrialState.PRUNED)
 FACTOR = 2  # gains are learnt from a step to so many times it: fewer points have got further
