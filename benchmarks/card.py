@@ -249,14 +249,14 @@ class Card:
 
 def run(runs: int) -> dict[str, Any]:
     """Every part, each figure the median of `runs` blocks of steps."""
-    with workplace() as folder:
+    with scratch_folder() as folder:
         card = Card(folder, runs)
         card.play()
         return {"rows": card.rows, "device": card.kind, "versions": versions()}
 
 
 @contextmanager
-def workplace() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """An empty folder, which also takes what would be cached in the user's home; nothing asks the network."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SEARCH_CACHE_DIR": f"{folder}/cache", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -32,7 +32,7 @@ import sys
 from benchmarks import card
 
 card.SHAPES["cpu"], card.SENTENCES["cpu"] = ("tiny",), 128
-with card.workplace() as folder:
+with card.scratch_folder() as folder:
     one = card.Card(folder, 1)
     for part in (one.checks, one.training, one.evaluation, one.graph):
         part()
