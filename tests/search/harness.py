@@ -8,7 +8,7 @@ import math
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class World:
         else:
             plan = self.plan(journal)
         driver = Driver(
-            self.space,
+            replace(self.space, resources=self.space.resources.numbers()),  # as a session has them
             folder,
             journal,
             plan,

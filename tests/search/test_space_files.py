@@ -50,7 +50,9 @@ def column(stem: str, key: str) -> list[Any]:
     return [point[key] for point in paper(stem).points()]
 
 
-def test_all_shipped_files_are_right_and_checked_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_shipped_files_are_right_and_checked_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_data = [line for checked in check_spaces(FILES) for line in checked.problems]  # reading data takes its time
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
     parsed: list[str] = []
     plain = nodes.read_text
 
@@ -62,9 +64,9 @@ def test_all_shipped_files_are_right_and_checked_in_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(nodes, "_READ", {})
     start = time.process_time()
     problems = [line for checked in check_spaces(FILES) for line in checked.problems]
-    assert time.process_time() - start < 6  # 0.4 s on a quiet machine, and as much for overlaps with real data
+    assert time.process_time() - start < 3  # 0.4 s on a quiet machine; the promise is 1.2 s with Python's start
     assert len(parsed) == len(set(parsed)) == len(FILES)  # a base is parsed once, however many build on it
-    assert [line for line in problems if not any(file in line for file in YOURS)] == []
+    assert [line for line in [*with_data, *problems] if not any(file in line for file in YOURS)] == []
     assert {load_space(path).method for path in PRACTICAL} == set(method_names())
 
 
