@@ -71,7 +71,7 @@ def unit_lines(study: Study) -> list[str]:
             f"Ranked by {study.metric.name}; {study.selecting} selected, and by that `search confirm`, "
             "`analysis export` and `analysis test` choose."
         )
-    gain = f"The column gain is the difference to {study.baseline_name} as measured; the verdict's is corrected."
+    gain = f"The column gain is the difference to {study.baseline_name} as measured; the answer's is corrected."
     return [*unit, gain] if study.trials["baseline"].any() else unit
 
 
