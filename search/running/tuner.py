@@ -45,6 +45,7 @@ class TuneTrials:
         self._looked = 0.0
 
     def take(self, tune_id: str) -> Trial | None:
+        self.look()  # where nothing runs Tune calls nothing else
         ours = self.driver.next_trial()
         if ours is not None:
             self.ours[tune_id] = ours

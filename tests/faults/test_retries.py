@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from harness import World, make_space
 from lives import Study
 from orders import orders
 
+from search.running import tuner
 from search.running.tuner import describe
 from search.store.journal import Journal, read
 from search.store.layout import StudyFolder
@@ -128,6 +130,20 @@ def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
         assert started(driver).id == trial.id
     driver.failed(trial.id, lost)
     assert driver.ledger.trials[trial.id].state == "failed:process"
+
+
+def test_doubtful_end_is_settled_while_tune_waits_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing else runs Tune asks for trials, again and again, and calls nothing else."""
+    monkeypatch.setattr(tuner, "doubt", lambda _: 0.01)
+    monkeypatch.setattr(tuner, "LOOK_S", 0.0)
+    shared = tuner.TuneTrials(driver_of(tmp_path))
+    searcher = tuner.StudySearcher(shared)
+    first, *_ = [searcher.suggest(name) for name in "abc"]
+    shared.errors["a"] = ray.exceptions.RayActorError()
+    searcher.on_trial_complete("a", error=True)
+    assert searcher.suggest("d") is None, "its process may be on a node that is lost"
+    time.sleep(0.02)
+    assert searcher.suggest("d")["spec"]["folder"] == first["spec"]["folder"]
 
 
 def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path: Path) -> None:
