@@ -75,6 +75,7 @@ TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as MLflow has 
 SEED_SD: Final = 0.0079
 
 # Stored in [-1, 1], shown to people times 100, as papers print them: by `search` and by `analysis` alike.
+CONFIRMATION_TRIALS: Final = 20  # of `search confirm` at most, unless told otherwise
 SHOWN_SCALE: Final = 100.0
 
 TEST_SUFFIX: Final = "_test"

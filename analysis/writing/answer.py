@@ -16,7 +16,7 @@ from analysis.tables.metric import Metric
 from analysis.tables.study import Study, held
 from analysis.tables.trials import PARAM
 from analysis.writing.output import missing_value, paragraphs, short
-from search.schema import DEV_SUFFIX
+from search.schema import CONFIRMATION_TRIALS, DEV_SUFFIX
 from trainables.contract.trial import retrieval_measure
 from trainables.data.catalogue import set_name
 
@@ -76,7 +76,6 @@ def unit_lines(study: Study) -> list[str]:
 
 
 Line = tuple[str, str]  # label and text
-CONFIRMATION_TRIALS = 20  # of `search confirm` unless told otherwise
 
 
 def answer(study: Study, verdict: Verdict) -> list[Line]:

@@ -108,9 +108,10 @@ class StudyReader:
         with reading(self.folder.space):
             changed = self.folder.space.stat().st_mtime
         if self._space is None or self._space[0] != changed:
-            self._space = changed, load_space(self.folder.space, run_code=False)
+            self._space, self._journal = (changed, load_space(self.folder.space, run_code=False)), None
         space = self._space[1]
         if self._journal is None:
+            self._reset()
             self._journal = JournalReader(
                 self.folder.journal, space.metric.mode == "max", observe=self._observe, reset=self._reset
             )

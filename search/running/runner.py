@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 from search.running.result import StudyResult
 from search.running.session import SEARCH, Options, Session, Stage, as_kept, write_space
+from search.schema import CONFIRMATION_TRIALS
 from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
@@ -31,7 +32,6 @@ CHANGEABLE = {
     "resources": {"gpus", "cpus", "workers"},
 }  # fmt: skip
 OUTSIDE = ("data", "disk", "process", "device")  # failures that say nothing of the point: they may come back
-CONFIRMING = 20  # trials of a confirmation at most
 TOP, SEEDS = 3, 5  # of one with a fixed plan
 ANY_OUTSIDE = "outside"  # all of them, as a kind
 KINDS = (ANY_OUTSIDE, *OUTSIDE, *OWN_FAULTS, "error")
@@ -148,7 +148,7 @@ def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
         if number is not None and (isinstance(number, bool) or not isinstance(number, SupportsIndex) or number < 1):
             raise UserError(f"confirm: {name}: expected a whole number of at least 1, got {number!r}")
     if top is None and seeds is None:
-        return {"stage": "confirm", "trials": index(trials or CONFIRMING)}  # NumPy's as Python's
+        return {"stage": "confirm", "trials": index(trials or CONFIRMATION_TRIALS)}  # NumPy's as Python's
     if trials is not None:
         raise UserError("confirm: trials: a fixed plan (top, seeds) has its own number of trials; give one of the two")
     return {"stage": "confirm", "top": index(top or TOP), "seeds": index(seeds or SEEDS)}

@@ -365,7 +365,7 @@ class _Observer:
         elif self._troubled > -math.inf and time.monotonic() - self._troubled > CALM_S:
             self._display.note("storage: back")
             self._troubled = -math.inf
-        # MLflow waits while nobody knows whether the study is still ours
+        # MLflow waits while it is not known whether the study is still ours
         trouble = self._replayer.trouble if self._troubled == -math.inf else self._trouble
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")

@@ -53,7 +53,7 @@ def share_card(peak_gb: float, card_gb: float, busy: float | None, cores: int) -
     known = ", ".join(f"{what} allow {count}" for what, count in limits.items())
     why = f"{known}; at most {MOST}" if card_gb else "the first trial measured no GPU memory"
     unread = "" if busy is not None else "; utilisation unknown"
-    return Share(math.floor(1e4 / trials) / 1e4, 1.0, trials, f"{counted(trials)} a GPU ({why}{unread})")
+    return Share(math.floor(1e4 / trials) / 1e4, 1.0, trials, f"{trials_text(trials)} a GPU ({why}{unread})")
 
 
 def share_cores(step_s: Mapping[int, float], cores: int, most: int, memory: int) -> Share:
@@ -64,16 +64,17 @@ def share_cores(step_s: Mapping[int, float], cores: int, most: int, memory: int)
         cores: of the smallest machine; most: trials that are wanted at once; memory: trials that its memory holds.
     """
     if not step_s:
-        return Share(0.0, 1.0, max(1, min(cores, most)), f"{counted(cores)} at once (a step was not timed)")
+        trials = max(1, min(cores, most, memory))
+        return Share(0.0, 1.0, trials, f"{trials_text(trials)} at once (a step was not timed)")
     fitting = {k: max(1, min(cores // k, most, memory)) for k in step_s if k <= cores} or {1: 1}
     rate = {k: trials / step_s[k] for k, trials in fitting.items()}
     threads = max(k for k in rate if rate[k] >= NEAR * max(rate.values()))
     steps = ", ".join(f"{1000 * s:.3g} ms on {k}" for k, s in sorted(step_s.items()))
-    reason = f"{counted(fitting[threads])} at once on {threads} of {cores} cores each (a step takes {steps})"
+    reason = f"{trials_text(fitting[threads])} at once on {threads} of {cores} cores each (a step takes {steps})"
     return Share(0.0, float(threads), fitting[threads], reason)
 
 
-def counted(trials: int) -> str:
+def trials_text(trials: int) -> str:
     return f"{trials} trial{'s' if trials > 1 else ''}"
 
 

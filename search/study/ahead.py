@@ -16,8 +16,8 @@ DEPTH = 2  # points that wait; with the one in work, the sampler knows as little
 class Ahead:
     """Asks for points before they are wanted, in their order.
 
-    A thread suffices: most of a fit is in torch, which lets other threads run. Points that nobody has taken when the
-    session ends were never started: a later session proposes them anew.
+    A thread suffices: most of a fit is in torch, which lets other threads run. Points that are still in the queue when
+    the session ends were never started: a later session proposes them anew.
 
     Args: ask: makes the next of Optuna's trials; point_of: completes it; count: how many there may be.
     """

@@ -9,7 +9,7 @@ from small_tables import judge, table, table_study
 from test_verdict import with_held
 
 from analysis.tables.metric import parse_metric
-from analysis.writing.answer import CONFIRMATION_TRIALS, answer, block, explain_lines
+from analysis.writing.answer import answer, block, explain_lines
 
 GAINS = {"p0": [0.70], "p1": [0.76], "p2": [0.72]}
 FRESH = {"p0": [0.700, 0.702, 0.701, 0.699, 0.700], "p1": [0.752, 0.750, 0.749, 0.751, 0.753]}
@@ -91,12 +91,6 @@ def test_the_block_keeps_its_columns(width: int | None) -> None:
     assert text[-1] == "Runner-up  c0013"
     assert all(line.startswith(" " * 11) for line in text[1:-1])
     assert width is None or max(map(len, text)) <= width
-
-
-def test_cost_is_that_of_the_command() -> None:
-    from search.running.runner import CONFIRMING
-
-    assert CONFIRMATION_TRIALS == CONFIRMING
 
 
 def test_the_explanation_has_every_figure_behind_the_answer() -> None:

@@ -1,4 +1,4 @@
-"""An S3 server on this machine's loopback, and the example of a method from outside."""
+"""An S3 server on this machine's loopback, the example of a method from outside, a study beside an MLflow database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import World, make_space
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +50,21 @@ def outside(tmp_path: Path) -> Path:
     for name in ("dcl.py", "dcl.yaml"):
         shutil.copy(Path(__file__).parents[2] / "docs" / "examples" / name, tmp_path / name)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh MLflow database: making one costs seconds, copying it nothing."""
+    from search.tracking.mlflow_store import make_store
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    make_store(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, empty_store: Path) -> World:
+    """A study with an MLflow database beside it; its point 2 gives NaN."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    space = make_space({"trials": 6}, pruner={"kind": "median"})
+    return World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)

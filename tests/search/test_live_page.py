@@ -111,6 +111,9 @@ def test_a_refresh_reads_only_what_is_new(world: World) -> None:
         world.folder.journal.write_bytes(content)
         fresh = StudyReader(world.folder)
         assert (state(reader, 0), reader.curves) == (state(fresh, 0), fresh.curves)
+    os.utime(world.folder.space, (1, 1))  # as `resume --set` writes it
+    fresh = StudyReader(world.folder)
+    assert (state(reader, 0), reader.curves) == (state(fresh, 0), fresh.curves)
     assert any(reader.curves.values())
     assert reader.failures
 

@@ -7,10 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import s3fs
-import torch
 from botocore.exceptions import EndpointConnectionError
 from harness import World, make_space
 
@@ -24,10 +22,7 @@ from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 from search.study.driver import Driver
 from search.study.search_plan import SearchPlan
-from trainables.contract.formats import CHECKPOINT, stamp
-from trainables.contract.trial import TrialSpec
-from trainables.on_ray.messages import pause_requested, study_pausing
-from trainables.training.checkpoint import TrialFiles
+from trainables.on_ray.messages import pause_requested
 
 STORAGE = "s3://bucket/search"
 
@@ -279,7 +274,7 @@ def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch)
         hold.start()
         time.sleep(1.0)
         assert hold.trouble
-        assert not hold.owned(), "nobody knows"
+        assert not hold.owned(), "not known"
         assert not hold.is_lost
         monkeypatch.setattr(hold._filesystem, "pipe_file", pipe)
         until = time.monotonic() + 20
@@ -344,48 +339,6 @@ def test_others_are_told_who_holds_a_study(
         assert re.search(r"held by \S+ \(process \d+\), last sign of life 16m\d\ds ago\n", shown)
     print_status(STORAGE, "mine-1", "table")
     assert "held by" not in capsys.readouterr().out
-
-
-def test_a_trial_sees_the_pause_that_the_driver_marks_elsewhere(bucket: Any) -> None:
-    folder = StudyFolder(STORAGE, "mine")
-    spec = TrialSpec(
-        method="simcse", encoder="builtin:tiny", data={}, metric="stsb_dev", mode="max", params={}, seed=0,
-        folder=folder.trial("t0000"), workers=1, gpus=0, cpus=1,
-    )  # fmt: skip
-    assert not study_pausing(spec)
-    bucket.put_object(Bucket="bucket", Key="search/mine/PAUSE", Body=b"")
-    assert study_pausing(spec)
-    bucket.delete_object(Bucket="bucket", Key="search/mine/PAUSE")
-    assert not study_pausing(spec)
-    folder.mark_pause(True)
-    assert study_pausing(spec)
-    folder.mark_pause(False)
-    assert not study_pausing(spec)
-
-
-def test_a_trials_files(bucket: Any) -> None:
-    folder = StudyFolder(STORAGE, "mine")
-    files = TrialFiles(folder.trial("t0000"))
-    assert files.load_last() is None
-    files.save_last({"step": 1})
-    files.save_last({"step": torch.tensor(2)})
-    assert files.load_last() == {"step": torch.tensor(2)}
-    torn = bucket.get_object(Bucket="bucket", Key="search/mine/trials/t0000/last/state.pt")["Body"].read()[:100]
-    bucket.put_object(Bucket="bucket", Key="search/mine/trials/t0000/last/state.pt", Body=torn)
-    assert files.load_last() is None, "a state that cannot be read counts as none"
-    files.drop_last()
-    files.drop_last()
-    with pytest.raises(FileNotFoundError, match=r"best/weights\.safetensors"):
-        files.load_best()
-    weights = {"w": torch.arange(4.0)}
-    files.save_best(weights, {"seed": 3}, {"stsb": np.zeros(2, np.float32)})
-    read, trial = files.load_best()
-    assert torch.equal(read["w"], weights["w"])
-    assert trial == {"seed": 3, **stamp(CHECKPOINT)}
-    keys = [o["Key"] for o in bucket.list_objects_v2(Bucket="bucket", Prefix="search/mine/trials/")["Contents"]]
-    assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
-    assert folder.delete(folder.trial("t0000"))
-    assert not folder.delete(folder.trial("t0000"))
 
 
 @pytest.mark.usefixtures("quick")

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import EVALUATIONS, RUNG, Death, World, make_space, unpacked
+from tracked import history, runs, tracker
 
-from analysis.checkpoints.openings import record_opening
-from analysis.reading.store import find_study, open_store
-from analysis.tables.study import read_study
 from search import schema
-from search.console.status import bring_up_to_date, study_status, track_study
-from search.store.journal import exclusive, identity, read, tracking_lock
-from search.store.layout import UserError
+from search.console.status import bring_up_to_date, study_status
+from search.store.journal import exclusive, identity, tracking_lock
 from search.tracking.mlflow_store import make_store, trouble
 from search.tracking.replayer import BUSY_ELSEWHERE, Replayer, replay
 from search.tracking.runs import TrialBatch, saved_views, trial_name, view_key
@@ -31,42 +28,6 @@ from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
 OPENED = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh MLflow database: making one costs seconds, copying it nothing."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    make_store(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def world(tmp_path: Path, empty_store: Path) -> World:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    space = make_space({"trials": 6}, pruner={"kind": "median"})
-    return World(space, tmp_path, fault=lambda run, k: "nan" if run.number == 2 and k == 2 else None)
-
-
-def tracker(world: World) -> Tracker:
-    return Tracker(f"sqlite:///{world.root / 'mlflow.db'}", world.folder, world.space)
-
-
-def runs(world: World) -> dict[str, Any]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
-    found = client.search_runs([client.get_experiment_by_name("fake").experiment_id])
-    by_id = {run.data.tags.get(schema.TRIAL_ID, "study"): run for run in found}
-    assert len(by_id) == len(found)
-    return by_id
-
-
-def history(world: World, run_id: str, name: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
-    return [(m.step, m.value) for m in client.get_metric_history(run_id, name)]
 
 
 def test_a_process_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
@@ -196,108 +157,6 @@ def test_a_late_tracker_logs_each_trial_in_one_call(
     tracker(world).catch_up(final=True)
     assert len([n for n in calls if n]) == 50 + 1  # and the study's own
     assert history(world, runs(world)["t0049"].info.run_id, "stsb_dev")[-1][0] == EVALUATIONS * RUNG
-
-
-def snapshot(world: World, *, ids: bool = True) -> dict[str, Any]:
-    """All that MLflow has of the study; `ids`: with what MLflow itself chose."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{world.root / 'mlflow.db'}")
-    found = {}
-    for name, run in runs(world).items():
-        run_id, tags = run.info.run_id, dict(run.data.tags)
-        if not ids:
-            tags.pop(schema.PARENT, None)
-        histories = {metric: history(world, run_id, metric) for metric in run.data.metrics}
-        artifacts = sorted(artifact.path for artifact in client.list_artifacts(run_id))
-        about = (run.info.status, run.info.run_name, run.info.start_time, run.info.end_time, run_id if ids else "")
-        found[name] = (*about, tags, run.data.params, histories, artifacts)
-    return found
-
-
-@pytest.mark.parametrize("lost", ["database", "nothing", "newest"])
-def test_a_lost_mlflow_is_rebuilt_and_twice_changes_nothing(
-    world: World, empty_store: Path, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a study that was killed, resumed, confirmed, and whose test sets were opened."""
-    monkeypatch.setattr("search.tracking.tracker.SOME", 3)
-    uri = f"sqlite:///{world.root / 'mlflow.db'}"
-    with pytest.raises(Death):
-        world.session(die_at=30)
-    assert replay(tracker(world)) == ""
-    world.session()
-    older = (world.root / "mlflow.db").read_bytes()
-    world.session(confirm=(1, 2))
-    best = Path(world.folder.trial("t0000")) / "best"
-    best.mkdir(parents=True)
-    np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
-    store = open_store(uri)
-    assert replay(tracker(world)) == ""
-    opening = record_opening(read_study(store, find_study(store)), "t0000 on builtin", "the paper", OPENED)
-    run = runs(world)["t0000"].info.run_id
-    opening.log(run, {"a_test": 0.25})
-    opening.log(run, {"b_test": 0.5, "c_test": float("nan")})
-    opening.log_files(run, best)
-    opening.log_files(run, best, "mteb")
-    before = snapshot(world, ids=False)
-    assert before["t0000"][-2]["b_test"] == [(1, 0.5)]
-    assert before["t0000"][-1] == ["mteb", "similarities.npz"]
-    if lost == "newest":  # an older copy of the database was put back
-        (world.root / "mlflow.db").write_bytes(older)
-    elif lost == "database":
-        shutil.copy(empty_store, world.root / "mlflow.db")
-    assert track_study(str(world.root), world.folder.study) == "fake-1"
-    assert snapshot(world, ids=False) == before
-    rebuilt = snapshot(world)
-    assert track_study(str(world.root), None) == "fake-1"
-    assert snapshot(world) == rebuilt
-    assert len(store.trials(find_study(open_store(uri)))) == len(before) - 1
-
-
-def test_resume_fills_an_empty_mlflow_with_openings(world: World, empty_store: Path) -> None:
-    world.session(interrupt_at=8)
-    tracker(world).catch_up(final=True)
-    text = "2026-03-01T12:00:00+00:00: t0000 on builtin: for the paper"
-    (world.folder.local / schema.OPENINGS).mkdir()
-    (world.folder.local / schema.OPENINGS / "1.txt").write_text(text)  # an older version wrote no results
-    shutil.copy(empty_store, world.root / "mlflow.db")
-    world.session()
-    tracker(world).catch_up(final=True)
-    assert len(runs(world)) == 7
-    assert runs(world)["study"].data.tags[f"{schema.OPENING}1"] == text
-
-
-def test_mlflow_is_not_rebuilt_beside_another_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.session(interrupt_at=8)
-    with exclusive(world.folder), pytest.raises(UserError, match="fake-1 is running"):
-        track_study(str(world.root), "fake-1")
-    with tracking_lock(world.folder), pytest.raises(UserError, match=BUSY_ELSEWHERE):
-        track_study(str(world.root), "fake-1")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"fake-1: MLflow: .*127\.0\.0\.1"):
-        track_study(str(world.root), "fake-1")
-
-
-@pytest.mark.parametrize("live", [True, False])
-@pytest.mark.parametrize("study", [True, False])
-def test_a_run_deleted_in_mlflow_is_made_again(world: World, study: bool, live: bool) -> None:
-    """Of a trial that goes on, or the study's own; while the tracker is at work or before a later session."""
-    from mlflow import MlflowClient
-
-    (paused, *_) = world.session(interrupt_at=8).ledger.open_trials
-    at_work = tracker(world)
-    at_work.catch_up()
-    MlflowClient(at_work.uri).delete_run(runs(world)["study" if study else paused].info.run_id)
-    world.session()
-    assert replay(at_work if live else tracker(world)) == ""
-    there = runs(world)
-    assert len(there) == 7
-    assert {run.info.status for run in there.values()} == {"FINISHED", "FAILED"}
-    trials = [run for name, run in there.items() if name != "study"]
-    assert {run.data.tags[schema.PARENT] for run in trials} == {there["study"].info.run_id}
-    assert "learning_rate" in there[paused].data.params
-    said = [e["examples"] for e in read(world.folder.journal) if e["e"] == "eval" and e["id"] == paused]
-    assert [step for step, _ in history(world, there[paused].info.run_id, "stsb_dev")] == said
 
 
 def test_a_trial_that_is_completed_after_all_has_no_reason_of_a_failure() -> None:

@@ -77,10 +77,11 @@ def test_a_head_s_server_is_started_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert ui.serve_mlflow("runs", port, detach=True).process is None, "it answers"
         for crashed in psutil.Process(first.process.pid).children(recursive=True):
             crashed.kill()
+        assert not ui.healthy(first.url)
         second = ui.serve_mlflow("runs", port, detach=True)  # as by `ray up`, while there is no answer
         assert ui.healthy(first.url)
-        if second.process is not None:
-            assert second.process.wait(10) == 0, "one loop a database"
+        assert second.process is not None
+        assert second.process.wait(10) == 0, "one loop a database"
     finally:
         os.killpg(first.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
 

@@ -90,7 +90,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
     def _end(self) -> None:
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""
         if self._running:
-            # of a storage out of reach nobody knows: a state that is kept costs nothing, one that is gone the training
+            # a storage out of reach gives no answer: a saved state costs nothing, a lost one the training
             verdict: Verdict = "pause" if study_pausing(self._spec, unknown=True) else "prune"
             if self._unanswered:
                 self._host.answer(verdict)
