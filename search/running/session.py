@@ -129,7 +129,7 @@ class Session:
             driver.lose(reason)
 
     def _run(self, journal: Journal, hold: Hold) -> StudyResult:
-        keeper = Housekeeper(self.folder, hold.owned)
+        keeper = Housekeeper(self.folder, hold.owned, hold.unsure)
         keeper.mark(None, False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)

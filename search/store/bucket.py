@@ -32,7 +32,8 @@ from trainables.contract.errors import first_line
 from trainables.contract.trial import whole_file
 
 BEAT_S = 10.0  # between two segments, at most
-ASK_S, TRUST_S = 2.0, 20.0  # so long after its last segment a driver asks the bucket before it writes, for ASK_S
+TRUST_S = 20.0  # so long after its last segment a driver writes nothing until the bucket has answered
+DOUBT_S = 30.0  # so long trials wait for that answer: a bucket that is down takes no writes either
 LOST_S = 45.0  # without a new segment: the driver is gone; well above TRUST_S
 LOOK_S = 2.0
 PUSH_S = 2.0  # between two pushes of new events, where a push is quick
@@ -65,13 +66,14 @@ class Hold:
     def __init__(self, folder: StudyFolder, lost: Callable[[str], object] = lambda _: None) -> None:
         self._folder, self._on_loss = folder, lost
         self._one = threading.Lock()
-        self._stop, self._wake, self._answered = (threading.Event() for _ in range(3))
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="bucket", daemon=True)
         self._remote, self.is_lost, self._closed, self.trouble = is_remote(folder.storage), False, False, ""
         self._sent_files: dict[str, tuple[int, int]] = {}  # (time of change, bytes) of each small file that is there
         self._unmerged: list[tuple[int, int]] = []  # (number, first byte) of the segments since the last merge
         self._number = self._sent = 0  # of the last segment; bytes of the journal that the bucket has
         self._confirmed = self._tried = passed()
+        self._noticed: float | None = None  # when this silence of the bucket was
         self._session = secrets.token_hex(8)
         self._holder = f"{socket.gethostname()} (process {os.getpid()})"
 
@@ -94,10 +96,8 @@ class Hold:
         if self._create(self._number, first) is None:
             raise StudyHeldError(f"study {self._folder.study} has just been taken by another process")
         if self._overwrites(self._number, first):
-            tell(
-                f"storage {self._folder.storage} cannot create a file only if it is absent: drive its studies from one"
-                " machine only"
-            )
+            one = "cannot create a file only if it is absent: drive its studies from one machine only"
+            tell(f"storage {self._folder.storage} {one}")
         journal = pull(self._folder)
         with whole_file(self._folder.session) as file:
             file.write(self._session.encode())
@@ -108,19 +108,20 @@ class Hold:
             self._filesystem.rm_file(name)
 
     def owned(self) -> bool:
-        """Whether this process may write the study now; false while the bucket cannot be asked for longer than
-        `TRUST_S`, and for good once another driver has taken the study. Waits at most `ASK_S` in `TRUST_S`."""
+        """Whether this process may write the study now; false while the bucket has not answered for `TRUST_S`, and for
+        good once another driver has taken the study. Where `start` was called it never waits: the thread asks."""
         if not self._remote:
             return True
         if not self.is_lost and passed() - max(self._confirmed, self._tried) > TRUST_S:
             self._tried = passed()
-            if self._thread.is_alive():
-                self._answered.clear()
-                self._wake.set()
-                self._answered.wait(ASK_S)
-            else:
-                self._try()
-        return not self.is_lost and passed() - self._confirmed <= TRUST_S
+            self._wake.set() if self._thread.is_alive() else self._try()
+        trusted = passed() - self._confirmed <= TRUST_S
+        self._noticed = None if trusted else self._noticed or passed()
+        return not self.is_lost and trusted
+
+    def unsure(self) -> bool:
+        """Whether trials are to wait: after a silence, this machine's sleep say, the study may be another driver's."""
+        return not self.owned() and not self.is_lost and passed() - (self._noticed or passed()) < DOUBT_S
 
     def push(self, closed: bool = False) -> None:
         """Send new events, or a sign of life when one is due. Raises: what the store raises."""
@@ -174,7 +175,6 @@ class Hold:
             self._wake.clear()
             began = time.monotonic()
             self._try()
-            self._answered.set()
             took = time.monotonic() - began
 
     def _try(self, closed: bool = False) -> bool:

@@ -20,11 +20,17 @@ MARKS_S = 30.0  # how long a trial waits for its marker before it goes on withou
 class Housekeeper:
     """One study's markers and deletions; its methods never wait and never raise.
 
-    Args: owned: whether this process may write the study now.
+    Args: owned: whether this process may write the study now; unsure: whether trials are to wait until that is known.
     """
 
-    def __init__(self, folder: StudyFolder, owned: Callable[[], bool] = lambda: True) -> None:
-        self._folder, self._owned, self._remote = folder, owned, is_remote(folder.storage)
+    def __init__(
+        self,
+        folder: StudyFolder,
+        owned: Callable[[], bool] = lambda: True,
+        unsure: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._folder, self._owned, self._unsure = folder, owned, unsure
+        self._remote = is_remote(folder.storage)
         self._marks: dict[str | None, tuple[bool, float]] = {}  # of a trial (None: the study) -> (wanted, since when)
         self._deletion: Callable[[], object] | None = None
         self._one, self._stop = threading.Condition(), threading.Event()
@@ -43,7 +49,10 @@ class Housekeeper:
         self._do(later)
 
     def waiting(self, trial_id: str) -> bool:
-        """Whether a marker that this trial will look for is not there yet; false after `MARKS_S`."""
+        """Whether a marker that this trial will look for is not there yet (false after `MARKS_S`), or the study may be
+        another driver's by now."""
+        if self._unsure():
+            return True
         with self._one:
             found = [self._marks[name][1] for name in (trial_id, None) if name in self._marks]
         return any(time.monotonic() - since < MARKS_S for since in found)

@@ -161,7 +161,7 @@ class Driver:
         return verdict
 
     def waits(self, trial_id: str) -> bool:
-        """Whether a trial is to wait for its marker before it follows its verdict."""
+        """Whether a trial is to wait before it follows its verdict (`Housekeeper.waiting`)."""
         return self._keeper.waiting(trial_id)
 
     def stopped(self, trial_id: str) -> None:
@@ -375,7 +375,7 @@ class Driver:
         self.lost = reason
 
     def owns(self) -> bool:
-        """Whether the study is still this driver's; one that was suspended looks at the bucket first."""
+        """Whether no other driver is known to have taken the study; asks for it after a silence."""
         self._owned()
         return not self.lost
 

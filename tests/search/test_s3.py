@@ -283,6 +283,27 @@ def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("bucket", "quick")
+def test_trials_wait_after_a_silence_until_the_bucket_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine that slept: another may have the study. A bucket that stays down holds up no trial for long."""
+    monkeypatch.setattr("search.store.bucket.DOUBT_S", 0.5)
+    folder = study()
+    with held(folder, str) as hold:
+        keeper = Housekeeper(folder, hold.owned, hold.unsure)
+        assert not keeper.waiting("t0000")
+        pipe = hold._filesystem.pipe_file
+        monkeypatch.setattr(hold._filesystem, "pipe_file", lambda *_, **__: 1 / 0)
+        time.sleep(0.8)  # no thread runs, as in a process that is stopped
+        assert keeper.waiting("t0000")
+        assert keeper.waiting("t0000"), "also after an attempt that failed"
+        time.sleep(0.6)
+        assert not keeper.waiting("t0000")
+        monkeypatch.setattr(hold._filesystem, "pipe_file", pipe)
+        time.sleep(0.7)
+        assert hold.owned()
+        assert not keeper.waiting("t0000")
+
+
 @pytest.mark.usefixtures("bucket")
 def test_markers_wait_for_the_bucket_and_the_loop_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, left, plain = StudyFolder(STORAGE, "mine"), [3], StudyFolder.mark_pause
