@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def shaky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shaky]:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.chdir(tmp_path)  # the fake trial's own files
     s3fs.S3FileSystem.clear_instance_cache()
+    urllib.request.urlopen(f"http://127.0.0.1:{server.port}/moto-api/reset", b"").close()  # it is the process's
     boto3.client("s3").create_bucket(Bucket="bucket")
     yield server
     server.stop()
