@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,15 +29,13 @@ from transformers.utils.logging import disable_progress_bar
 from analysis.checkpoints.choice import at_hub, trial_path
 from analysis.checkpoints.export import export
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
-from analysis.checkpoints.testing import normalised
+from analysis.checkpoints.overlap import shared_texts, used_sets
 from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError, unknown
 from analysis.tables.study import Study
 from search import schema
-from trainables.contract.errors import DataError, first_line
+from trainables.contract.errors import first_line
 from trainables.data.catalogue import HUB_SECONDS
-from trainables.data.retrieval import is_retrieval, load_retrieval
-from trainables.data.sets import load_corpus, load_pairs
 
 INSTALL = "pip install 'contrastive-search[mteb]'"
 NOT_TEXTS = ("id", "_id", "lang", "label", "labels", "label_text", "query-id", "corpus-id", "corpus-ids")
@@ -279,25 +277,13 @@ def known_data(task: Any, data: Mapping[str, Any]) -> list[str]:
     """
     name = task.metadata.name
     repositories = {_key(part.metadata.dataset["path"]): part.metadata.dataset["path"] for part in parts(task)}
-    used = [("train", part.strip()) for part in str(data["train"]).split("+")] + [("dev", d) for d in data["dev"]]
     language = str(data.get("language", "en"))
     lines = [
         f"{name}: its data set {repositories[_key(place[0])]} is {given} of data.{role}"
-        for role, given in used
+        for role, given in used_sets(data)
         if (place := at_hub(given, language)) and _key(place[0]) in repositories
     ]
-    theirs = {normalised(text) for part in parts(task) for text in task_texts(part)} - {""}
-    for role, given in used:
-        seen = set[str]()
-        with contextlib.suppress(DataError):  # not on this machine any more: nothing can be compared
-            seen = theirs.intersection(map(normalised, _texts(role, given, language, data.get("columns"))))
-        if seen:
-            share = 100 * len(seen) / len(theirs)
-            lines.append(
-                f"{name}: {len(seen):,} of its {len(theirs):,} texts ({share:.1f} %) also stand in {given} of "
-                f"data.{role}; its score is not one on unseen data"
-            )
-    return lines
+    return lines + shared_texts(name, (text for part in parts(task) for text in task_texts(part)), data)
 
 
 def task_texts(task: Any) -> Iterator[str]:
@@ -326,20 +312,6 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner)
-
-
-def _texts(role: str, name: str, language: str, columns: Mapping[str, str] | None) -> Iterable[str]:
-    if role == "train":
-        for column in load_corpus(name, language, "sentences", columns).columns.values():
-            yield from column
-    elif is_retrieval(name):
-        found = load_retrieval(name)
-        yield from found.queries
-        yield from found.documents
-    else:
-        pairs = load_pairs(name, "dev", language, columns)
-        yield from pairs.first
-        yield from pairs.second
 
 
 def _key(repository: str) -> str:

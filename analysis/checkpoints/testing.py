@@ -19,29 +19,31 @@ import pandas as pd
 
 from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
+from analysis.checkpoints.overlap import overlaps, seen_sets, shared_texts
 from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
-from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
+from analysis.statistics.pairs import PairedGain, paired_gains, query_gains, spearman_influence
 from analysis.statistics.selection import NORMAL
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
-from trainables.contract.trial import metric_parts
-from trainables.data.catalogue import SUITES, set_name
-from trainables.data.retrieval import is_retrieval
+from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES
+from trainables.data.catalogue import SUITES
+from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.network import SentenceNetwork, wanted_states
 from trainables.evaluation.metrics import percent, sts_average
 from trainables.evaluation.scoring import evaluate, prepare_sets
 from trainables.evaluation.transfer import TASKS, transfer, transfer_average
 
-TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores per test set
+TEST_SIMILARITIES = "test_similarities.npz"  # trial run: cosines and gold scores, or measures of queries, per test set
 AVERAGE, AVERAGE_WITHOUT_STSB, TRANSFER_AVERAGE = "avg_test", "avg_without_stsb_test", "transfer_avg_test"
 
 
 @dataclass(frozen=True)
 class SetScore:
-    """Spearman on one test set in [-1, 1] with its 95 % interval over pairs (not over seeds)."""
+    """Spearman in [-1, 1] or a retrieval measure in [0, 1] on one test set, with its 95 % interval over pairs or
+    queries (not over seeds)."""
 
     value: float
     low: float
@@ -52,8 +54,9 @@ class SetScore:
 class TestResult:
     """One trial on the test sets.
 
-    point, baseline: its configuration, and whether that is the paper's. scores, similarities: per set, the latter with
-    the gold scores. metrics: everything that is logged: Spearman in [-1, 1], transfer accuracies in [0, 1].
+    point, baseline: its configuration, and whether that is the paper's. scores: per pair set, and per measure of a
+    retrieval set. similarities: cosines and gold scores per pair set, measures of the queries per retrieval set.
+    metrics: everything that is logged: Spearman in [-1, 1], retrieval measures and transfer accuracies in [0, 1].
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
@@ -68,25 +71,32 @@ class TestResult:
     similarities: Arrays
 
 
-def score(trained: Trained, sets: Sequence[Pairs]) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
+def score(trained: Trained, sets: Sequence[Pairs | Retrieval]) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
     """Score a network on test sets.
 
-    Returns: score per set; the metrics to log: `<set>_test`, its `_mean` and `_wmean` (7.1), the averages; cosines and
-        gold scores per set, as `similarities.npz` has them for the dev sets.
+    Returns: score per pair set and per measure of a retrieval set; the metrics to log: `<set>_test`, its `_mean` and
+        `_wmean` (7.1), the averages; cosines and gold scores per pair set, measures of the queries per retrieval set,
+        as `similarities.npz` has them for the dev sets.
     """
     if not sets:
         return {}, {}, {}
-    result = evaluate(trained.network.embed, prepare_sets(sets, trained.tokenise), split="test")
+    scored, ranked = [s for s in sets if isinstance(s, Pairs)], [s for s in sets if isinstance(s, Retrieval)]
+    prepared = prepare_sets(scored, trained.tokenise, ranked, trained.prompts)
+    result = evaluate(trained.network.embed, prepared, split="test")
     scores = {}
-    for pairs in sets:
+    for pairs in scored:
         value = result.metrics[f"{pairs.name}{schema.TEST_SUFFIX}"]
         half = np.nan
         if np.isfinite(value):
             influence = spearman_influence(result.similarities[f"{pairs.name}{schema.TEST_SUFFIX}"], pairs.gold)[1]
             half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
         scores[pairs.name] = SetScore(value, value - half, value + half)
+    for name in (f"{one.name}_{measure}" for one in ranked for measure in RETRIEVAL_MEASURES):
+        queries = np.asarray(result.similarities[name + QUERIES_SUFFIX], dtype=np.float64)
+        value, half = float(queries.mean()), NORMAL * float(queries.std() / np.sqrt(len(queries)))
+        scores[name] = SetScore(value, value - half, value + half)
     logged = {name: value for name, value in result.metrics.items() if schema.TEST_SUFFIX in name}
-    gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in sets}
+    gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in scored}
     means = averages({name: s.value for name, s in scores.items()}, trained.language)
     return scores, logged | means, {**result.similarities, **gold}
 
@@ -123,17 +133,18 @@ def transfer_scores(trained: Trained, root: Path) -> dict[str, float]:
 
 def load_sets(
     names: Sequence[str], language: str, columns: Mapping[str, str] | None = None
-) -> tuple[list[Pairs], dict[str, str]]:
+) -> tuple[list[Pairs | Retrieval], dict[str, str]]:
     """The test sets that are there, and why the others are not (name -> reason).
 
     Args: columns: the study's, by which its own files are read; of a set that has none such, the usual ones are.
     """
-    sets: list[Pairs] = []
+    sets: list[Pairs | Retrieval] = []
     missing: dict[str, str] = {}
     for name in names:
-        for wanted in (columns, None) if columns else (None,):
+        ranked = is_retrieval(name)
+        for wanted in (columns, None) if columns and not ranked else (None,):
             try:
-                sets.append(load_pairs(name, "test", language, wanted))
+                sets.append(load_retrieval(name, "test") if ranked else load_pairs(name, "test", language, wanted))
                 missing.pop(name, None)
                 break
             except DataError as fault:
@@ -149,26 +160,6 @@ def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
     if language not in SUITES:
         raise InputError(f"language {language!r} has no suite of test sets; name some with --set")
     return SUITES[language]
-
-
-def seen_sets(data: Mapping[str, Any], metric: str) -> tuple[list[tuple[str, Pairs]], dict[str, str]]:
-    """Pair sets that selected (those of the dev sets in the metric) or trained, for `overlaps`; and why dev sets are
-    not among them that cannot be read any more (name -> reason)."""
-    language, columns = str(data.get("language", "en")), data.get("columns")
-    selecting = {part.removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
-    seen, unread = [], {}
-    for name in data["dev"]:
-        if not is_retrieval(name) and set_name(name) in selecting:
-            try:
-                seen.append(("dev", load_pairs(name, "dev", language, columns)))
-            except DataError as fault:
-                unread[name] = str(fault)
-    for name in str(data["train"]).split("+"):
-        try:
-            seen.append(("train", load_pairs(name.strip(), "train", language, columns)))
-        except DataError:  # a corpus without pairs, or without scores
-            continue
-    return seen, unread
 
 
 @dataclass(frozen=True)
@@ -208,19 +199,19 @@ def open_tests(
     spec = read_spec(folders[0])
     data = spec.data
     names = tuple(sets) or default_sets(data)
-    pairs, missing = load_sets(names, str(data.get("language", "en")), data.get("columns"))
-    if not pairs and transfer_root is None:
+    tests, missing = load_sets(names, str(data.get("language", "en")), data.get("columns"))
+    if not tests and transfer_root is None:
         raise AnalysisError("none of the test sets is there:\n" + "\n".join(missing.values()))
-    texts = None if transfer_root else [t for p in pairs for side in (p.first, p.second) for t in side]
+    texts = None if transfer_root else [text for one in tests for text in _texts(one)]
     networks = loaders(folders, texts=texts, untrained=untrained)
 
     ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
-    scored = ", ".join([p.name for p in pairs] + (["transfer"] if transfer_root else []))
+    scored = ", ".join([one.name for one in tests] + (["transfer"] if transfer_root else []))
     record = record_opening(study, f"{ids} on {scored}", reason, now)
 
     results = []
     for (_, row), load in zip(trials.iterrows(), networks, strict=True):
-        scores, metrics, similarities = _scored(load(), pairs, transfer_root)
+        scores, metrics, similarities = _scored(load(), tests, transfer_root)
         if untrained:
             scores = {f"{schema.UNTRAINED_PREFIX}{name}": s for name, s in scores.items()}
             metrics = {f"{schema.UNTRAINED_PREFIX}{name}": value for name, value in metrics.items()}
@@ -233,13 +224,21 @@ def open_tests(
         )  # fmt: skip
         _log(record, results[-1])
     seen, unread = seen_sets(data, spec.metric)
-    return Opened(tuple(results), tuple(overlaps(pairs, seen)), record.earlier, missing, unread)
+    lines = overlaps([one for one in tests if isinstance(one, Pairs)], seen)
+    for one in tests:
+        if isinstance(one, Retrieval):
+            lines += shared_texts(f"{one.name} test", one.queries, data, "queries")
+    return Opened(tuple(results), tuple(lines), record.earlier, missing, unread)
+
+
+def _texts(one: Pairs | Retrieval) -> list[str]:
+    return [*one.first, *one.second] if isinstance(one, Pairs) else [*one.queries, *one.documents]
 
 
 def _scored(
-    trained: Trained, pairs: Sequence[Pairs], transfer_root: Path | None
+    trained: Trained, tests: Sequence[Pairs | Retrieval], transfer_root: Path | None
 ) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
-    scores, metrics, similarities = score(trained, pairs)
+    scores, metrics, similarities = score(trained, tests)
     return scores, metrics | (transfer_scores(trained, transfer_root) if transfer_root else {}), similarities
 
 
@@ -261,7 +260,8 @@ def summary(results: Sequence[TestResult]) -> pd.DataFrame:
 
 
 def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[PairedGain]:
-    """The tested configuration less the baseline per pair set and on their mean; [] unless one of each was tested."""
+    """The tested configuration less the baseline per pair set and on their mean, and per retrieval set by its first
+    measure; [] unless one of each was tested."""
     sides = [[r for r in results if r.baseline is baseline and r.similarities] for baseline in (False, True)]
     if not all(sides) or len({r.point for r in sides[0]}) > 1:
         return []
@@ -270,9 +270,14 @@ def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[Paire
         for name, values in sides[0][0].similarities.items()
         if name.endswith(schema.GOLD_SUFFIX)
     }
+    main = f"_{RETRIEVAL_MEASURES[0]}{QUERIES_SUFFIX}"
+    ranked = [name for name in sides[0][0].similarities if name.endswith(main)]
     cosines = [{r.seed: {s: r.similarities[s + schema.TEST_SUFFIX] for s in gold} for r in side} for side in sides]
+    measured = [
+        {r.seed: {s.removesuffix(QUERIES_SUFFIX): r.similarities[s] for s in ranked} for r in side} for side in sides
+    ]
     try:
-        return paired_gains(cosines[0], cosines[1], gold, rng)
+        return paired_gains(cosines[0], cosines[1], gold, rng) + query_gains(measured[0], measured[1], rng)
     except ValueError:  # a collapsed model: all cosines equal, no correlation
         return []
 
@@ -304,34 +309,3 @@ def _log(opening: Opening, result: TestResult) -> None:
             file = Path(scratch) / TEST_SIMILARITIES
             np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
             opening.log_files(result.run_id, Path(scratch))
-
-
-def overlaps(tests: Sequence[Pairs], seen: Sequence[tuple[str, Pairs]]) -> list[str]:
-    """A line for each test set and other set that have pairs in common, in the order of the test sets.
-
-    A pair is the same pair whatever the order of its sentences, their case and their white space; its score does not
-    matter. Every row of the test set counts, repeated ones too.
-
-    Args: seen: ("train" or "dev", pair set).
-    """
-    known = [(part, pairs.name, {*map(_key, pairs.first, pairs.second)}) for part, pairs in seen]
-    found = []
-    for test in tests:
-        keys = list(map(_key, test.first, test.second))
-        for part, name, pairs in known:
-            if count := sum(key in pairs for key in keys):
-                found.append(
-                    f"{test.name} test: {count:,} of {len(keys):,} pairs ({100 * count / len(keys):.1f} %) also stand "
-                    f"in {name} {part}, which {'selected' if part == 'dev' else 'trained'}; its score is not one on "
-                    "unseen data"
-                )
-    return found
-
-
-def normalised(text: str) -> str:
-    """Without what does not tell two texts apart: case and white space."""
-    return " ".join(text.casefold().split())
-
-
-def _key(first: str, second: str) -> tuple[str, ...]:
-    return tuple(sorted((normalised(first), normalised(second))))

@@ -51,15 +51,15 @@ class Trained:
         return self.spec.data.get("prompts") or {}
 
     def tokenise(self, texts: Sequence[str]) -> TokenColumn:
-        """Token ids without special tokens, behind the study's prompt of queries; the whole sentence, however long."""
-        prompt = self.prompts.get("query", "")
-        rows = [list(ids) for ids in token_ids(self.source, self.language)([prompt + text for text in texts])]
+        """Token ids without special tokens; the whole text, however long."""
+        rows = [list(ids) for ids in token_ids(self.source, self.language)(texts)]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return TokenColumn(np.array([i for row in rows for i in row], dtype=np.int32), starts)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, D) sentence vectors."""
-        column = self.tokenise(texts)
+        """(n, D) sentence vectors, of texts behind the study's prompt of queries."""
+        prompt = self.prompts.get("query", "")
+        column = self.tokenise([prompt + text for text in texts])
         vectors = self.network.embed(column.take(np.arange(len(column))))
         result: NDArray[np.float32] = vectors.float().cpu().numpy()
         return result

@@ -38,7 +38,8 @@ def test(
     untrained: bool,
     style: str,
 ) -> None:
-    """Score the (confirmed) best and the baseline on the test sets: STS12-16, STS-B, SICK-R; the Chinese five.
+    """Score the (confirmed) best and the baseline on the test sets: STS12-16, STS-B, SICK-R; the Chinese five; or each
+    --set, a file of scored pairs or a retrieval set with qrels/test.tsv.
 
     Every opening is written to MLflow with time and reason before anything is scored. Selecting anything by what it
     says would spoil the test sets.
@@ -77,13 +78,13 @@ def test(
                 {
                     "trials": row["trials"] + (" (baseline)" if row["baseline"] else ""), "metric": row["metric"],
                     "mean": printed(row["mean"]), "sd": printed(row["sd"]) if row["n"] > 1 else "", "n": str(row["n"]),
-                    "95 % over pairs": f"{printed(one.low)} to {printed(one.high)}" if one else "",
+                    "95 % interval": f"{printed(one.low)} to {printed(one.high)}" if one else "",
                 }
             )  # fmt: skip
         unchecked = "Not checked for overlap with what selected"
         return "\n\n".join(
             [
-                f"{study.name}. Spearman correlations and accuracies x 100; sd over seeds.",
+                f"{study.name}. Scores x 100 (Spearman, accuracy, nDCG@10 and so on); sd over seeds.",
                 text_table(rows),
                 gain_text(gained, study.baseline_name),
                 *([f"Left out, their weights were not kept: {', '.join(without)}"] if without else []),

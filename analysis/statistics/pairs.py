@@ -8,7 +8,7 @@ cancels; over seeds it is paired where both have them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -154,6 +154,7 @@ class PairedGain:
 
     first, second: means over their seeds. low, high: 95 % interval over pairs, and over seeds where `seeds` > 1.
     pairs_low, pairs_high: over pairs alone. seeds: common seeds that it is paired over, 0 = none in common.
+    over: "pairs", or "queries" of a retrieval measure in [0, 1].
     """
 
     name: str
@@ -165,6 +166,7 @@ class PairedGain:
     pairs_low: float
     pairs_high: float
     seeds: int
+    over: str = "pairs"
 
 
 def paired_gains(
@@ -197,6 +199,24 @@ def paired_gains(
     if len(measured) > 1:
         measured["mean"] = tuple(np.mean(part, axis=0) for part in zip(*measured.values(), strict=True))
     return [_gain(name, one[0], one[1], one[2], len(common)) for name, one in measured.items()]
+
+
+def query_gains(
+    first: Mapping[int, Arrays], second: Mapping[int, Arrays], rng: np.random.Generator, draws: int = DRAWS
+) -> list[PairedGain]:
+    """As `paired_gains`, of a measure of queries whose mean is a set's score: seed -> set -> its values (q,).
+
+    Raises: ValueError if a set's arrays differ in length.
+    """
+    common = sorted(first.keys() & second.keys())
+    sides = [[side[seed] for seed in common or sorted(side)] for side in (first, second)]
+    gains = []
+    for name in sides[0][0]:
+        a, b = (np.stack([seed[name] for seed in side]).astype(np.float64) for side in sides)
+        difference = a.mean(0) - b.mean(0)
+        drawn = difference[rng.integers(0, len(difference), (draws, len(difference)))].mean(1)
+        gains.append(replace(_gain(name, a.mean(1), b.mean(1), drawn, len(common)), over="queries"))
+    return gains
 
 
 def _gain(name: str, first: Floats, second: Floats, draws: Floats, common: int) -> PairedGain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from trained_trials import TINY_GCLSR, trial_folder
 from analysis.checkpoints import testing
 from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, have_weights, with_checkpoint
 from analysis.checkpoints.openings import record_opening
+from analysis.checkpoints.overlap import overlaps, seen_sets
 from analysis.checkpoints.testing import (
     TestResult,
     averages,
@@ -29,9 +31,7 @@ from analysis.checkpoints.testing import (
     gains,
     load_sets,
     open_tests,
-    overlaps,
     score,
-    seen_sets,
     summary,
     transfer_scores,
 )
@@ -42,7 +42,7 @@ from analysis.tables.record import openings, scores_by_configuration
 from analysis.tables.study import Study, read_study
 from analysis.writing.comparisons import gain_text
 from trainables.contract.trial import TrialSpec
-from trainables.data.sets import Pairs, load_pairs
+from trainables.data.sets import Pairs, load_corpus, load_pairs
 from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import cosines, spearman
 
@@ -266,6 +266,54 @@ def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path
     assert "the 2 seeds that both have" in text
     assert f"{100 * gain.gain:+.2f}" in text
     assert "unknown" in gain_text([], "the paper's setting")
+
+
+def test_retrieval_sets_are_opened_and_paired_over_their_queries(tmp_path: Path) -> None:
+    made = SmallStore(tmp_path)
+    fill(made)
+    for trial, seed in (("c0000.0", 3), ("c0000.2", 5), ("c0001.0", 6), ("c0001.2", 7)):
+        trial_folder(made.folder / "small-1" / "trials" / trial, seed=seed)
+    folder = tmp_path / "questions_test"
+    (folder / "qrels").mkdir(parents=True)
+    pairs = load_pairs("builtin", "test", "en")
+    seen = load_corpus("builtin", "en").columns["sentence"][0]
+    queries = [*dict.fromkeys(pairs.first[:80]), seen]
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{i}", "title": "", "text": t}) + "\n" for i, t in enumerate(pairs.second))
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{i}", "text": t}) + "\n" for i, t in enumerate(queries))
+    )
+    judged = [f"q{i}\td{pairs.first.index(t) if t != seen else 0}\t1" for i, t in enumerate(queries)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+
+    s = study(made)
+    best = chosen_trials(s, [])
+    trials = pd.concat([best, baseline_trials(s, best)])
+    opened = open_tests(s, trials[have_weights(s, trials)], "the product's questions", [str(folder)], now=NOW)
+    result = opened.results[0]
+    trained = load_trained(str(made.folder / "small-1" / "trials" / "c0000.0"))
+    found, documents = trained.embed(queries), trained.embed(pairs.second)
+    cosine = found @ documents.T / np.linalg.norm(documents, axis=1)
+    own = np.array([int(line.split("\t")[1][1:]) for line in judged])
+    above = (cosine > cosine[np.arange(len(own)), own][:, None] + 1e-6).sum(1)
+    expected = np.where(above < 10, 1 / np.log2(above + 2), 0.0)  # one relevant document: nDCG@10 is its discount
+    assert result.metrics["questions_ndcg10_test"] == pytest.approx(expected.mean(), abs=0.01)
+    interval = result.scores["questions_ndcg10"]
+    assert interval.high - interval.value == pytest.approx(1.96 * expected.std() / len(own) ** 0.5, rel=0.1)
+    (line,) = opened.overlaps
+    assert line.startswith(f"questions test: 1 of its {len(queries)} queries (")
+    assert "of data.train; its score is not one on unseen data" in line
+
+    (gain,) = gains(opened.results, np.random.default_rng(0))
+    assert (gain.name, gain.over, gain.seeds) == ("questions_ndcg10", "queries", 2)
+    value = {r.trial: r.metrics["questions_ndcg10_test"] for r in opened.results}
+    by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]
+    assert gain.gain == pytest.approx(np.mean(by_hand), abs=1e-6)
+    assert gain.low <= gain.pairs_low < gain.gain < gain.pairs_high <= gain.high
+    assert "paired over queries and the 2 seeds" in gain_text([gain], "the defaults")
+    row = next(r for r in study(made).stored_trials if r.run_id == result.run_id)
+    assert row.metrics["questions_ndcg10_test"] == pytest.approx(result.metrics["questions_ndcg10_test"])
 
 
 def test_encoder_before_training_is_scored_apart(store: SmallStore) -> None:

@@ -29,7 +29,7 @@ from trainables.data.files import UNREADABLE, kind_of
 log = logging.getLogger(__name__)
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
-PATTERNS = ("corpus.jsonl*", "queries.jsonl*", "qrels/dev.tsv", "corpus/*.parquet", "queries/*.parquet", "qrels/*")
+PATTERNS = ("corpus.jsonl*", "queries.jsonl*", "corpus/*.parquet", "queries/*.parquet", "qrels/*")
 _ID, _TEXT, _QUERY, _DOCUMENT, _GRADE = ("_id", "id"), ("text",), ("query-id",), ("corpus-id",), ("score",)
 
 # Commits are those that mteb 2.26 pins.
@@ -86,9 +86,10 @@ def dev_metrics(name: str) -> list[str]:
     return [f"{short}_{m}{DEV_SUFFIX}" for m in RETRIEVAL_MEASURES] if is_retrieval(name) else [short + DEV_SUFFIX]
 
 
-def load_retrieval(name: str) -> Retrieval:
+def load_retrieval(name: str, split: str = "dev") -> Retrieval:
     """A retrieval set by folder, hub repository or name.
 
+    Args: split: "dev" or "test", whose judgements are read.
     Raises: DataError in one line, naming file and line where something is not in the promised form.
     """
     folder, revision = _folder(name)
@@ -103,7 +104,7 @@ def load_retrieval(name: str) -> Retrieval:
         queries[_fresh(where, row, queries)] = _field(where, row, _TEXT)
     grades: dict[str, dict[str, int]] = {}
     missing = 0
-    for where, row in _judgements(folder, digest):
+    for where, row in _judgements(folder, digest, split):
         query, document = _field(where, row, _QUERY), _field(where, row, _DOCUMENT)
         if query not in queries:
             raise DataError(f"{where}: query {query!r} is not in {QUERIES}")
@@ -217,16 +218,15 @@ def _parquet(folder: Path, files: list[Path], instead: str, digest: Any) -> Iter
                 yield f"{path}: row {number}", row
 
 
-def _judgements(folder: Path, digest: Any = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    path = folder / QRELS / "dev.tsv"
+def _judgements(folder: Path, digest: Any = None, split: str = "dev") -> Iterator[tuple[str, dict[str, Any]]]:
+    path = folder / QRELS / f"{split}.tsv"
     if not path.is_file():
         files = sorted((folder / QRELS).glob("*.parquet"))
-        dev = [f for f in files if f.name.startswith("dev")]
-        if not dev and len({f.name.split("-")[0] for f in files}) > 1:
-            raise DataError(
-                f"{folder / QRELS}: expected dev.tsv or dev*.parquet, got {', '.join(f.name for f in files)}"
-            )
-        yield from _parquet(folder, dev or files, f"{QRELS}/dev.tsv", digest)
+        wanted = [f for f in files if f.name.startswith(split)]
+        if not wanted and len({f.name.split("-")[0] for f in files}) > 1:
+            got = ", ".join(f.name for f in files)
+            raise DataError(f"{folder / QRELS}: expected {split}.tsv or {split}*.parquet, got {got}")
+        yield from _parquet(folder, wanted or files, f"{QRELS}/{split}.tsv", digest)
         return
     try:
         with path.open(encoding="utf-8-sig") as file:
