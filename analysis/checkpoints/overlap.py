@@ -10,6 +10,7 @@ from search import schema
 from trainables.contract.errors import DataError
 from trainables.contract.trial import metric_parts
 from trainables.data.catalogue import set_name, train_parts
+from trainables.data.recognise import normalised
 from trainables.data.retrieval import is_retrieval, load_retrieval
 from trainables.data.sets import Pairs, load_corpus, load_pairs
 
@@ -94,11 +95,6 @@ def _texts(role: str, name: str, language: str, columns: Mapping[str, str] | Non
         pairs = load_pairs(name, "dev", language, columns)
         yield from pairs.first
         yield from pairs.second
-
-
-def normalised(text: str) -> str:
-    """Without what does not tell two texts apart: case and white space."""
-    return " ".join(text.casefold().split())
 
 
 def _key(first: str, second: str) -> tuple[str, ...]:

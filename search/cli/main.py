@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -125,6 +126,31 @@ def confirm(
     if "trials" in plan:
         most = plan["trials"]
         say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
+
+
+@main.command()
+@click.argument("data", metavar="DATA")
+@click.option("--dev", multiple=True, metavar="FILE|FOLDER", help="scored pairs or BEIR's layout [held out of DATA]")
+@click.option("--encoder", metavar="NAME|FOLDER", help="what to tune [sentence-transformers/all-MiniLM-L6-v2]")
+@click.option("--column", "columns", multiple=True, metavar="ROLE=COLUMN", help="what a column of DATA is; repeatable")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="the space file [named after DATA]")
+@user_errors
+def init(data: str, dev: Sequence[str], encoder: str | None, columns: Sequence[str], out: Path | None) -> None:
+    """Write a space file for DATA: a file or folder of pairs, triplets, scored pairs or sentences.
+
+    Without --dev a tenth of the rows is held out as dev set and a tenth as test set.
+
+    \b
+        search init questions.csv
+        search init questions.csv --dev ./my_beir --encoder BAAI/bge-small-en-v1.5
+    """
+    from search.space.from_data import ENCODER, space_from_data
+    from search.store.layout import UserError
+
+    if wrong := next((c for c in columns if "=" not in c), None):
+        raise UserError(f"--column: expected ROLE=COLUMN, such as anchor=question, got {wrong!r}")
+    given = dict(column.split("=", 1) for column in columns)
+    say(space_from_data(data, dev, encoder or ENCODER, given, out).lines)
 
 
 @main.command()

@@ -1,0 +1,136 @@
+"""`search init`: from a file of texts to a space that `search check` accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from search.cli.main import main
+from search.space import load_space
+from search.space.from_data import with_values
+
+ENCODER = ["--encoder", "builtin:tiny"]
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def rows(header: str, row: str, count: int = 400) -> str:
+    return "\n".join([header, *(row.replace("#", str(i)) for i in range(count))]) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def beir(folder: Path) -> None:
+    (folder / "qrels").mkdir(parents=True)
+    for part in ("corpus", "queries"):
+        lines = [json.dumps({"_id": str(i), "text": f"{part} {i}"}) for i in range(3)]
+        (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n0\t0\t1\n1\t2\t1\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "method", "metric", "kind"),
+    [
+        ("query\tanswer", "what is #\tit is #", "pairs", "questions_ndcg10_dev", "400 pairs (anchor: query, positive:"),
+        (
+            "query\tpos\tneg",
+            "what is #\tit is #\tno #",
+            "pairs",
+            "questions_ndcg10_dev",
+            "400 triplets (anchor: query,",
+        ),
+        ("sentence1\tsentence2\tscore", "one #\ttwo #\t#", "scored_pairs", "questions_dev", "400 scored pairs (first:"),
+    ],
+)
+def test_a_file_becomes_a_checked_space_with_held_out_parts(
+    header: str, row: str, method: str, metric: str, kind: str
+) -> None:
+    Path("questions.tsv").write_text(rows(header, row))
+    done = run("init", "questions.tsv", *ENCODER)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(f"questions.tsv: {kind}")
+    space = load_space("questions.yaml", find_data=True)
+    assert (space.name, space.method, space.encoder, space.metric.name) == (
+        "questions", method, "builtin:tiny", metric,
+    )  # fmt: skip
+    assert space.data.train == "questions/train.jsonl"
+    assert "questions/train.jsonl: 320 rows" in done.output
+    commands = [line.split("  ")[1] for line in done.output.split("Next\n")[1].splitlines()]
+    assert commands[:3] == ["search check questions.yaml --forecast", "search run questions.yaml",
+                            "search confirm questions-1"]  # fmt: skip
+    assert any(c.startswith('analysis test --reason "..." --set questions/test') for c in commands)
+    assert run("check", "questions.yaml").exit_code == 0
+
+    before = {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
+    again = run("init", "questions.tsv", *ENCODER)
+    assert (again.exit_code, again.output) == (
+        2, "questions.yaml: exists, and nothing is overwritten; choose another --out\n",
+    )  # fmt: skip
+    Path("questions.yaml").unlink()
+    again = run("init", "questions.tsv", *ENCODER)
+    assert again.output.startswith("questions: exists, and nothing is overwritten")
+    assert {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}.items() <= before.items()
+
+
+def test_a_dev_set_of_ones_own_selects() -> None:
+    beir(Path("docs_dev"))
+    Path("my").mkdir()
+    for part in "ab":
+        Path(f"my/{part}.csv").write_text(rows("frage,antwort", f"was ist # {part},das ist # {part}", 5))
+    Path("scored.csv").write_text(rows("sentence1,sentence2,score", "one #,two #,#", 5))
+    done = run("init", "my", "--dev", "docs_dev", "--dev", "scored.csv", *ENCODER, "--out", "mine.yaml",
+               "--column", "anchor=frage", "--column", "positive=antwort")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    written = yaml.safe_load(Path("mine.yaml").read_text())
+    assert written["data"] == {
+        "train": "my", "columns": {"anchor": "frage", "positive": "antwort"},
+        "dev": ["./docs_dev", "./scored.csv"], "language": "en",
+    }  # fmt: skip
+    assert written["metric"] == {"name": "mean(docs_ndcg10_dev,scored_dev)"}
+    assert "analysis test" not in done.output
+    assert not Path("mine").exists()
+
+
+def test_sentences_need_a_dev_set() -> None:
+    Path("lines.txt").write_text(rows("one sentence", "sentence #"))
+    done = run("init", "lines.txt", *ENCODER)
+    assert done.exit_code == 2
+    assert done.output.startswith("lines.txt: sentences alone do not tell which model is better; name a dev set with")
+    assert not Path("lines.yaml").exists()
+    beir(Path("docs_dev"))
+    assert run("init", "lines.txt", *ENCODER, "--dev", "docs_dev").exit_code == 0
+    assert load_space("lines.yaml", find_data=True).method == "simcse"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nosuch.csv"], "data file 'nosuch.csv': does not exist"),
+        (["odd.csv"], "odd.csv: what its columns are is not clear: a, b, c; say it, as by --column anchor=NAME"),
+        (["odd.csv", "--column", "anchor"], "--column: expected ROLE=COLUMN, such as anchor=question, got 'anchor'"),
+        (["odd.csv", "--column", "anchor=x"], "odd.csv: expected a column x (anchor), got a, b, c"),
+        (["good.csv", "--dev", "nosuch_dev"], "nosuch_dev"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(words: list[str], said: str) -> None:
+    Path("odd.csv").write_text(rows("a,b,c", "1,2,3", 9))
+    Path("good.csv").write_text(rows("anchor,positive", "what is #,it is #", 9))
+    done = run("init", *words, *ENCODER)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert len(done.output.splitlines()) == 1
+
+
+def test_values_are_put_in_place_of_a_ready_spaces_own() -> None:
+    text = "# about\n# more\n\nname: old\ndata:\n  train: wiki\n  dev: [stsb]\n# why\nparams:\n  a: 1  # kept\n"
+    changed = with_values(text, {"name": "new", "data": "{train: x}"})
+    assert changed == "name: new\ndata: {train: x}\n# why\nparams:\n  a: 1  # kept\n"

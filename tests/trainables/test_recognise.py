@@ -1,0 +1,146 @@
+"""What a file of texts is taken for, and the parts that are held out of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from trainables.contract.errors import DataError
+from trainables.data.recognise import normalised, recognise, split
+from trainables.data.retrieval import load_retrieval
+from trainables.data.sets import load_pairs
+
+TEXTS = ["a dog runs", "the cat sleeps", "one bird sings"]
+
+
+def table(path: Path, header: str, *rows: str) -> Path:
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "kind", "roles"),
+    [
+        ("anchor\tpositive", "a dog\tthe dog", "pairs", {"anchor": "anchor", "positive": "positive"}),
+        ("query\tpassage", "a dog\tthe dog", "pairs", {"anchor": "query", "positive": "passage"}),
+        ("question\tanswer\tid", "a dog\tthe dog\t1", "pairs", {"anchor": "question", "positive": "answer"}),
+        ("links\trechts", "ein Hund\tder Hund", "pairs", {"anchor": "links", "positive": "rechts"}),
+        ("sent0\tsent1\thard_neg", "a dog\tb dog\tc cat", "triplets",
+         {"anchor": "sent0", "positive": "sent1", "negative": "hard_neg"}),
+        ("query\tpos\tneg_2\tneg_1", "a dog\tb dog\tc cat\td cat", "triplets",
+         {"anchor": "query", "positive": "pos", "negative_1": "neg_1", "negative_2": "neg_2"}),
+        ("sentence1\tsentence2\tscore", "a dog\tb dog\t0.5", "scored pairs",
+         {"first": "sentence1", "second": "sentence2", "score": "score"}),
+        ("sentence1\tsentence2\tlabel", "a dog\tb dog\tsame", "pairs",
+         {"anchor": "sentence1", "positive": "sentence2"}),
+        ("left\tright\tgrade", "a dog\tb dog\t4", "scored pairs",
+         {"first": "left", "second": "right", "score": "grade"}),
+        ("text", "a dog", "sentences", {"sentence": "text"}),
+        ("Satz", "ein Hund", "sentences", {"sentence": "Satz"}),
+    ],
+)  # fmt: skip
+def test_columns_are_known_by_their_names_or_by_what_is_in_them(
+    header: str, row: str, kind: str, roles: dict[str, str], tmp_path: Path
+) -> None:
+    found = recognise(table(tmp_path / "mine.tsv", header, row, row, row))
+    assert (found.kind, dict(found.roles)) == (kind, roles)
+    assert (len(found), found.repeated) == (3, 2)
+
+
+@pytest.mark.parametrize("header", ["a\tb\tc", "id\tnumber"])
+def test_unclear_columns_are_asked_for(header: str, tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.tsv", header, "\t".join(["a dog"] * header.count("\t") + ["9 cats"]), "\t" * 2)
+    file.write_text("\n".join([header, *(["\t".join(["1"] * (header.count("\t") + 1))] * 3)]) + "\n")
+    with pytest.raises(DataError, match=r"mine\.tsv: what its columns are is not clear: .*--column anchor=NAME"):
+        recognise(file)
+    column = header.split("\t")[1]
+    with pytest.raises(DataError, match=r"expected a column nosuch \(anchor\), got"):
+        recognise(file, {"anchor": "nosuch", "positive": column})
+
+
+def test_named_columns_count(tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.csv", "a,b,c", "one dog,two dogs,three")
+    assert recognise(file, {"anchor": "c", "positive": "a"}).columns == {"anchor": ["three"], "positive": ["one dog"]}
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["一只狗在跑", "猫在睡觉"], "zh"),
+        (["犬が走っている"], "ja"),
+        (["собака бежит"], "ru"),
+        (TEXTS, "en"),
+        (["Straße"], "en"),
+    ],
+)
+def test_script_tells_the_language(texts: list[str], language: str, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    assert recognise(tmp_path / "t.txt").language == language
+
+
+def many(seed: int, count: int = 600) -> list[tuple[str, str, str]]:
+    """Rows whose anchors and positives come again, also in another case, and whose negatives are others' positives."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(count):
+        anchor = f"Question {i if rng.random() > 0.2 else rng.randrange(i + 1)}"
+        positive = f"answer {i if rng.random() > 0.2 else rng.randrange(i + 1)}"
+        rows.append((anchor.upper() if rng.random() < 0.1 else anchor, positive, f"answer {rng.randrange(count)}"))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_held_out_parts_have_no_text_in_common(seed: int, tmp_path: Path) -> None:
+    rows = many(seed)
+    lines = ["\t".join(row) for row in rows]
+    found = recognise(table(tmp_path / "q.tsv", "query\tanswer\tneg", *lines))
+    parts = split(found, tmp_path / "q")
+    train = [json.loads(line) for line in parts["train"][0].read_text().splitlines()]
+    held = [load_retrieval(str(tmp_path / "q" / part), part) for part in ("dev", "test")]
+    texts = [{normalised(t) for row in train for t in row.values()}]
+    texts += [set(map(normalised, [*one.queries, *one.documents])) for one in held]
+    assert not texts[0] & texts[1]
+    assert not texts[0] & texts[2]
+    assert not texts[1] & texts[2]
+    pairs = {(row["anchor"], row["positive"]) for row in train}
+    for one in held:
+        answers = dict(zip(one.document_ids, one.documents, strict=True))
+        pairs |= {(q, answers[d]) for q, judged in zip(one.queries, one.grades, strict=True) for d in judged}
+        assert 20 <= len(one.queries) <= 60
+    assert pairs == {row[:2] for row in rows}, "no row is lost"
+    assert parts["train"][1] == len(train)
+    assert 0 < sum("negative" in row for row in train) <= len(train)
+
+    random.Random(seed).shuffle(lines)
+    again = split(recognise(table(tmp_path / "r.tsv", "query\tanswer\tneg", *lines)), tmp_path / "r")
+    for part in ("dev", "test"):
+        other = load_retrieval(str(again[part][0]), part)
+        assert set(other.queries) == set(held[part == "test"].queries), "whatever the order of the rows"
+    with pytest.raises(DataError, match="exists, and nothing is overwritten"):
+        split(found, tmp_path / "q")
+
+
+def test_scored_pairs_are_held_out_as_such(tmp_path: Path) -> None:
+    rows = [f"dog {i}\tcat {i % 450}\t{i % 6}" for i in range(500)]
+    found = recognise(table(tmp_path / "s.tsv", "sentence1\tsentence2\tscore", *rows))
+    parts = split(found, tmp_path / "s")
+    kept = [load_pairs(str(parts[part][0]), part, "en") for part in ("train", "dev", "test")]
+    assert [len(one) for one in kept] == [parts[part][1] for part in ("train", "dev", "test")] == [400, 50, 50]
+    texts = [{*one.first, *one.second} for one in kept]
+    assert not texts[0] & texts[1]
+    assert not texts[0] & texts[2]
+    assert not texts[1] & texts[2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [([f"q {i}\ta {i}" for i in range(50)], "it has 50 rows"), ([f"q {i}\tspam" for i in range(500)], "share their")],
+)
+def test_too_little_to_hold_out_is_said(rows: list[str], why: str, tmp_path: Path) -> None:
+    found = recognise(table(tmp_path / "q.tsv", "query\tanswer", *rows))
+    with pytest.raises(DataError, match=rf"q\.tsv: no dev and test set of 20 rows can be held out: .*{why}.*--dev"):
+        split(found, tmp_path / "q")
+    assert not (tmp_path / "q").exists()

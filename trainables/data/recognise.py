@@ -1,0 +1,290 @@
+"""What a file of texts is good for (pairs, triplets, scored pairs, sentences), and parts of it held out. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainables.contract.errors import DataError
+from trainables.contract.trial import whole_file
+from trainables.data.files import kind_of, read_lines, read_table
+
+PAIRS, TRIPLETS, SCORED, SENTENCES = "pairs", "triplets", "scored pairs", "sentences"
+KNOWN = {  # role -> names of columns that people give it, the product's own first
+    "anchor": ("anchor", "query", "question", "sent0", "premise", "sentence1"),
+    "positive": ("positive", "pos", "passage", "answer", "document", "sent1", "entailment", "sentence2"),
+    "negative": ("negative", "neg", "hard_neg", "hard_negative", "contradiction"),
+    "first": ("sentence1", "first", "text1", "sentence_a"),
+    "second": ("sentence2", "second", "text2", "sentence_b"),
+    "score": ("score", "similarity", "similarity_score", "label", "gold"),
+    "sentence": ("sentence", "text"),
+}
+NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")
+SCRIPTS = {"CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "CYRILLIC": "ru", "ARABIC": "ar",
+           "DEVANAGARI": "hi", "GREEK": "el", "HEBREW": "he", "THAI": "th"}  # fmt: skip
+LOOK = 1000  # texts that tell the language and what a column holds
+SHARE, MOST_DOCUMENTS, MOST_QUERIES = 0.1, 5000, 1000  # of each held-out part
+FEWEST = 20  # queries or pairs of a held-out part: with fewer nothing could be told apart
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A file of texts.
+
+    kind: pairs, triplets, scored pairs or sentences. roles: role -> its column in the file ("sentence" of a text file).
+    columns: role -> n texts. repeated: rows that stand there before. language: its code, by the script; Latin = "en".
+    """
+
+    path: Path
+    kind: str
+    roles: Mapping[str, str]
+    columns: Mapping[str, Sequence[str]]
+    repeated: int
+    language: str
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def texts(self) -> list[str]:
+        """The roles that hold texts."""
+        return [role for role in self.columns if role != "score"]
+
+    def lines(self) -> list[str]:
+        """What it is, for people."""
+        of = ", ".join(f"{role}: {column}" for role, column in self.roles.items() if role != column)
+        words = ", ".join(f"{role} {_length(self.columns[role][:LOOK])}" for role in self.texts)
+        lines = [
+            f"{self.path}: {len(self):,} {self.kind}" + (f" ({of})" if of else ""),
+            f"  language {self.language}, by the script; median lengths: {words}",
+        ]
+        if self.repeated:
+            lines.append(f"  {self.repeated:,} rows are repeated")
+        return lines
+
+
+def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognised:
+    """What a file holds, by the names of its columns, else by what is in them.
+
+    Args: columns: role -> column, where the names do not tell.
+    Raises: DataError if it cannot be read, or what it holds cannot be told; the line says how to name the columns.
+    """
+    if kind_of(path) == ".txt":
+        texts: dict[str, Sequence[str]] = {"sentence": [line for line in read_lines(path) if line.strip()]}
+        kind, roles = SENTENCES, {"sentence": "sentence"}
+    else:
+        table = read_table(path, lambda header: {name: name for name in header}).columns
+        kind, roles = _roles(path, table, columns or {})
+        texts = {role: table[column] for role, column in roles.items()}
+    if not texts or not next(iter(texts.values())):
+        raise DataError(f"{path}: expected rows with texts, got none")
+    repeated = sum(n - 1 for n in Counter(zip(*texts.values(), strict=True)).values())
+    return Recognised(path, kind, roles, texts, repeated, _language(texts))
+
+
+def _roles(path: Path, table: Mapping[str, Sequence[str]], given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    for role, column in given.items():
+        if column not in table:
+            raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(table)}")
+    found = dict(given)
+    if not found:
+        named = {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in table), None))}
+        numbers = {int(m[1]): name for name in table if (m := NUMBERED.fullmatch(name))}
+        scored = {"first", "second", "score"} <= named.keys() and _numeric(table[named["score"]])
+        if scored:
+            found = {role: named[role] for role in ("first", "second", "score")}
+        elif {"anchor", "positive"} <= named.keys():
+            found = {role: named[role] for role in ("anchor", "positive")}
+            found |= {f"negative_{k}": name for k, (_, name) in enumerate(sorted(numbers.items()), start=1)}
+            found |= {"negative": named["negative"]} if "negative" in named and not numbers else {}
+        elif "sentence" in named:
+            found = {"sentence": named["sentence"]}
+        else:
+            found = _by_content(path, table)
+    if {"first", "second", "score"} <= found.keys():
+        return SCORED, found
+    if {"anchor", "positive"} <= found.keys():
+        return (TRIPLETS if any(role.startswith("negative") for role in found) else PAIRS), found
+    if "sentence" in found:
+        return SENTENCES, found
+    raise _unclear(path, table)
+
+
+def _by_content(path: Path, table: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Roles of unknown columns: one or two columns of texts, with a column of numbers beside two or not."""
+    texts = [name for name, values in table.items() if _prose(values)]
+    numbers = [name for name, values in table.items() if name not in texts and _numeric(values)]
+    if len(texts) == 1 and len(table) == 1:
+        return {"sentence": texts[0]}
+    if len(texts) == 2 and len(numbers) == 1 and len(table) == 3:
+        return {"first": texts[0], "second": texts[1], "score": numbers[0]}
+    if len(texts) == 2 and len(table) == 2:
+        return {"anchor": texts[0], "positive": texts[1]}
+    raise _unclear(path, table)
+
+
+def _unclear(path: Path, table: Mapping[str, Sequence[str]]) -> DataError:
+    ways = "--column anchor=NAME --column positive=NAME (pairs), first, second and score (scored pairs), or sentence"
+    return DataError(f"{path}: what its columns are is not clear: {', '.join(table)}; say it, as by {ways}")
+
+
+def _numeric(values: Sequence[str]) -> bool:
+    some = [value for value in values[:LOOK] if value.strip()]
+    try:
+        return bool([float(value) for value in some])
+    except ValueError:
+        return False
+
+
+def _prose(values: Sequence[str]) -> bool:
+    """Whether most values have several words, or several letters of a script without blanks."""
+    some = [value for value in values[:LOOK] if value.strip()]
+    wordy = sum(" " in value.strip() or _script(value[:1]) in ("zh", "ja", "th") for value in some)
+    return not _numeric(values) and wordy * 2 > len(some)
+
+
+def _script(letter: str) -> str | None:
+    return SCRIPTS.get(unicodedata.name(letter, "").partition(" ")[0]) if letter.isalpha() else None
+
+
+def _language(texts: Mapping[str, Sequence[str]]) -> str:
+    """The code of the script that a fifth of the letters are in; kana mean Japanese, whatever stands beside them."""
+    some = "".join(value for role, values in texts.items() if role != "score" for value in values[:LOOK])[: 1 << 16]
+    counted = Counter(_script(letter) or "en" for letter in some if letter.isalpha())
+    if counted["ja"] * 20 > counted.total():
+        return "ja"
+    most = max((code for code in counted if code != "en"), key=lambda code: counted[code], default="en")
+    return most if counted[most] * 5 > counted.total() else "en"
+
+
+def _length(values: Sequence[str]) -> str:
+    words = statistics.median(len(value.split()) for value in values)
+    if words > 2:
+        return f"{words:.0f} words"
+    return f"{statistics.median(map(len, values)):.0f} characters"
+
+
+def split(found: Recognised, folder: Path) -> dict[str, tuple[Path, int]]:
+    """Write a file's rows as three parts without a common text: train, dev and test.
+
+    Rows that share a text (of an anchor or positive; of a sentence of a scored pair) stay together. Which rows are held
+    out is drawn by the hash of their texts: the same whatever the order of the rows. A held-out text among the hard
+    negatives of a training row is left out there.
+
+    Args: folder: that is made, with `train.jsonl`, and of pairs and triplets `dev/` and `test/` (BEIR's layout: the
+        held-out anchors are queries, their positives the documents), of scored pairs `dev.jsonl` and `test.jsonl`.
+    Returns: part -> its path, rows.
+    Raises: DataError if too few rows can be held out, or the folder exists.
+    """
+    if folder.exists():
+        raise DataError(f"{folder}: exists, and nothing is overwritten; remove it, or choose another --out")
+    roles = found.texts[:2]
+    groups = _groups([found.columns[role] for role in roles])
+    parts = _drawn(groups, len(found), found.path, found.columns[roles[0]])
+    folder.mkdir(parents=True)
+    written = {}
+    for part, rows in parts.items():
+        if part != "train" and found.kind != SCORED:
+            written[part] = folder / part, _write_retrieval(folder / part, part, found, rows)
+        else:
+            out = set[str]() if found.kind == SCORED else _held(found, [*parts["dev"], *parts["test"]])
+            written[part] = folder / f"{part}.jsonl", _write_rows(folder / f"{part}.jsonl", found, rows, out)
+    return written
+
+
+def _groups(columns: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Rows that are connected by common texts, whatever their case and white space."""
+    parent = list(range(len(columns[0])))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = row = parent[parent[row]]
+        return row
+
+    first: dict[str, int] = {}
+    for column in columns:
+        for row, text in enumerate(column):
+            other = first.setdefault(normalised(text), row)
+            parent[root(row)] = root(other)
+    groups: dict[int, list[int]] = {}
+    for row in range(len(parent)):
+        groups.setdefault(root(row), []).append(row)
+    return list(groups.values())
+
+
+def normalised(text: str) -> str:
+    """Without what does not tell two texts apart: case and white space."""
+    return " ".join(text.casefold().split())
+
+
+def _drawn(groups: Sequence[Sequence[int]], rows: int, path: Path, key: Sequence[str]) -> dict[str, list[int]]:
+    """Rows of each part, in the order of the file; a held-out part has a tenth of them, or `MOST_DOCUMENTS`.
+
+    Args: key: (rows,) texts whose hashes draw.
+    """
+    most = min(int(rows * SHARE), MOST_DOCUMENTS)
+    drawn = sorted((min(hashlib.sha256(normalised(key[row]).encode()).digest() for row in g), g) for g in groups)
+    parts: dict[str, list[int]] = {"dev": [], "test": [], "train": []}
+    for _, group in drawn:
+        part = next((p for p in ("dev", "test") if len(parts[p]) + len(group) <= most), "train")
+        parts[part].extend(group)
+    fewest = min(len(parts["dev"]), len(parts["test"]))
+    if fewest < FEWEST:
+        why = "its rows share their texts" if most >= FEWEST else f"it has {rows:,} rows"
+        raise DataError(
+            f"{path}: no dev and test set of {FEWEST} rows can be held out: {why}; name a dev set with --dev"
+        )
+    return {part: sorted(parts[part]) for part in ("train", "dev", "test")}
+
+
+def _held(found: Recognised, rows: Sequence[int]) -> set[str]:
+    return {normalised(found.columns[role][row]) for role in found.texts[:2] for row in rows}
+
+
+def _write_rows(file: Path, found: Recognised, rows: Sequence[int], out: set[str]) -> int:
+    """Rows by the product's own names of roles; hard negatives among `out` are left out.
+
+    Returns: rows.
+    """
+    names = {"first": "sentence1", "second": "sentence2"}
+    plain = [role for role in found.columns if not role.startswith("negative")]
+    negatives = [role for role in found.columns if role.startswith("negative")]
+    with whole_file(file) as target:
+        for row in rows:
+            written = {names.get(role, role): found.columns[role][row] for role in plain}
+            kept = [text for role in negatives if normalised(text := found.columns[role][row]) not in out and text]
+            written |= dict(zip(negatives, kept, strict=False))
+            target.write(_line(written))
+    return len(rows)
+
+
+def _write_retrieval(folder: Path, part: str, found: Recognised, rows: Sequence[int]) -> int:
+    """A retrieval set in BEIR's layout. Returns: queries."""
+    anchors, positives = (found.columns[role] for role in found.texts[:2])
+    documents: dict[str, int] = {}
+    answers: dict[str, list[int]] = {}
+    for row in rows:
+        document = documents.setdefault(positives[row], len(documents))
+        answers.setdefault(anchors[row], []).append(document)
+    answers = dict(list(answers.items())[:MOST_QUERIES])
+    (folder / "qrels").mkdir(parents=True)
+    with whole_file(folder / "corpus.jsonl") as target:
+        target.writelines(_line({"_id": f"d{i}", "title": "", "text": text}) for text, i in documents.items())
+    with whole_file(folder / "queries.jsonl") as target:
+        target.writelines(_line({"_id": f"q{i}", "text": text}) for i, text in enumerate(answers))
+    with whole_file(folder / "qrels" / f"{part}.tsv") as target:
+        target.write(b"query-id\tcorpus-id\tscore\n")
+        for i, found_in in enumerate(answers.values()):
+            target.writelines(f"q{i}\td{document}\t1\n".encode() for document in dict.fromkeys(found_in))
+    return len(answers)
+
+
+def _line(row: Mapping[str, object]) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
