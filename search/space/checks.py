@@ -316,6 +316,11 @@ def check_encoder(space: Space, root: Node, problems: Problems) -> None:
     except EncoderError as error:
         problems.add(root.place("encoder"), str(error).partition(": ")[2])
         return
+    try:
+        miner = (space.data.mine or {}).get("encoder")
+        available_facts(miner) if miner else None
+    except EncoderError as error:
+        problems.add(root.place("data", "mine", "encoder"), str(error).partition(": ")[2])
     values: dict[str, list[Any]] = {name: [value] for name, value in space.base.items()}
     values |= {name: [*param.typical] for name, param in space.params.items()}
     for name, message in unfit(facts, space.encoder, values) if facts else ():

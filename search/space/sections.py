@@ -34,7 +34,7 @@ PRUNERS = (
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
-NULLABLE = {"parser", "columns", "evaluations", "prompts"}  # keys of data that may be null
+NULLABLE = {"parser", "columns", "evaluations", "prompts", "mine"}  # keys of data that may be null
 TEXT: Schema = {"type": "string", "minLength": 1}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -68,6 +68,22 @@ class Data:
         properties={name: {"type": "string"} for name in PROMPTS},
         additionalProperties=False,
     )
+    mine: Mapping[str, Any] | None = shaped(
+        None, "hard negatives for pairs, found by the untouched encoder: count, range, margin, encoder",
+        type=["object", "null"],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine:
+    """Hard negatives for pairs (`data.mine`): the positives of other rows that are most similar to the anchor."""
+
+    count: int = hyperparameter(4, "hard negatives per row", low=1, high=32)
+    range: tuple[int, ...] = hyperparameter((0, 50), "of ranks, from 0, that they are taken from", kind="ints")
+    margin: float | None = optional_float(
+        "a negative's cosine is at most the positive's less this; null = any cosine", low=-2, high=2
+    )
+    encoder: str | None = hyperparameter(None, "name or folder; null = the space's", kind="str", optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +283,19 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
         if method is not None and not method.prompts:
             problems.add(given["prompts"].where, f"method {method.name} does not put prompts before its sentences")
         values["prompts"] = {name: item.plain() for name, item in prompts.items()} or None
+    if "mine" in given:
+        values["mine"] = _mine(given["mine"], method, problems)
     return Data(**values) if len(problems.found) == before else None
+
+
+def _mine(node: Node, method: Declaration | None, problems: Problems) -> dict[str, Any]:
+    if method is not None and method.columns not in ("pairs", "triplets"):
+        problems.add(node.where, f"method {method.name} trains on {method.columns}, which have no hard negatives")
+    found = settings(Mine, node, problems)
+    if len(found.range) != 2 or not 0 <= found.range[0] <= found.range[1] - found.count:
+        message = f"expected two ranks from 0 with {found.count} (count) between them, got {list(found.range)}"
+        problems.add(node.place("range"), message)
+    return dataclasses.asdict(found)
 
 
 def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:

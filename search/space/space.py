@@ -27,7 +27,7 @@ TRAIN_KEYS = (
 )  # fmt: skip
 # Hyperparameters and keys that studies of earlier versions lack.
 LATER_KEYS = {
-    "data": ("evaluations", "prompts"),
+    "data": ("evaluations", "prompts", "mine"),
     "metric": ("holdout",),
     "search": ("start",),
     "train": ("micro_batch",),

@@ -107,6 +107,10 @@ class Declaration:
         ]
         return max(fits)[1] if fits else None
 
+    def rows(self, data: Mapping[str, Any]) -> str:
+        """What a training file must have for a study's `data`: `columns`, but pairs where their negatives are mined."""
+        return "pairs" if data.get("mine") and self.columns == "triplets" else self.columns
+
     def values(self, preset: str | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """YAML-named defaults under a preset (its name, or its values), lists as lists."""
         known = hyperparameters(self.config)

@@ -43,11 +43,12 @@ from trainables.encoders.load import (
 from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
 from trainables.evaluation.scoring import PreparedSets, evaluate, prepare_sets
-from trainables.methods.method import Examples, Method, TextTools, adamw, load_method, read_by
+from trainables.methods.method import PLAIN_ENCODER, Examples, Method, TextTools, adamw, load_method, read_by
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state
 from trainables.training.loop import Training
 from trainables.training.machine import release_memory
+from trainables.training.mining import with_mined
 from trainables.training.trial import ProcessCache, seed_generators
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ def train_by_method(
         seed_generators(spec.seed)
         return inputs.prepared(method, config, spec.seed)
 
-    prepared = cache.get("examples", (key, repr(read_by(config, spec.seed, method.prepared_from))), make_examples)
+    reads = (*method.prepared_from, *(PLAIN_ENCODER.reads if spec.data.get("mine") else ()))
+    prepared = cache.get("examples", (key, repr(read_by(config, spec.seed, reads))), make_examples)
     examples = prepared.examples
     if config.sample_size is not None and config.sample_size > len(examples):
         log.warning("sample_size %d: there are %d examples, all of them are used", config.sample_size, len(examples))
@@ -126,7 +128,7 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     declaration, data = declared(spec.method), spec.data
     language, columns = data["language"], data.get("columns")
     phase("reading the data")
-    corpus = load_corpus(data["train"], language, declaration.columns, columns)
+    corpus = load_corpus(data["train"], language, declaration.rows(data), columns)
     pair_sets = (load_pairs(name, "dev", language, columns) for name in data["dev"] if not is_retrieval(name))
     dev = held_out(pair_sets, spec.holdout)
     retrieval = tuple(load_retrieval(name) for name in data["dev"] if is_retrieval(name))
@@ -135,10 +137,10 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     texts = itertools.chain(*corpus.columns.values(), *sides)
     phase("loading the encoder")
     source = load_source(declaration.encoders, spec.encoder, language, None if _further_texts(spec) else texts)
-    fingerprint, of_tokens = fingerprints(source)
-    most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
-    tokens = TokenCache(token_ids(source, language), of_tokens, DiskCache(), most)
-    tools = TextTools(language, data.get("parser"), source, tokens, device, data.get("prompts") or {})
+    fingerprint = fingerprints(source)[0]
+    tools = text_tools(source, data, device)
+    miner = (data.get("mine") or {}).get("encoder")
+    miners = text_tools(load_source(declaration.encoders, miner, language), data, device) if miner else tools
     evaluations = tuple(
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())
         for name, folder in (data.get("evaluations") or {}).items()
@@ -147,7 +149,14 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     if isinstance(source, LoadedEncoder):
         some = tools.tokenise(next(iter(corpus.columns.values()))[:UNKNOWN_CHECKED])
         check_unknown(source, [*sets.sentences, *some.take(np.arange(len(some)))])
-    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, retrieval, evaluations)
+    return TrialInputs(source, corpus, dev, sets, tools, fingerprint, retrieval, evaluations, data.get("mine"), miners)
+
+
+def text_tools(source: EncoderSource, data: Mapping[str, Any], device: torch.device) -> TextTools:
+    """What prepares a trial's texts for this encoder."""
+    most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
+    tokens = TokenCache(token_ids(source, data["language"]), fingerprints(source)[1], DiskCache(), most)
+    return TextTools(data["language"], data.get("parser"), source, tokens, device, data.get("prompts") or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +179,8 @@ class TrialInputs:
     fingerprint: str  # of encoder or vectors
     retrieval: tuple[Retrieval, ...] = ()
     evaluations: tuple[tuple[DevEvaluation, Path | None], ...] = ()  # from outside, with the data the space gives them
+    mine: Mapping[str, Any] | None = None  # `data.mine`
+    miners: TextTools | None = None  # of the encoder that mines
 
     @property
     def record(self) -> dict[str, Any]:
@@ -194,8 +205,10 @@ class TrialInputs:
 
     def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
         """What `method.prepare` makes of the training data."""
-        tools = replace(self.tools, seen=[])
-        examples = method.prepare(self.corpus.columns, config, seed, tools)
+        tools, texts = replace(self.tools, seen=[]), self.corpus.columns
+        if self.mine is not None and self.miners is not None:
+            texts = with_mined(texts, self.mine, config, self.miners)
+        examples = method.prepare(texts, config, seed, tools)
         columns = [column.flat for column in (*(tools.seen or ()), *examples.columns.values())]
         return Prepared(examples, distinct(columns))
 

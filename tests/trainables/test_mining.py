@@ -1,0 +1,109 @@
+"""Hard negatives: which documents they are, and that sentence-transformers' miner finds the same."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.contract.errors import DataError
+from trainables.training.mining import mine, with_mined
+
+
+def example(seed: int, rows: int = 60) -> tuple[list[str], list[str], dict[str, torch.Tensor]]:
+    """Pairs in which some anchors and positives come again, and a vector of every text."""
+    rng = np.random.default_rng(seed)
+    anchors = [f"q{rng.integers(i + 1) if rng.random() < 0.2 else i}" for i in range(rows)]
+    positives = [f"d{rng.integers(i + 1) if rng.random() < 0.2 else i}" for i in range(rows)]
+    pairs = dict.fromkeys(zip(anchors, positives, strict=True))
+    anchors, positives = (list(side) for side in zip(*pairs, strict=True))
+    base = torch.from_numpy(rng.normal(size=(2 * rows, 8)))
+    number = {t: i for i, t in enumerate(dict.fromkeys([*anchors, *positives]))}
+    vectors = {t: base[i] * 0.8 + (base[number[p]] if (p := f"d{t[1:]}") in number and t[0] == "q" else 0)
+               for t, i in number.items()}  # fmt: skip
+    return anchors, positives, {t: v.float() for t, v in vectors.items()}
+
+
+class Encoder(torch.nn.Module):
+    """What of a SentenceTransformer the miner calls."""
+
+    def __init__(self, vectors: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.vectors, self.device, self.prompts = vectors, torch.device("cpu"), {}
+
+    def encode(self, texts: list[str], **_: Any) -> np.ndarray[Any, Any]:
+        return torch.nn.functional.normalize(torch.stack([self.vectors[t] for t in texts])).numpy()
+
+    encode_query = encode_document = encode
+
+    def similarity(self, a: Any, b: Any) -> torch.Tensor:
+        return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+    def similarity_pairwise(self, a: Any, b: Any) -> torch.Tensor:
+        return (torch.as_tensor(a) * torch.as_tensor(b)).sum(1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("ranks", "margin"), [((0, 10), None), ((3, 20), None), ((0, 30), 0.05), ((2, 40), 0.2)])
+def test_negatives_are_those_of_sentence_transformers(seed: int, ranks: tuple[int, int], margin: float | None) -> None:
+    datasets = pytest.importorskip("datasets")
+    util = pytest.importorskip("sentence_transformers.util")
+    anchors, positives, vectors = example(seed)
+    theirs = util.mine_hard_negatives(
+        datasets.Dataset.from_dict({"anchor": anchors, "positive": positives}), Encoder(vectors),
+        range_min=ranks[0], range_max=ranks[1], absolute_margin=margin, num_negatives=3, output_format="n-tuple",
+        verbose=False,
+    )  # fmt: skip
+    expected = {(row["anchor"], row["positive"]): [row[f"negative_{k}"] for k in (1, 2, 3)] for row in theirs}
+
+    distinct, documents = list(dict.fromkeys(anchors)), list(dict.fromkeys(positives))
+    answers: list[list[int]] = [[] for _ in distinct]
+    for a, p in zip(anchors, positives, strict=True):
+        answers[distinct.index(a)].append(documents.index(p))
+    a, d = (torch.stack([vectors[t] for t in side]) for side in (distinct, documents))
+    found = mine(3 * a, d / 7, answers, 3, ranks, margin)
+    whole = {q: [documents[n] for n in row] for q, row in zip(distinct, found.negatives, strict=True) if row.min() >= 0}
+    ours = {(a, p): whole[a] for a, p in zip(anchors, positives, strict=True) if a in whole}
+    assert ours == expected
+    assert len(ours) > 0
+    assert (found.passed_over > 0) == (margin is not None)
+
+
+def tools(vectors: dict[str, torch.Tensor]) -> Any:
+    def embed(texts: list[str], config: object) -> np.ndarray[Any, Any]:
+        del config
+        return torch.stack([vectors[t] for t in texts]).numpy()
+
+    return SimpleNamespace(device=torch.device("cpu"), tokenise=lambda texts, _: texts, embed=embed)
+
+
+def test_columns_are_added_behind_those_that_are_there(caplog: pytest.LogCaptureFixture) -> None:
+    anchors, positives, vectors = example(0)
+    settings = {"count": 2, "range": (0, 20), "margin": None}
+    with caplog.at_level(logging.WARNING):
+        found = with_mined({"anchor": anchors, "positive": positives}, settings, None, tools(vectors))
+    assert list(found) == ["anchor", "positive", "negative", "negative_2"]
+    assert {len(column) for column in found.values()} == {len(anchors)}
+    assert not any(n in (a, p) for a, p, n in zip(anchors, positives, found["negative"], strict=True))
+    assert f"data.mine: 2 hard negatives for {len(anchors)} rows, of ranks 0 to 20; a positive ranks first for" in (
+        caplog.text
+    )
+    given = {"anchor": anchors, "positive": positives, "negative": ["n"] * len(anchors)}
+    more = with_mined(given, settings, None, tools(vectors))
+    assert list(more) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
+    assert more["negative_2"] == found["negative"]
+
+
+def test_rows_with_too_few_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    anchors, positives, vectors = example(1)
+    texts = {"anchor": anchors, "positive": positives}
+    with caplog.at_level(logging.WARNING):
+        found = with_mined(texts, {"count": 3, "range": (0, 60), "margin": 0.4}, None, tools(vectors))
+    assert 2 * len(found["anchor"]) >= len(anchors) > len(found["anchor"])
+    assert f"; {len(anchors) - len(found['anchor'])} rows have fewer and are left out" in caplog.text
+    with pytest.raises(DataError, match=r"data\.mine: 0 of \d+ rows have 3 hard negatives in range 0 to 60; expected"):
+        with_mined(texts, {"count": 3, "range": (0, 60), "margin": 1.9}, None, tools(vectors))
