@@ -68,7 +68,8 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
         checks = [partial(_check_there, name, language, split, local_only) for split, name in named]
     else:
         checks = [
-            partial(_check_corpus, part, language, method.columns, columns, local_only) for part in train_parts(train)
+            partial(_check_corpus, part, language, method.rows(data), columns, local_only)
+            for part in train_parts(train)
         ]
         checks += [
             partial(check_retrieval, name, local_only)
@@ -85,7 +86,7 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
     if not method.scripted:
         wrong += _wrong_names(spec, data)
     if not (wrong or method.scripted):
-        shared, same = overlaps(data, method.columns)
+        shared, same = overlaps(data, method.rows(data))
         notes += shared
         wrong += same
     if wrong:
@@ -204,7 +205,7 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
         spec: as `check_data` takes it.
         most: bytes of text up to which a corpus is counted; a larger one gives None.
     """
-    data, needs = spec["data"], declared(spec["method"]).columns
+    data, needs = spec["data"], declared(spec["method"]).rows(spec["data"])
     train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
     if train == BUILTIN:
         return BUILTIN_EXAMPLES
