@@ -31,11 +31,25 @@ CASES = {  # of methods: those with more than a shared loss and a head
     "momentum queue": ("esimcse", {}),
     "sums": ("whitening", {}),
     "discriminator": ("diffcse", {}),
+    "pairs": ("pairs", {"false_negatives": "same_text", "direction": "both"}),
+    "pairs in pieces": ("pairs", {"false_negatives": "margin", "margin": -0.01, "micro_batch": 4}),
 }
+OF_PAIRS = tuple(case for case in CASES if "pairs" in case)
 
 
 def rows(n: int) -> list[np.ndarray]:
     return [toy.examples().columns["sentence"][i] for i in range(n)]
+
+
+def of_pairs(texts: list[np.ndarray]) -> Examples:
+    """Every text with the next one; a third of the anchors are equal."""
+    other = [np.roll(text, 1) + 3 for text in texts]
+    columns = {
+        role: TokenColumn(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+        for role, rows in (("anchor", texts), ("positive", other), ("negative", other[::-1]))
+    }
+    numbers = {f"text of {role}": np.arange(len(texts)) // (3 if role == "anchor" else 1) for role in columns}
+    return Examples(columns, numbers=numbers)
 
 
 def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
@@ -50,7 +64,10 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
         network.keep_words([np.arange(10, 70)])
         assert any(isinstance(part, WordsInUse) for part in network.modules())
     texts = [np.arange(10 + i, 16 + i + i % 4, dtype=np.int32) for i in range(2 * N)]
-    examples = Examples({"sentence": TokenColumn(np.concatenate(texts), np.cumsum([0, *map(len, texts)]))})
+    column = TokenColumn(np.concatenate(texts), np.cumsum([0, *map(len, texts)]))
+    examples = Examples({"sentence": column})
+    if case in OF_PAIRS:
+        examples = of_pairs(texts)
     for step in range(2):
         rng = np.random.default_rng(step)
         whole = method.views(examples, Batch(np.arange(N) + step * N), config, rng)
@@ -62,7 +79,8 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
                 pooled, accumulate = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
             z = network.project({role: world.gather(v, world.shares(N)) for role, v in pooled.items()})
             if trained:
-                total, own = method.loss(z, config), network.own_loss(share, pooled, rng)
+                known = Batch(np.arange(N) + step * N).known(examples, world.device)
+                total, own = method.loss({**z, **known}, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
                 accumulate()
                 world.reduce_gradients(network)
@@ -96,13 +114,26 @@ def test_two_workers_equal_one_device(case, results):
     """DiffCSE's own term is over what a worker has drawn, so there the workers agree with each other."""
     expected = results[0][case] if case == "discriminator" else two_steps(case, World())
     moved = [key for key in expected if "lora_A" in key or "table.weight" in key or key in ("queued", "seen")]
-    assert bool(moved) == (case not in ("head", "in pieces", "discriminator"))
+    assert bool(moved) == (case not in ("head", "in pieces", "discriminator", *OF_PAIRS))
     assert all(float(expected[key].double().norm()) > 0 for key in moved)
     for result in results:
         assert result[case].keys() == expected.keys()
         for key, value in expected.items():
             difference = (result[case][key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-3)
             assert difference < 1e-4, key
+
+
+@pytest.mark.parametrize("case", OF_PAIRS)
+def test_pairs_in_pieces_and_among_workers_have_the_gradient_of_the_whole_batch(case, results, monkeypatch):
+    """To 1e-5 of the gradient's norm, against one graph on one device."""
+    name, params = CASES[case]
+    monkeypatch.setitem(CASES, case, (name, {k: v for k, v in params.items() if k != "micro_batch"}))
+    expected = two_steps(case, World())
+    norm = torch.cat([g.flatten().double() for g in expected.values()]).norm()
+    assert norm > 0
+    for found in (*(result[case] for result in results),):
+        for key, value in expected.items():
+            assert (found[key].double() - value.double()).norm() < 1e-5 * norm, key
 
 
 def test_workers_share_embedding_and_verdict(results):

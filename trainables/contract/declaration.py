@@ -62,7 +62,8 @@ class Declaration:
     Attributes:
         name: the word in `method:` of a space.
         config: class of its hyperparameters.
-        columns: what its training data must have, "sentences" or "triplets" (anchor, positive, hard negative).
+        columns: what its training data must have: "sentences", "triplets" (anchor, positive, hard negative), "pairs"
+            (anchor, positive; hard negatives if there are) or "scored_pairs" (first, second, score).
         code: `module:NAME` of its `trainables.methods.method.Method`; "" for a method that comes with its code.
         runner: `module:NAME` of the `trainables.training.trial.TrialRunner` that runs its trials.
         scripted: a user's script trains: the space declares the hyperparameters, and data, encoder and metric names
@@ -82,7 +83,7 @@ class Declaration:
 
     name: str
     config: type[Settings]
-    columns: Literal["sentences", "triplets"] = "sentences"
+    columns: Literal["sentences", "triplets", "pairs", "scored_pairs"] = "sentences"
     code: str = ""
     runner: str = "trainables.training.method_trial:train_by_method"
     scripted: bool = False

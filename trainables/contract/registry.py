@@ -35,6 +35,7 @@ FUNCTION, ARGUMENTS = "train", 2  # what a script defines: train(config, report)
 SHIPPED = {  # name -> where its Declaration is
     "simcse": "trainables.methods.simcse.config:SIMCSE",
     "simcse_sup": "trainables.methods.simcse.config:SIMCSE_SUP",
+    "pairs": "trainables.methods.pairs.config:PAIRS",
     "edacse": "trainables.methods.edacse.config:EDACSE",
     "sda": "trainables.methods.sda.config:SDA",
     "selfccl": "trainables.methods.selfccl.config:SELFCCL",

@@ -64,7 +64,7 @@ class Corpus:
     """Training texts.
 
     columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}, with several hard negatives also
-        "negative_2" and so on; those of large text files are read from the disk as they are asked for.
+        "negative_2" and so on, of pairs perhaps none; large text files are read from the disk as they are asked for.
     revision: what was read (hub commit, hash of the local file), for the record.
     note: what was left out and why, "" if nothing; left_out: how many rows.
     """
@@ -108,7 +108,7 @@ def load_corpus(
     Args:
         name_or_path: a named set, a file, or several joined by `+`.
         language: "en" or "zh".
-        needs: "sentences", or "triplets" (anchor, positive, hard negative).
+        needs: "sentences", "triplets" (anchor, positive, hard negative) or "pairs" (hard negatives if there are).
         columns: role -> column name where a table's header does not use the default names.
     Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
         triplets without those that lack a text, and without hard negatives that most of them lack.
@@ -126,7 +126,8 @@ def load_corpus(
         return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
-    source = find_source(name_or_path, language, needs if name_or_path == BUILTIN else "train")
+    builtin = "triplets" if needs == "pairs" else needs
+    source = find_source(name_or_path, language, builtin if name_or_path == BUILTIN else "train")
     found, note, lost = corpus_columns(name_or_path, source, needs, columns)
     if note:
         log.warning(note)
@@ -176,8 +177,9 @@ def corpus_columns(
     """
     path, note, lost = source.path, "", 0
     if kind_of(path) == ".txt":
-        if needs == "triplets":
-            raise DataError(f"{path}: expected a table with anchor, positive and negative, got one sentence a line")
+        if needs != "sentences":
+            roles = "anchor, positive and negative" if needs == "triplets" else "anchor and positive"
+            raise DataError(f"{path}: expected a table with {roles}, got one sentence a line")
         if head is None and text_size(path) > IN_MEMORY:
             files = matching(path)  # left on the disk; what is gzipped is unpacked into the cache
             plain = [unpacked(f, f"{source.digest[:32]}-{i}") if f.suffix == ".gz" else f for i, f in enumerate(files)]
@@ -187,8 +189,8 @@ def corpus_columns(
     else:
         read = read_table(path, lambda header: _roles(path, header, needs, columns), head)
         table = read.columns
-        if needs == "triplets":
-            texts, note, lost = whole_triplets(path, read, whole_file=head is None)
+        if needs != "sentences":
+            texts, note, lost = whole_triplets(path, read, needs, whole_file=head is None)
         elif "sentence" in table:
             texts = {"sentence": [t or " " for t in table["sentence"]]}
         else:
@@ -203,9 +205,12 @@ def corpus_columns(
 
 
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Which columns of a table are training texts: triplets as needed; sentences from whatever holds them."""
-    if needs == "triplets":
-        return _pick(path, header, (*TRIPLET[:2], *_negatives(path, header, columns)), columns)
+    """Which columns of a table are training texts: triplets and pairs as needed; sentences from whatever holds them."""
+    if needs != "sentences":
+        negatives = _negatives(path, header, columns)
+        if needs == "pairs" and "negative" not in (columns or ()) and _column("negative", header, columns) is None:
+            negatives = [role for role in negatives if role != "negative"]
+        return _pick(path, header, (*TRIPLET[:2], *negatives), columns)
     for roles in (("sentence",), _PAIR, TRIPLET):
         if all(_column(role, header, columns) is not None for role in roles):
             return _pick(path, header, roles, columns)
@@ -308,8 +313,9 @@ def left_out(path: Path, lines: Sequence[int], rows: Sequence[int], why: str, wh
     return f"{path}:{lines[rows[0]]}: {why}; {len(rows)} of {len(lines)} {what} are left out for that"
 
 
-def whole_triplets(path: Path, read: Table, whole_file: bool) -> tuple[dict[str, Sequence[str]], str, int]:
-    """The triplets that have all their texts, and of several hard negatives those that at least half of all rows have.
+def whole_triplets(path: Path, read: Table, needs: str, whole_file: bool) -> tuple[dict[str, Sequence[str]], str, int]:
+    """The triplets or pairs that have all their texts, and of several hard negatives (of pairs: of all) those that at
+    least half of all rows have.
 
     Args:
         read: anchor, positive and negatives, in that order.
@@ -318,10 +324,11 @@ def whole_triplets(path: Path, read: Table, whole_file: bool) -> tuple[dict[str,
     Raises: DataError where more than half of the rows lack a text.
     """
     rows, lost, notes = len(read.lines), set[int](), list[str]()
+    what, required = ("pair", TRIPLET[:2]) if needs == "pairs" else ("triplet", TRIPLET)
     texts: dict[str, Sequence[str]] = {}
     for role, column in read.columns.items():
         short, name = lost.union(without_text([column])), "negative" if role == "negative_1" else role
-        if name not in TRIPLET and 2 * len(short) > rows:
+        if name not in required and 2 * len(short) > rows:
             last = list(read.columns)[-1]
             which = f"{role} is" if role == last else f"{role} to {last} are"
             notes.append(f"{path}: {which} left out: {rows - len(short)} of {rows} rows have all texts up to {role}")
@@ -330,10 +337,10 @@ def whole_triplets(path: Path, read: Table, whole_file: bool) -> tuple[dict[str,
     if lost:
         if whole_file and 2 * len(lost) > rows:
             raise DataError(
-                f"{path}:{read.lines[min(lost)]}: a text of the triplet is missing in {len(lost)} of {rows} rows, more "
+                f"{path}:{read.lines[min(lost)]}: a text of the {what} is missing in {len(lost)} of {rows} rows, more "
                 f"than half; expected {', '.join(texts)} in most; if those are not to be trained on, take them out"
             )
-        notes.insert(0, left_out(path, read.lines, sorted(lost), "a text of the triplet is missing", "rows"))
+        notes.insert(0, left_out(path, read.lines, sorted(lost), f"a text of the {what} is missing", "rows"))
         texts = {role: [text for i, text in enumerate(column) if i not in lost] for role, column in texts.items()}
     return texts, "; ".join(notes), len(lost)
 

@@ -112,6 +112,65 @@ def info_nce_margin(
     return own_column(torch.cat([positives, negations - margin], dim=1) / temperature)
 
 
+def multiple_negatives(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor | None,
+    temperature: float,
+    direction: str = "one_way",
+    excluded: Tensor | None = None,
+    margin: float | None = None,
+) -> Tensor:
+    """InfoNCE of pairs, MultipleNegativesRankingLoss of sentence-transformers; false negatives may be left out.
+
+    Args:
+        anchor, positive: (N, D) each.
+        negative: (kN, D), hard negatives as in `info_nce_hard`; None = none.
+        temperature: tau > 0.
+        direction: "one_way" = an anchor finds its positive; "both" = the mean of that and of a positive that finds its
+            anchor among all anchors (MultipleNegativesSymmetricRankingLoss).
+        excluded: (N, (1 + k)N) bool, candidates that are no negatives of an anchor, see `same_text`; its own positive
+            always counts.
+        margin: candidates whose cosine is above the positive's plus the margin are no negatives, either (GISTEmbed,
+            arXiv:2402.16829, guided by these vectors); None = all are.
+    Returns: () scalar >= 0.
+    Raises: ValueError as `info_nce_hard`, or for an unknown direction.
+    """
+    if direction not in ("one_way", "both"):
+        raise ValueError(f"direction: expected one of one_way, both, got {direction!r}")
+    _check(temperature, anchor=anchor, positive=positive)
+    if negative is not None:
+        _check_negatives(temperature, anchor, positive, negative)
+    cosine, count = cosines(anchor, positive if negative is None else torch.cat([positive, negative])), len(anchor)
+    loss = own_column(_without(cosine, excluded, margin) / temperature)
+    if direction == "one_way":
+        return loss
+    back = _without(cosine[:, :count].T, None if excluded is None else excluded[:, :count].T, margin)
+    return (loss + own_column(back / temperature)) / 2
+
+
+def _without(cosine: Tensor, excluded: Tensor | None, margin: float | None) -> Tensor:
+    """(N, M) cosines, -inf where a column is no negative of a row, by either rule; column i is row i's positive."""
+    out = torch.zeros_like(cosine, dtype=torch.bool) if excluded is None else excluded
+    if margin is not None:
+        out = out | (cosine > cosine.diagonal()[:, None] + margin)
+    own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
+    return cosine.masked_fill(out & ~own, -math.inf)
+
+
+def same_text(anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
+    """Candidates that are no negatives of an anchor, since the texts say so.
+
+    Args: anchor, positive: (N,) numbers, equal for equal texts; negative: (kN,) of hard negatives, if any.
+    Returns: (N, (1 + k)N) bool: the candidate is the anchor's own text or its positive's, or the positive of an anchor
+        of the same text.
+    """
+    candidates = positive if negative is None else torch.cat([positive, negative])
+    same = (candidates == positive[:, None]) | (candidates == anchor[:, None])
+    same[:, : len(anchor)] |= anchor == anchor[:, None]
+    return same
+
+
 def grouped_cosine(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, group_size: int) -> Tensor:
     """Negative-free grouped loss: mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (GCLSR, methods 6.5).
 

@@ -31,6 +31,7 @@ from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
 from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
+from trainables.encoders.packing import to_device
 
 T = TypeVar("T")
 MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
@@ -41,6 +42,7 @@ class Examples:
     """Prepared training data of one trial.
 
     columns: role or column name -> token sequences; all of the same length n.
+    numbers: name -> (n,) numbers that the loss gets beside the vectors, such as a pair's score.
     order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
     facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
     """
@@ -48,6 +50,7 @@ class Examples:
     columns: Mapping[str, TokenColumn]
     order: NDArray[np.int64] | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -68,6 +71,10 @@ class Batch:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers.tolist())
+
+    def known(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
+        """(N,) numbers of the whole batch by name (`Examples.numbers`); every worker knows them."""
+        return {name: to_device(values[self.numbers], device) for name, values in examples.numbers.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +141,16 @@ def tokenised_sentences(texts: Texts, config: RunConfig, seed: int, tools: TextT
 
 
 def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTools) -> Examples:
-    """Columns "anchor", "positive", "negative" of NLI-like triplets (methods 2.2); "negative_2" ... if there are."""
+    """Columns "anchor", "positive" of pairs, with "negative" NLI-like triplets (methods 2.2); "negative_2" ... if there
+    are."""
     del config, seed
     kinds = {role: "query" if role == "anchor" else "document" for role in texts}
     return Examples({role: tools.tokenise(texts[role], kind) for role, kind in kinds.items()})
+
+
+def text_numbers(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(n,) equal for equal texts (and, but for one in 10^7 corpora of a million texts, only for those)."""
+    return np.fromiter(map(hash, texts), np.int64, len(texts))
 
 
 def mask_text(tools: TextTools) -> str:
@@ -276,7 +289,7 @@ def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch
 Prepare = Callable[[Texts, Any, int, TextTools], Examples]  # (texts, config, seed, tools)
 MakeBatches = Callable[[Examples, Any, int], Iterator[Batch]]  # (examples, config, seed)
 MakeViews = Callable[[Examples, Batch, Any, np.random.Generator], Views]
-Loss = Callable[[Encoded, Any], Tensor]
+Loss = Callable[[Encoded, Any], Tensor]  # (vectors by role and numbers by name, config)
 MakeNetwork = Callable[[Any, Any, int], Network]  # (config, source of weights or vectors, seed)
 MakeOptimiser = Callable[[nn.Module, Any, int, int], tuple[Optimizer, LRScheduler]]  # (net, config, steps, steps/epoch)
 WriteExport = Callable[[nn.Module, Any, Any, str, Path], None]  # (network, config, source, language, new folder)

@@ -209,7 +209,8 @@ class Training:
                 gathered = {role: world.gather(v.float(), world.shares(len(batch))) for role, v in pooled.items()}
                 z = network.project(gathered)
         if self.method.loss is not None:
-            loss = self.method.loss({role: v.float() for role, v in z.items()}, config)
+            known = batch.known(self.examples, self.device)
+            loss = self.method.loss({role: v.float() for role, v in z.items()} | known, config)
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)
             total = loss if own is None else loss + own / world.size

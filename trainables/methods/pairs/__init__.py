@@ -1,0 +1,1 @@
+"""Pairs of an anchor and its positive: the space sees `config`, trials run `method`."""

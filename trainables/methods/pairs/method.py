@@ -1,0 +1,59 @@
+"""Pairs of an anchor and its positive, with any number of hard negatives: InfoNCE over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.data.tokens import Texts
+from trainables.encoders.network import Encoded, Views
+from trainables.methods.losses import multiple_negatives, same_text
+from trainables.methods.method import (
+    Batch,
+    Examples,
+    Method,
+    TextTools,
+    all_columns,
+    is_negative,
+    text_numbers,
+    tokenised_triplets,
+)
+from trainables.methods.pairs.config import PAIRS, PairsConfig
+
+TEXT = "text of "  # before a role: what its texts are known by
+
+
+def prepare(texts: Texts, config: PairsConfig, seed: int, tools: TextTools) -> Examples:
+    """The token columns, and numbers by which equal texts are known."""
+    numbers = {TEXT + role: text_numbers(column) for role, column in texts.items()}
+    return replace(tokenised_triplets(texts, config, seed, tools), numbers=numbers)
+
+
+def views(examples: Examples, batch: Batch, config: PairsConfig, rng: np.random.Generator) -> Views:
+    """Anchors, positives and the first `hard_negatives` of each row."""
+    found = all_columns(examples, batch, config, rng)
+    unused = (
+        [role for role in found if is_negative(role)][config.hard_negatives :]
+        if config.hard_negatives is not None
+        else []
+    )
+    return {role: rows for role, rows in found.items() if role not in unused}
+
+
+def loss(z: Encoded, config: PairsConfig) -> Tensor:
+    """Each anchor against all positives and hard negatives of the batch but the false ones."""
+    hard = [role for role in z if is_negative(role)]
+
+    def roles(before: str = "") -> tuple[Tensor, Tensor, Tensor | None]:
+        negative = torch.cat([z[before + role] for role in hard]) if hard else None
+        return z[before + "anchor"], z[before + "positive"], negative
+
+    excluded = same_text(*roles(TEXT)) if config.false_negatives == "same_text" else None
+    margin = config.margin if config.false_negatives == "margin" else None
+    return multiple_negatives(*roles(), config.temperature, config.direction, excluded, margin)
+
+
+METHOD = Method(declaration=PAIRS, prepare=prepare, views=views, loss=loss)
