@@ -43,6 +43,8 @@ def preflight(space: Space) -> list[str]:
     ready(cache_dir())
     notes = [*evaluation_notes(space), *(f"data: {note}" for note in check_data(spec))]
     check_encoder(space.encoder, method.encoders)
+    if miner := (space.data.mine or {}).get("encoder"):
+        check_encoder(miner, method.encoders)
     if method.preflight is not None:
         method.preflight(spec)
     return notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from search.space import check_spaces, load_space
+from trainables.contract.config import build
 from trainables.contract.errors import DataError
+from trainables.contract.trial import TrialSpec
+from trainables.data.checks import check_data
+from trainables.data.sets import load_corpus
+from trainables.methods.method import load_method
+from trainables.training.method_trial import load_inputs
 from trainables.training.mining import mine, with_mined
+from trainables.training.trial import run_trial
 
 
 def example(seed: int, rows: int = 60) -> tuple[list[str], list[str], dict[str, torch.Tensor]]:
@@ -107,3 +116,72 @@ def test_rows_with_too_few_are_left_out_and_counted(caplog: pytest.LogCaptureFix
     assert f"; {len(anchors) - len(found['anchor'])} rows have fewer and are left out" in caplog.text
     with pytest.raises(DataError, match=r"data\.mine: 0 of \d+ rows have 3 hard negatives in range 0 to 60; expected"):
         with_mined(texts, {"count": 3, "range": (0, 60), "margin": 1.9}, None, tools(vectors))
+
+
+@pytest.mark.parametrize("method", ["pairs", "simcse_sup"])
+def test_a_trial_trains_on_mined_negatives(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    triplets = load_corpus("builtin", "en", "triplets").columns
+    rows = list(zip(triplets["anchor"][:200], triplets["positive"][:200], strict=True))
+    train = tmp_path / "pairs.tsv"
+    train.write_text("anchor\tpositive\n" + "".join(f"{a}\t{p}\n" for a, p in rows))
+    mine = {"count": 2, "range": (1, 30), "margin": None, "encoder": None}
+    data = {"train": str(train), "dev": ["builtin"], "language": "en", "mine": mine}
+    params = {"max_examples": 64, "batch_size": 16}
+    spec = TrialSpec(
+        method=method, encoder="builtin:tiny", data=data, metric="builtin_dev", params=params, folder=str(tmp_path)
+    )
+    assert check_data({"method": method, "data": data, "metric": "builtin_dev"}) == []
+    with caplog.at_level(logging.WARNING):
+        outcome = run_trial(spec, lambda _: "go")
+    assert outcome.stop == "completed", outcome.reason
+    assert "data.mine: 2 hard negatives for 200 rows" in caplog.text
+    inputs = load_inputs(spec, torch.device("cpu"))
+    code = load_method(method)
+    examples = inputs.prepared(code, build(code.config, params), 0).examples
+    assert list(examples.columns) == ["anchor", "positive", "negative", "negative_2"]
+    texts = {inputs.tools.tokenise([p])[0].tobytes() for _, p in rows}
+    assert {examples.columns["negative"][i].tobytes() for i in range(200)} <= texts
+
+
+@pytest.mark.parametrize(
+    ("method", "mine", "expected"),
+    [
+        ("simcse", "{count: 4}", "data.mine: method simcse trains on sentences, which have no hard negatives"),
+        ("pairs", "{cuont: 4}", "data.mine.cuont: unknown; did you mean 'count'?"),
+        ("pairs", "{count: 0}", "data.mine.count: expected a whole number >= 1"),
+        ("pairs", "{count: 4, range: [10, 12]}", "data.mine.range: expected two ranks from 0 with 4 (count) between"),
+        ("pairs", "{range: [-1, 12]}", "data.mine.range: expected two ranks from 0"),
+        ("pairs", "{range: 10}", "data.mine.range: expected"),
+        ("pairs", "{margin: high}", "data.mine.margin: expected"),
+        ("pairs", "4", "data.mine: expected a mapping with count, range, margin, encoder, got a number"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_with_key(method: str, mine: str, expected: str, tmp_path: Path) -> None:
+    train = tmp_path / "pairs.tsv"
+    train.write_text("anchor\tpositive\na b\tc d\ne f\tg h\n")
+    space = tmp_path / "mine.yaml"
+    space.write_text(
+        f"method: {method}\nencoder: builtin:tiny\npreset: none\ndata:\n  train: builtin\n  dev: [builtin]\n"
+        f"  mine: {mine}\nmetric: {{name: builtin_dev}}\nparams: {{learning_rate: {{choice: [1.0e-5, 2.0e-5]}}}}\n"
+        "search: {trials: 2}\n"
+    )
+    (checked,) = check_spaces([str(space)])
+    assert [line for line in checked.problems if line.startswith(f"{space}:7: {expected}")], checked.problems
+    assert len(checked.problems) == 1
+
+
+def test_a_space_with_mining_is_stored_and_read_again(tmp_path: Path) -> None:
+    space = tmp_path / "mine.yaml"
+    space.write_text(
+        "method: pairs\nencoder: builtin:tiny\npreset: none\n"
+        "data: {train: builtin, dev: [builtin], mine: {range: [10, 60], margin: 0.05}}\nmetric: {name: builtin_dev}\n"
+        "params: {learning_rate: {choice: [1.0e-5, 2.0e-5]}}\nsearch: {trials: 2}\n"
+    )
+    loaded = load_space(space)
+    assert loaded.data.mine == {"count": 4, "range": (10, 60), "margin": 0.05, "encoder": None}
+    stored = tmp_path / "stored.yaml"
+    stored.write_text(loaded.to_yaml())
+    assert load_space(stored).resolved() == loaded.resolved()
