@@ -81,6 +81,7 @@ OWN = "--set encoder=my-encoder --set data.train=sentences.txt"
 TINY = "--set data.dev=[builtin] --set metric.name=builtin_dev --set train.max_examples=64 --set train.eval_examples=32"
 BUILTIN = "--set encoder=builtin:tiny --set data.train=builtin --set data.dev=[builtin] --set metric.name=builtin_dev"
 LONG = BUILTIN + " --set train.max_examples=6000 --set train.eval_examples=500 --set resources.gpus=0"
+PAIRS = "--set train.max_examples=64 --set train.eval_examples=32 --set resources.gpus=0"
 STORY = [
     Step("search run spaces/quickstart.yaml", QUICK, "study quickstart-1 is finished"),
     Step("analysis best --metric builtin_dev", "", "Study quickstart-1"),
@@ -122,6 +123,15 @@ STORY = [
     Step("search run spaces/simcse_sup.yaml --from simcse_unsup-1", FEW, "is finished"),
     Step("search run spaces/edacse.yaml --smoke", FEW, "is finished"),
     Step("search run spaces/edacse.yaml", FEW, "is finished"),
+    Step(
+        "search init questions.csv --encoder sentence-transformers/all-MiniLM-L6-v2",
+        "--encoder builtin:tiny",
+        "wrote questions.yaml",
+    ),
+    Step("search run questions.yaml", f"{PAIRS} --set search.trials=3", "study questions-1 is finished"),
+    Step("search confirm questions-1", "--top 1 --seeds 2", "is finished"),
+    Step('analysis test --reason "before the release" --set questions/test', "", "questions_ndcg10_test"),
+    Step("search run spaces/retrieval.yaml --set data.train=my.csv --set data.dev=[./my_beir]", FEW, "is finished"),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
     Step("search check own.yaml", "", "20 trials"),
     Step("search run own.yaml --smoke", FEW, "study own_text-1 is finished"),
@@ -189,6 +199,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         shutil.copy(ROOT / "docs" / "examples" / name, folder)
     shutil.copytree(encoder_folder("en", tmp_path_factory.mktemp("encoder")), folder / "my-encoder")
     (folder / "sentences.txt").write_text("".join(f"a red cat sleeps on mat {k}\n" for k in range(300)))
+    rows = [f"what is item {k},item {k} is a red cat on mat {k}" for k in range(300)]
+    (folder / "questions.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
     (folder / "own.yaml").write_text(space("own_text").text)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "SEARCH_STORAGE"):
