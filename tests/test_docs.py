@@ -154,6 +154,11 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
     assert second.endswith("pytest -n 2")
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_the_gallery_has_every_figure() -> None:
     text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\]\(pictures/gallery/(\w+)\.png\)", text)) == set(NAMES)
