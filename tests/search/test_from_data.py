@@ -104,7 +104,7 @@ def test_sentences_need_a_dev_set() -> None:
     Path("lines.txt").write_text(rows("one sentence", "sentence #"))
     done = run("init", "lines.txt", *ENCODER)
     assert done.exit_code == 2
-    assert done.output.startswith("lines.txt: sentences alone do not tell which model is better; name a dev set with")
+    assert done.output.startswith("lines.txt: sentences have no scores to select by; name a dev set with")
     assert not Path("lines.yaml").exists()
     beir(Path("docs_dev"))
     assert run("init", "lines.txt", *ENCODER, "--dev", "docs_dev").exit_code == 0
@@ -115,7 +115,7 @@ def test_sentences_need_a_dev_set() -> None:
     ("words", "said"),
     [
         (["nosuch.csv"], "data file 'nosuch.csv': does not exist"),
-        (["odd.csv"], "odd.csv: what its columns are is not clear: a, b, c; say it, as by --column anchor=NAME"),
+        (["odd.csv"], "odd.csv: cannot recognise the columns a, b, c; name them with --column anchor=NAME"),
         (["odd.csv", "--column", "anchor"], "--column: expected ROLE=COLUMN, such as anchor=question, got 'anchor'"),
         (["odd.csv", "--column", "anchor=x"], "odd.csv: expected a column x (anchor), got a, b, c"),
         (["good.csv", "--dev", "nosuch_dev"], "nosuch_dev"),

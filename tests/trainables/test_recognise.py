@@ -54,7 +54,7 @@ def test_columns_are_known_by_their_names_or_by_what_is_in_them(
 def test_unclear_columns_are_asked_for(header: str, tmp_path: Path) -> None:
     file = table(tmp_path / "mine.tsv", header, "\t".join(["a dog"] * header.count("\t") + ["9 cats"]), "\t" * 2)
     file.write_text("\n".join([header, *(["\t".join(["1"] * (header.count("\t") + 1))] * 3)]) + "\n")
-    with pytest.raises(DataError, match=r"mine\.tsv: what its columns are is not clear: .*--column anchor=NAME"):
+    with pytest.raises(DataError, match=r"mine\.tsv: cannot recognise the columns .*--column anchor=NAME"):
         recognise(file)
     column = header.split("\t")[1]
     with pytest.raises(DataError, match=r"expected a column nosuch \(anchor\), got"):
@@ -141,6 +141,6 @@ def test_scored_pairs_are_held_out_as_such(tmp_path: Path) -> None:
 )
 def test_too_little_to_hold_out_is_said(rows: list[str], why: str, tmp_path: Path) -> None:
     found = recognise(table(tmp_path / "q.tsv", "query\tanswer", *rows))
-    with pytest.raises(DataError, match=rf"q\.tsv: no dev and test set of 20 rows can be held out: .*{why}.*--dev"):
+    with pytest.raises(DataError, match=rf"q\.tsv: cannot hold out a dev and a test set of 20 rows: .*{why}.*--dev"):
         split(found, tmp_path / "q")
     assert not (tmp_path / "q").exists()

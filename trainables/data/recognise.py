@@ -131,8 +131,8 @@ def _by_content(path: Path, table: Mapping[str, Sequence[str]]) -> dict[str, str
 
 
 def _unclear(path: Path, table: Mapping[str, Sequence[str]]) -> DataError:
-    ways = "--column anchor=NAME --column positive=NAME (pairs), first, second and score (scored pairs), or sentence"
-    return DataError(f"{path}: what its columns are is not clear: {', '.join(table)}; say it, as by {ways}")
+    ways = "--column anchor=NAME --column positive=NAME; other roles: negative, first, second, score, sentence"
+    return DataError(f"{path}: cannot recognise the columns {', '.join(table)}; name them with {ways}")
 
 
 def _numeric(values: Sequence[str]) -> bool:
@@ -239,7 +239,7 @@ def _drawn(groups: Sequence[Sequence[int]], rows: int, path: Path, key: Sequence
     if fewest < FEWEST:
         why = "its rows share their texts" if most >= FEWEST else f"it has {rows:,} rows"
         raise DataError(
-            f"{path}: no dev and test set of {FEWEST} rows can be held out: {why}; name a dev set with --dev"
+            f"{path}: cannot hold out a dev and a test set of {FEWEST} rows: {why}; name a dev set with --dev"
         )
     return {part: sorted(parts[part]) for part in ("train", "dev", "test")}
 
