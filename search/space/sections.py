@@ -20,7 +20,7 @@ from trainables.contract.errors import PluginError, close_to, did_you_mean
 from trainables.contract.registry import evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
-from trainables.data.files import ROLES, is_role
+from trainables.data.columns import ROLES, is_role
 from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.tokens import PROMPTS
 

@@ -28,6 +28,7 @@ from trainables.data.catalogue import (
     set_name,
     train_parts,
 )
+from trainables.data.columns import Columns
 from trainables.data.files import matching, text_size
 from trainables.data.retrieval import PATTERNS, check_retrieval, dev_metrics, is_retrieval
 from trainables.data.sets import (
@@ -157,7 +158,7 @@ def _shares(
     name: str,
     source: Source,
     needs: str,
-    columns: Mapping[str, str] | None,
+    columns: Columns | None,
     language: str,
     held: Sequence[_Held],
 ) -> list[float]:
@@ -169,7 +170,7 @@ def _shares(
     return [len(sentences & texts) / max(1, len(sentences)) for sentences in wanted]
 
 
-def _sentences(one: _Held, language: str, columns: Mapping[str, str] | None) -> frozenset[str]:
+def _sentences(one: _Held, language: str, columns: Columns | None) -> frozenset[str]:
     """The sentences of a set; none of one that cannot be read, which who scores it reports."""
     try:
         pairs = load_pairs(one.name, one.split, language, columns if one.split == "dev" else None)
@@ -227,7 +228,7 @@ def _check_there(name: str, language: str, split: str, local_only: bool) -> str:
     return ""
 
 
-def _check_corpus(name: str, language: str, needs: str, columns: Mapping[str, str] | None, local_only: bool) -> str:
+def _check_corpus(name: str, language: str, needs: str, columns: Columns | None, local_only: bool) -> str:
     sources = _sources(name, language, needs, local_only)
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
@@ -244,13 +245,13 @@ def _sources(name: str, language: str, needs: str, local_only: bool) -> dict[str
     return {part: found for part in parts if (found := _source(part, language, "train", local_only))}
 
 
-def _look(name: str, source: Source, needs: str, columns: Mapping[str, str] | None) -> str:
+def _look(name: str, source: Source, needs: str, columns: Columns | None) -> str:
     part = text_size(source.path) > HEAD
     note = corpus_columns(name, source, needs, columns, HEAD if part else None)[1]
     return f"{note} (as far as was looked at)" if note and part else note
 
 
-def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float, local_only: bool) -> str:
+def _check_pairs(name: str, language: str, columns: Columns | None, holdout: float, local_only: bool) -> str:
     look = partial(_look_at_pairs, name, language, columns, holdout)
     if name == BUILTIN:
         return look()
@@ -258,7 +259,7 @@ def _check_pairs(name: str, language: str, columns: Mapping[str, str] | None, ho
     return _once([source], look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
 
 
-def _look_at_pairs(name: str, language: str, columns: Mapping[str, str] | None, holdout: float) -> str:
+def _look_at_pairs(name: str, language: str, columns: Columns | None, holdout: float) -> str:
     pairs = load_pairs(name, "dev", language, columns)
     try:
         selecting, *_ = held_out([pairs], holdout)

@@ -1,56 +1,37 @@
-"""How data files are read: UTF-8, optionally gzipped. No torch, no pandas: a pre-flight check imports this.
+"""Data files as paths and as text: UTF-8, optionally gzipped. No torch, no pandas: a pre-flight check imports this.
 
-`.tsv` (header line, no quoting), `.csv` (header line, quoted as usual), `.jsonl`, `.parquet`, `.arrow` (as `datasets`
-saves to disk), or `.txt` (one sentence a line, no header). A name with `*` is all files that it matches, one after the
-other in the order of their names. The lines of a corpus larger than memory stay on the disk (`LineTexts`).
+A name with `*` is all files that it matches, one after the other in the order of their names. What tables hold is read
+in `tables`. The lines of a corpus larger than memory stay on the disk (`LineTexts`).
 """
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import gzip
-import io
-import itertools
-import json
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.contract.errors import DataError, first_line
+from trainables.contract.errors import DataError
 from trainables.contract.trial import phase, whole_file
 from trainables.data.tokens import StoredTexts, cache_dir, ready
 
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet", ".arrow")
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
-LONG_FIELD = 1 << 17  # characters of a CSV field at the end of a head; above, the rest of the file is read, too
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
-ROLES: dict[str, tuple[str, ...]] = {  # of columns; `data.columns` of a space maps them to a file's names
-    "sentence": ("sentence", "text"),
-    "anchor": ("anchor", "sent0"),
-    "positive": ("positive", "sent1"),
-    "negative": ("negative", "hard_neg"),
-    "first": ("sentence1",),
-    "second": ("sentence2",),
-    "score": ("score",),
-    "subset": ("subset",),
+PACKED = {
+    b"\x1f\x8b": "gzip: add .gz to its name",
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook",
+    b"PAR1": "Parquet",
 }
-NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
-
-Pick = Callable[[Sequence[str]], Mapping[str, str]]  # column names of a file -> role: column name
-
-
-def is_role(name: str) -> bool:
-    """Whether `data.columns` may name it."""
-    return name in ROLES or NUMBERED.fullmatch(name) is not None
 
 
 def kind_of(path: Path) -> str | None:
@@ -75,18 +56,11 @@ def folder_files(folder: Path) -> Path:
     Raises: DataError if there are none, or of several kinds.
     """
     kinds = {"".join(p.suffixes[-2:] if p.suffix == ".gz" else p.suffixes[-1:]) for p in folder.iterdir() if kind_of(p)}
+    kinds = {kind for kind in kinds if kind != ".json"} or kinds  # beside data: the notes that `datasets` saves
     if len(kinds) != 1:
         got = " and ".join(sorted(kinds)) or "none"
         raise DataError(f"data folder {str(folder)!r}: expected files of one kind of {', '.join(SUFFIXES)}, got {got}")
     return folder / f"*{kinds.pop()}"
-
-
-@dataclass(frozen=True)
-class Table:
-    """columns: role -> values, all of one length, missing ones as empty texts; lines: of the file, one for each row."""
-
-    columns: dict[str, list[str]]
-    lines: list[int]
 
 
 def read_lines(path: Path, head: int | None = None) -> list[str]:
@@ -94,160 +68,64 @@ def read_lines(path: Path, head: int | None = None) -> list[str]:
     characters."""
     if "*" in path.name:
         return [line for file in matching(path) for line in read_lines(file, head)]
-    text = _text(path, head)
+    return lines_of(path, read_text(path, head), head)
+
+
+def lines_of(path: Path, text: str, head: int | None = None) -> list[str]:
+    """The lines of a file's text; see `read_lines`."""
     if "\r" in text and "\n" not in text:
         raise DataError(f"{path}:1: its lines end in CR alone, expected LF; convert it, as by tr '\\r' '\\n'")
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(): U+0085 and the like belong to sentences
-    return lines[:-1] if not lines[-1] or (_cut(text, head) and len(lines) > 1) else lines
+    return lines[:-1] if not lines[-1] or (is_cut(text, head) and len(lines) > 1) else lines
 
 
-def read_table(path: Path, pick: Pick, head: int | None = None) -> Table:
-    """Columns of a table by role. Blank lines at its end are no rows.
+def read_text(path: Path, head: int | None = None) -> str:
+    """The text of a file, or its first `head` characters.
 
-    Args: head: only the rows that are whole in the first `head` characters (of a Parquet file: so many rows).
-    Raises: DataError naming file and line where a row does not fit the header, or a column is there twice.
+    Raises: DataError if it is no UTF-8, naming what it is where that can be told.
     """
-    kind = kind_of(path)
-    if "*" in path.name:
-        tables = [_one_of(path, file, pick, head) for file in matching(path)]
-        for file, table in zip(matching(path), tables, strict=True):
-            differ = table.columns.keys() ^ tables[0].columns.keys()
-            if differ and (kind != ".jsonl" or not all(map(NUMBERED.fullmatch, differ))):  # whose rows may lack some
-                first, other = (", ".join(t.columns) for t in (tables[0], table))
-                raise DataError(f"{file}: expected the columns of {matching(path)[0].name} ({first}), got {other}")
-        found = dict.fromkeys(role for t in tables for role in t.columns)
-        columns = {role: [v for t in tables for v in t.columns.get(role, [""] * len(t.lines))] for role in found}
-        return Table(columns, [line for t in tables for line in t.lines])
-    if kind in (".parquet", ".arrow"):
-        return _read_arrow(path, pick, head)
-    if kind == ".jsonl":
-        return _read_jsonl(path, pick, head)
-    if kind == ".tsv":
-        rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path, head), start=1)]
-    else:
-        rows = _csv_rows(path, _text(path, head), head)
-    (_, header), *body = rows or [(1, list[str]())]
-    roles = pick(header)
-    for column in roles.values():
-        if header.count(column) > 1:
-            raise DataError(f"{path}:1: column {column} is there {header.count(column)} times; rename all but one")
-    while body and len(header) > 1 and not any(body[-1][1]):
-        body.pop()
-    for number, row in body:
-        if len(row) != len(header):
-            got = str(len(row)) if any(row) else "a blank line"
-            raise DataError(f"{path}:{number}: expected {len(header)} fields, got {got}")
-    columns = {role: [row[i] for _, row in body] for role, i in ((r, header.index(c)) for r, c in roles.items())}
-    return Table(columns, [number for number, _ in body])
-
-
-def _one_of(path: Path, file: Path, pick: Pick, head: int | None) -> Table:
-    try:
-        return read_table(file, pick, head)
-    except DataError as error:  # `pick` names the path with `*`
-        raise DataError(str(error).replace(str(path), str(file))) from error
-
-
-def _csv_rows(path: Path, text: str, head: int | None) -> list[tuple[int, list[str]]]:
-    """(line where it ends, fields) of every row; of a head without the last, which may be cut off."""
-    rows = _parsed(path, io.StringIO(text, newline=""))
-    if _cut(text, head) and any(len(field) > LONG_FIELD for field in rows[-1][1]):
-        # a very long text, or a quotation mark that is never closed: only the whole file shows which
-        return _csv_rows(path, _text(path), None)
-    rows = rows[:-1] if _cut(text, head) else rows
-    _check_quotes(path, text, rows)
-    return rows
-
-
-def _check_quotes(path: Path, text: str, rows: list[tuple[int, list[str]]]) -> None:
-    """That rows of several lines are written as such: a quotation mark without its partner takes in the next ones."""
-    ends = [0, *(end for end, _ in rows)]
-    several = [(start, end) for start, end in itertools.pairwise(ends) if end > start + 1]
-    lines = list(io.StringIO(text, newline="")) if several else []
-    for start, end in several:
-        _parsed(path, lines[start:end], start, strict=True)
-
-
-def _parsed(path: Path, lines: Iterable[str], before: int = 0, strict: bool = False) -> list[tuple[int, list[str]]]:
-    """(line where it ends, fields) of every row; before: lines of the file before these."""
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(lines, strict=strict)
-    rows: list[tuple[int, list[str]]] = []
-    try:
-        rows.extend((before + reader.line_num, row) for row in reader)
-    except csv.Error as error:
-        line = (rows[-1][0] if rows else before) + 1
-        raise DataError(f"{path}:{line}: {error}; is a quotation mark missing?") from error
-    return rows
-
-
-def _read_jsonl(path: Path, pick: Pick, head: int | None) -> Table:
-    lines = [(i, line) for i, line in enumerate(read_lines(path, head), start=1) if line.strip()]
-    objects = [_json_object(path, i, line) for i, line in lines]
-    roles = pick(list(dict.fromkeys(itertools.chain.from_iterable(objects))))  # a row may lack what others have
-    numbers = [i for i, _ in lines]
-    columns = {role: _cells(path, c, numbers, [o.get(c) for o in objects]) for role, c in roles.items()}
-    return Table(columns, numbers)
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{number}: not JSON: {error.msg}") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}:{number}: expected an object, got {type(value).__name__}")
-    return value
-
-
-def _read_arrow(path: Path, pick: Pick, head: int | None) -> Table:
-    """Parquet files and Arrow streams, batch by batch until `head` rows are read."""
-    import pyarrow.ipc
-    import pyarrow.parquet
-
-    columns: dict[str, list[str]] = {}
-    rows, parquet = 0, kind_of(path) == ".parquet"
-    try:
-        with pyarrow.memory_map(str(path)) as source:
-            opened = pyarrow.parquet.ParquetFile(source) if parquet else pyarrow.ipc.open_stream(source)
-            roles = pick(list((opened.schema_arrow if parquet else opened.schema).names))
-            columns = {role: [] for role in roles}
-            for batch in opened.iter_batches(columns=list(roles.values())) if parquet else opened:
-                numbers = range(rows + 1, rows + len(batch) + 1)
-                for role, column in roles.items():
-                    columns[role] += _cells(path, column, numbers, batch.column(column).to_pylist())
-                rows += len(batch)
-                if head is not None and rows >= head:
-                    break
-    except DataError:
-        raise
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        kind = "Parquet" if parquet else "an Arrow stream"
-        raise DataError(f"{path}: cannot be read as {kind}: {first_line(error)}") from error
-    return Table(columns, list(range(1, rows + 1)))
-
-
-def _cells(path: Path, column: str, rows: Sequence[int], values: Sequence[object]) -> list[str]:
-    """The values of a column as texts.
-
-    Raises: DataError for a list or a mapping: its notation would be trained on.
-    """
-    for row, value in zip(rows, values, strict=True):
-        if isinstance(value, (list, dict)):
-            raise DataError(f"{path}:{row}: {column}: expected a text or a number, got {str(value)[:60]}")
-    return ["" if value is None else str(value) for value in values]
-
-
-def _text(path: Path, head: int | None = None) -> str:
     opener = gzip.open if path.name.endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            return str(file.read(-1 if head is None else head))
+            text = str(file.read(-1 if head is None else head))
     except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        raise DataError(f"{path}: cannot be read as UTF-8 text: {error}{_encoding(path, error)}") from error
+    if 4 * text.count("\0", 0, 4096) > len(text[:4096]):
+        raise DataError(f"{path}: cannot be read as UTF-8 text: it is UTF-16; save it as UTF-8")
+    return text
 
 
-def _cut(text: str, head: int | None) -> bool:
+def _encoding(path: Path, error: Exception) -> str:
+    """What a file is that is no UTF-8, as a part of a message; "" where that cannot be told."""
+    if not isinstance(error, UnicodeDecodeError):
+        return ""
+    raw = bytes(error.object)
+    if found := next((what for start, what in PACKED.items() if raw.startswith(start)), ""):
+        return f"; it is {found}"
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "; it is UTF-16; save it as UTF-8"
+    if error.end >= len(raw) - 1 and error.reason.startswith("unexpected end"):
+        return "; it ends within a character: is it cut off?"
+    line = raw[raw.rfind(b"\n", 0, error.start) + 1 :].split(b"\n", 1)[0]
+    for page, letters in (
+        ("gb18030", r"[\u4e00-\u9fff]{2}"),
+        ("cp1252", r"[^\W\d_][\xc0-\xff]|[\x80-\xbf\u2000-\u20ff]"),
+    ):
+        with contextlib.suppress(UnicodeDecodeError):
+            if re.search(letters, text := line.decode(page)):
+                semicolons = (
+                    ", its fields separated by semicolons" if text.count(";") > 1 and kind_of(path) == ".csv" else ""
+                )
+                excel = '; in Excel, "CSV UTF-8"' if page == "cp1252" and kind_of(path) == ".csv" else ""
+                return (
+                    f"; it seems to be {page}{semicolons}; save it as UTF-8"
+                    + (" with commas" if semicolons else "")
+                    + excel
+                )
+    return ""
+
+
+def is_cut(text: str, head: int | None) -> bool:
     """Whether a head is not the whole file, so that its last line may be half of one."""
     return head is not None and len(text) >= head
 

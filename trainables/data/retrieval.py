@@ -24,13 +24,14 @@ from typing import Any
 from trainables.contract.errors import DataError
 from trainables.contract.trial import DEV_SUFFIX, RETRIEVAL_MEASURES
 from trainables.data.catalogue import hub_name, is_hub, set_name, snapshot
+from trainables.data.cells import replaced_note, text_of
 from trainables.data.files import UNREADABLE, kind_of
 
 log = logging.getLogger(__name__)
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 PATTERNS = ("corpus.jsonl*", "queries.jsonl*", "corpus/*.parquet", "queries/*.parquet", "qrels/*")
-_ID, _TEXT, _QUERY, _DOCUMENT, _GRADE = ("_id", "id"), ("text",), ("query-id",), ("corpus-id",), ("score",)
+_ID, _QUERY, _DOCUMENT, _GRADE = ("_id", "id"), ("query-id",), ("corpus-id",), ("score",)
 
 # Commits are those that mteb 2.26 pins.
 NANO = {
@@ -95,13 +96,13 @@ def load_retrieval(name: str, split: str = "dev") -> Retrieval:
     folder, revision = _folder(name)
     digest = hashlib.sha256()
     documents: dict[str, str] = {}
+    replaced: list[str] = []  # where
     for where, row in _rows(folder, CORPUS, digest):
-        title = str(row.get("title") or "").strip()
-        text = _field(where, row, _TEXT)
+        title, text = _text(where, row, "title", replaced).strip(), _text(where, row, "text", replaced)
         documents[_fresh(where, row, documents)] = f"{title} {text}".strip() if title else text
     queries: dict[str, str] = {}
     for where, row in _rows(folder, QUERIES, digest):
-        queries[_fresh(where, row, queries)] = _field(where, row, _TEXT)
+        queries[_fresh(where, row, queries)] = _text(where, row, "text", replaced)
     grades: dict[str, dict[str, int]] = {}
     missing = 0
     for where, row in _judgements(folder, digest, split):
@@ -114,6 +115,8 @@ def load_retrieval(name: str, split: str = "dev") -> Retrieval:
         raise DataError(f"{folder}: expected documents and judged queries, got {len(documents)} and {len(grades)}")
     if not any(grade > 0 for judged in grades.values() for grade in judged.values()):
         raise DataError(f"{folder}: no query has a relevant document (a score above 0 in {QRELS})")
+    if replaced:
+        log.warning(replaced_note(replaced[0], len(replaced)))
     if missing:
         log.warning("%s: %d judged documents are not in the corpus; they count as never found", name, missing)
     return Retrieval(
@@ -144,7 +147,7 @@ def check_retrieval(name: str, local_only: bool = False) -> str:
     for part in (CORPUS, QUERIES):
         where, row = next(_rows(folder, part), (str(folder), {}))
         _fresh(where, row, {})
-        _field(where, row, _TEXT)
+        _text(where, row, "text", [])
     where, row = next(_judgements(folder), (str(folder), {}))
     _field(where, row, _QUERY)
     _field(where, row, _DOCUMENT)
@@ -247,6 +250,17 @@ def _fresh(where: str, row: Mapping[str, Any], known: Mapping[str, str]) -> str:
     if name in known:
         raise DataError(f"{where}: id {name!r} is given twice")
     return name
+
+
+def _text(where: str, row: Mapping[str, Any], name: str, replaced: list[str]) -> str:
+    """A title or a text by the rules of `cells`; only a title may be missing."""
+    try:
+        text = text_of(row.get(name), lambda: replaced.append(where))
+    except ValueError as error:
+        raise DataError(f"{where}: {name}: {error}") from None
+    if not text and name != "title" and row.get(name) != "":
+        raise DataError(f"{where}: expected a field {name} with text, got {row.get(name, ', '.join(row) or 'nothing')}")
+    return text
 
 
 def _field(where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> str:

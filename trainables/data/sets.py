@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,19 +30,10 @@ from trainables.data.catalogue import (
     set_name,
     train_parts,
 )
-from trainables.data.files import (
-    NUMBERED,
-    ROLES,
-    LineTexts,
-    Table,
-    is_role,
-    kind_of,
-    matching,
-    read_lines,
-    read_table,
-    text_size,
-    unpacked,
-)
+from trainables.data.cells import has_score, score_of
+from trainables.data.columns import NUMBERED, Columns, column_of, of_file, pick
+from trainables.data.files import LineTexts, kind_of, matching, read_lines, text_size, unpacked
+from trainables.data.tables import Table, read_table
 
 log = logging.getLogger(__name__)
 
@@ -100,16 +89,14 @@ class Pairs:
         return len(self.first)
 
 
-def load_corpus(
-    name_or_path: str, language: str, needs: str = "sentences", columns: Mapping[str, str] | None = None
-) -> Corpus:
+def load_corpus(name_or_path: str, language: str, needs: str = "sentences", columns: Columns | None = None) -> Corpus:
     """A training corpus.
 
     Args:
         name_or_path: a named set, a file, or several joined by `+`.
         language: "en" or "zh".
         needs: "sentences", "triplets" (anchor, positive, hard negative) or "pairs" (hard negatives if there are).
-        columns: role -> column name where a table's header does not use the default names.
+        columns: role -> column name where a table's header does not use the default names; or entry -> such a mapping.
     Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
         triplets without those that lack a text, and without hard negatives that most of them lack.
     Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
@@ -134,12 +121,12 @@ def load_corpus(
     return Corpus(name_or_path, language, found, source.revision, note, lost)
 
 
-def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[str, str] | None = None) -> Pairs:
+def load_pairs(name_or_path: str, split: Split, language: str, columns: Columns | None = None) -> Pairs:
     """A scored pair set.
 
     Args:
         split: "dev" or "test" (or "train"); in a path, `{split}` stands for it.
-        columns: role (first, second, score, subset) -> column name, where the header differs.
+        columns: role (first, second, score, subset) -> column name, where the header differs; or as of a corpus.
     Returns: the pairs with a gold score and two sentences; PAWS-X without its untranslated rows.
     Raises: DataError, also when fewer than two pairs or only equal scores are left (no correlation is defined).
     """
@@ -149,12 +136,13 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
     path = source.path
     if kind_of(path) == ".txt":
         raise DataError(f"{path}: expected a table with sentence1, sentence2 and score, got a text file")
-    read = read_table(path, lambda header: _pick(path, header, (*_PAIR, "score"), columns, optional=("subset",)))
+    own = of_file(columns, name_or_path)
+    read = read_table(path, lambda header: pick(path, header, (*_PAIR, "score"), own, optional=("subset",)))
     table, lines = read.columns, read.lines
-    unscored = [i for i, score in enumerate(table["score"]) if score.strip().lower() in ("", "nan")]
+    unscored = [i for i, score in enumerate(table["score"]) if not has_score(score)]
     half = without_text([table[role] for role in _PAIR])
     whys = ((unscored, "no score"), (half, "an empty sentence"))
-    note = "; ".join(filter(None, (left_out(path, lines, rows, why, "pairs") for rows, why in whys)))
+    note = "; ".join(filter(None, (*read.notes, *(left_out(path, lines, rows, why, "pairs") for rows, why in whys))))
     lost = {*unscored, *half}
     if name_or_path == "pawsx":
         lost.update(i for role in _PAIR for i, text in enumerate(table[role]) if text == UNTRANSLATED)
@@ -169,13 +157,13 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Mapping[
 
 
 def corpus_columns(
-    name: str, source: Source, needs: str, columns: Mapping[str, str] | None = None, head: int | None = None
+    name: str, source: Source, needs: str, columns: Columns | None = None, head: int | None = None
 ) -> tuple[dict[str, Sequence[str]], str, int]:
     """The texts of a corpus, what was left out of it and why ("" if nothing), and how many rows.
 
     Args: head: as `files.read_table` takes it, for a look at its beginning.
     """
-    path, note, lost = source.path, "", 0
+    path, note, lost, own = source.path, "", 0, of_file(columns, name)
     if kind_of(path) == ".txt":
         if needs != "sentences":
             roles = "anchor, positive and negative" if needs == "triplets" else "anchor and positive"
@@ -187,7 +175,7 @@ def corpus_columns(
         else:
             texts = {"sentence": [line or " " for line in read_lines(path, head)]}  # methods 2.1
     else:
-        read = read_table(path, lambda header: _roles(path, header, needs, columns), head)
+        read = read_table(path, lambda header: _roles(path, header, needs, own), head)
         table = read.columns
         if needs != "sentences":
             texts, note, lost = whole_triplets(path, read, needs, whole_file=head is None)
@@ -197,6 +185,7 @@ def corpus_columns(
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
             texts = {"sentence": _distinct(zip(*table.values(), strict=True))}
+        note = "; ".join(filter(None, (*read.notes, note)))
     if head is None and len(next(iter(texts.values()))) < 2:
         got = "one" if next(iter(texts.values())) else "none" if note else "none: the file is empty"
         message = f"{path}: expected training texts, at least two to tell apart, got {got}"
@@ -208,13 +197,13 @@ def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, 
     """Which columns of a table are training texts: triplets and pairs as needed; sentences from whatever holds them."""
     if needs != "sentences":
         negatives = _negatives(path, header, columns)
-        if needs == "pairs" and "negative" not in (columns or ()) and _column("negative", header, columns) is None:
+        if needs == "pairs" and "negative" not in (columns or ()) and column_of("negative", header, columns) is None:
             negatives = [role for role in negatives if role != "negative"]
-        return _pick(path, header, (*TRIPLET[:2], *negatives), columns)
-    for roles in (("sentence",), _PAIR, TRIPLET):
-        if all(_column(role, header, columns) is not None for role in roles):
-            return _pick(path, header, roles, columns)
-    return _pick(path, header, ("sentence",), columns)
+        return pick(path, header, (*TRIPLET[:2], *negatives), columns)
+    for roles in (("sentence",), _PAIR, TRIPLET, TRIPLET[:2]):
+        if all(column_of(role, header, columns) is not None for role in roles):
+            return pick(path, header, roles, columns)
+    return pick(path, header, ("sentence",), columns)
 
 
 def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | None) -> list[str]:
@@ -225,39 +214,9 @@ def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | N
     numbers = {int(m[1]) for name in (*header, *(columns or ())) if (m := NUMBERED.fullmatch(name))}
     if not numbers:
         return ["negative"]
-    if _column("negative", header, columns) is not None:
+    if column_of("negative", header, columns) is not None:
         raise DataError(f"{path}: expected negative or negative_1 to negative_{max(numbers)}, got both; rename one")
     return [f"negative_{k}" for k in range(1, max(numbers) + 1)]
-
-
-def _column(role: str, header: Sequence[str], columns: Mapping[str, str] | None) -> str | None:
-    wanted = (columns[role],) if columns and role in columns else ROLES.get(role, (role,))
-    return next((c for c in wanted if c in header), None)
-
-
-def _pick(
-    path: Path,
-    header: Sequence[str],
-    roles: Sequence[str],
-    columns: Mapping[str, str] | None,
-    optional: Sequence[str] = (),
-) -> dict[str, str]:
-    if unknown := sorted(r for r in columns or () if not is_role(r)):
-        raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(ROLES)}, negative_1 ...")
-    found = {role: _column(role, header, columns) for role in (*roles, *optional)}
-    for role in roles:
-        if found[role] is None:
-            wanted = columns[role] if columns and role in columns else " or ".join(ROLES.get(role, (role,)))
-            free = next((name for name in header if name not in found.values()), None)
-            raise DataError(
-                f"{path}: expected a column {wanted} ({role}), got {', '.join(header) or 'none'}; "
-                + (f"name it in data.columns, such as columns: {{{role}: {free}}}" if free else "add it")
-            )
-    picked = {role: column for role, column in found.items() if column is not None}
-    for role, column in picked.items():
-        if other := next((r for r in picked if r != role and picked[r] == column), None):
-            raise DataError(f"{path}: data.columns: {role} and {other} are both {column}; expected one role a column")
-    return picked
 
 
 def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:
@@ -268,13 +227,9 @@ def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:
 
 def _score(path: Path, line: int, text: str) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        comma = "; numbers are written with a point, 4.5" if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) else ""
-        raise DataError(f"{path}:{line}: expected a number as score, got {text!r}{comma}")
-    return value
+        return score_of(text)
+    except ValueError as error:
+        raise DataError(f"{path}:{line}: {error}") from None
 
 
 def edacse_sources(language: str, needs: str, download: bool = True) -> dict[str, Source]:

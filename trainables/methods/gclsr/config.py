@@ -119,7 +119,7 @@ def back_translations(path: str) -> Mapping[str, str]:
 
     Raises: DataError naming the file.
     """
-    from trainables.data.files import read_table
+    from trainables.data.tables import read_table
 
     file = Path(path).expanduser()
     if not file.is_file():
