@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -60,7 +61,8 @@ def model_card(
     tests = [Result(row["metric"], row["mean"], row["low"], row["high"]) for row in scored]
     bounds = _bounds(study, run.run_id)
     results = [*_dev_results(study, trial, run, bounds), *tests]
-    front = front_matter(spec, name, about.licence, results, own_loader=bool(own_loader))
+    base = hub_encoder(checkpoint)
+    front = front_matter(spec, name, about.licence, results, own_loader=bool(own_loader), base=base and base[0])
     use = (
         own_loader
         or "from sentence_transformers import SentenceTransformer\n\n"
@@ -72,6 +74,7 @@ def model_card(
     revisions = [
         (known + stands.get(known.removesuffix("_dev"), ""), r) for known, r in checkpoint.get("revisions", {}).items()
     ]
+    revisions += [(f"encoder {base[0]}", base[1])] if base else []
     bibtex = citation(spec["method"], method.paper)
     batch = trial.get(PARAM + "batch_size")
     own_cost = f"This trial: {trial['seconds']:.0f} s of training and evaluation"
@@ -93,6 +96,17 @@ def model_card(
         "## Environment\n\n" + _table(("what", "value"), list(environment(study).items())),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def hub_encoder(checkpoint: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Hub id and commit of the encoder that a trial started from; None of a folder, whatever it is called.
+
+    Args: checkpoint: trial.json.
+    """
+    name, _, asked = str(checkpoint["spec"]["encoder"]).partition("@")
+    commit = (checkpoint.get("encoder") or {}).get("commit") or (asked if re.fullmatch("[0-9a-f]{40}", asked) else "")
+    folder = name.startswith(("builtin:", "/", ".", "~")) or name.count("/") > 1 or name.endswith(commit)
+    return None if not commit or folder else (name, commit)
 
 
 def _trained(spec: Mapping[str, Any]) -> str:
@@ -193,13 +207,19 @@ def repositories(data: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
 
 
 def front_matter(
-    spec: Mapping[str, Any], name: str, licence: str | None, results: list[Result], *, own_loader: bool
+    spec: Mapping[str, Any],
+    name: str,
+    licence: str | None,
+    results: list[Result],
+    *,
+    own_loader: bool,
+    base: str | None = None,
 ) -> dict[str, Any]:
     """The front matter of a card.
 
     Args:
         spec: of the trial. name: of the model. licence: identifier as the hub has them, None = not known.
-        own_loader: whether the model comes with a loader of its own.
+        own_loader: whether the model comes with a loader of its own. base: hub id of the encoder, if it has one.
     """
     data = spec["data"]
     front: dict[str, Any] = {
@@ -211,8 +231,7 @@ def front_matter(
     }
     if not own_loader:
         front |= {"library_name": "sentence-transformers"}
-        if spec["encoder"] and not spec["encoder"].startswith(("builtin:", "/", ".", "~")):
-            front["base_model"] = spec["encoder"].split("@")[0]
+        front |= {"base_model": base} if base else {}
     if there := repositories(data):
         front["datasets"] = list(dict.fromkeys(repository for repository, _ in there.values()))
     if index := [_entry(result, spec) for result in results if np.isfinite(result.value)]:

@@ -6,13 +6,11 @@ And those against what is on this machine: data sets, encoder, tokenizer, corpus
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
@@ -217,18 +215,10 @@ def _ours(thing: object) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("trainables.")
 
 
-SAMPLE = "sample_size"
-COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted; for a note alone
-
-
 def notes(space: Space) -> list[str]:
-    """Notes on encoder, prompts and sample size before training, a line each."""
-    sizes, wanted = _prompt_sizes(space), space.base.get(SAMPLE)
-    found = encoder_notes(space) + evaluation_notes(space) + (sizes.notes(_shortest(space)) if sizes else [])
-    size = None if SAMPLE in space.params or wanted is None else _corpus_size(space, NOTED)
-    if wanted is not None and size is not None and wanted > size:
-        found.append(f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on")
-    return found
+    """Notes on encoder and prompts before training, a line each."""
+    sizes = _prompt_sizes(space)
+    return encoder_notes(space) + evaluation_notes(space) + (sizes.notes(_shortest(space)) if sizes else [])
 
 
 def check_names(root: Node, problems: Problems) -> None:
@@ -364,40 +354,3 @@ def _prompt_sizes(space: Space) -> PromptSizes | None:
 def _shortest(space: Space) -> int:
     searched = space.params.get("max_length")
     return int(min(searched.typical) if searched else space.base["max_length"])
-
-
-def check_sample_sizes(space: Space, root: Node, problems: Problems) -> None:
-    """Report a search over sample sizes of which several are the whole corpus, where that is on this machine."""
-    if (param := space.params.get(SAMPLE)) is None or (size := _corpus_size(space, COUNTED)) is None:
-        return
-    if whole := _whole(space, param, size):
-        message = f"expected at most {size}, the corpus has {size} examples: {whole} are the same run"
-        problems.add(written_at(root, SAMPLE) or root.where, message)
-
-
-def _whole(space: Space, param: Param, size: int) -> str:
-    """The values that take the whole corpus in words, "" if at most one does."""
-    if param.values is None:  # a range may have more values than can be listed
-        low, high = map(int, param.bounds)
-        step = int(param.step or 1)
-        first = low + step * max(0, math.ceil((size - low) / step))
-        return f"{first} to {high}" if first < high else ""
-    values = [value for value in param.values if _is_whole(value, size)]
-    if param.listed:
-        rows = [row for row in space.rows if SAMPLE in row and _is_whole(row[SAMPLE], size)]
-        rest = [repr(sorted((name, value) for name, value in row.items() if name != SAMPLE)) for row in rows]
-        times = Counter(rest)
-        values = [row[SAMPLE] for row, others in zip(rows, rest, strict=True) if times[others] > 1]
-    return ", ".join("null" if v is None else str(v) for v in values) if len(values) > 1 else ""
-
-
-def _is_whole(value: Any, size: int) -> bool:
-    return value is None or value >= size
-
-
-def _corpus_size(space: Space, most: int) -> int | None:
-    from trainables.data.checks import corpus_size
-
-    if declared(space.method).scripted:
-        return None
-    return corpus_size({"method": space.method, "data": asdict(space.data)}, most)

@@ -17,11 +17,11 @@ from search.space.checks import (
     check_encoder,
     check_names,
     check_prompts,
-    check_sample_sizes,
     check_taken_names,
     check_unused,
     notes,
 )
+from search.space.clipped import check_clipped, sample_notes
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param, distinct
 from search.space.space import TRAIN_KEYS, WRITTEN_BY, Space, paper_notes
@@ -93,7 +93,7 @@ def load_space(
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
-        for check in (check_unused, check_taken_names, check_encoder, check_prompts, check_sample_sizes):
+        for check in (check_unused, check_taken_names, check_encoder, check_prompts, check_clipped):
             check(space, root, problems)
     problems.raise_if_any()
     return space
@@ -213,7 +213,11 @@ def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[st
             space = load_space(path, overrides, find_data=True)
             spec = {"method": space.method, "data": asdict(space.data), "metric": space.metric.name}
             left_out = check_data(spec | {"holdout": space.metric.holdout}, local_only=True)
-            checked.append(Checked(path, space, notes=(*notes(space), *(f"data: {note}" for note in left_out))))
+            checked.append(
+                Checked(
+                    path, space, notes=(*notes(space), *sample_notes(space), *(f"data: {note}" for note in left_out))
+                )
+            )
         except SpaceError as error:
             checked.append(Checked(path, None, tuple(map(str, error.problems))))
         except DataError as error:

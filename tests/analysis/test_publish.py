@@ -21,11 +21,12 @@ from trained_trials import trial_folder
 from analysis.checkpoints.export import base_licence
 from analysis.commands.main import main
 from analysis.tables.metric import Metric
-from analysis.writing.card import About, Result, citation, front_matter, model_card, repositories
+from analysis.writing.card import About, Result, citation, front_matter, hub_encoder, model_card, repositories
 from trainables.contract.registry import SHIPPED, declared
 
 pytestmark = pytest.mark.costly
 ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789" * 4
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,27 @@ def test_card_answers_what_a_stranger_asks(storage: Path, tmp_path: Path) -> Non
         assert part in card.text
 
 
+@pytest.mark.parametrize(
+    ("encoder", "recorded", "base"),
+    [
+        ("bert-base-uncased", {"commit": COMMIT}, ("bert-base-uncased", COMMIT)),
+        ("owner/name@main", {"commit": COMMIT}, ("owner/name", COMMIT)),
+        (f"owner/name@{COMMIT}", {"files": "a"}, ("owner/name", COMMIT)),
+        ("enc", {"files": "a", "weights": "b"}, None),
+        ("owner/name", {"files": "a"}, None),  # a folder, or of a version that did not record it
+        ("./enc", {"commit": COMMIT}, None),
+        (f"/cache/models--a--b/snapshots/{COMMIT}", {"commit": COMMIT}, None),
+        (f"snapshots/{COMMIT}", {"commit": COMMIT}, None),
+        ("builtin:tiny", None, None),
+        ("", None, None),
+    ],
+)
+def test_base_model_is_a_hub_id_with_its_commit(
+    encoder: str, recorded: dict[str, str] | None, base: tuple[str, str] | None
+) -> None:
+    assert hub_encoder({"spec": {"encoder": encoder}, "encoder": recorded}) == base
+
+
 def test_index_of_each_kind_of_value() -> None:
     commit = "0" * 40
     data = {"train": f"nli+hub:org/train@{commit}:train", "dev": ["stsb", "NanoNFCorpus", "my/q"], "language": "en"}
@@ -152,7 +174,7 @@ def test_index_of_each_kind_of_value() -> None:
         Result("x_dev", float("nan")), Result("topics_dev", 2.5), Result("mean(stsb_dev,topics_dev)", 1.5),
         Result("stsb_held_dev", 0.8),
     ]  # fmt: skip
-    front = front_matter(spec, "m", "mit", given, own_loader=False)
+    front = front_matter(spec, "m", "mit", given, own_loader=False, base="bert-base-uncased")
     assert front["datasets"] == [
         "princeton-nlp/datasets-for-simcse", "org/train", "mteb/stsbenchmark-sts", "mteb/NanoNFCorpusRetrieval",
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,56 @@ def test_samples_that_are_all_of_the_corpus_are_one_point(values: object, same: 
     code, line = sampled(root, values)
     said = f"params.sample_size: expected at most 5, the corpus has 5 examples: {same} are the same run"
     assert (code, line.partition(": ")[2]) == (2, said)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "refused"),
+    [
+        ("simcse", {"batch_size": {"choice": [4, 5, 64, 128]}}, "batch_size: expected at most 5, .* 5, 64, 128 are"),
+        ("simcse", {"batch_size": {"choice": [4, 64]}}, ""),
+        ("simcse", {"batch_size": {"int": [2, 64], "step": 2}}, "batch_size: .* 6 to 64 are"),
+        ("simcse", {"batch_size": {"choice": [3, 4]}, "sample_size": 3}, "batch_size: expected at most 3, .* 3, 4 are"),
+        ("simcse", {"batch_size": {"choice": [3, 4]}, "sample_size": {"choice": [3, 5]}}, ""),
+        (
+            "simcse",
+            {"batch_size": {"choice": [4, 64]}, "sample_size": {"choice": [3, 5, 6]}},
+            "sample_size: .* 5, 6 are",
+        ),
+        (
+            "simcse",
+            {"max_examples": {"choice": [8, 10, 20]}, "epochs": 2},
+            "max_examples: expected at most 10, .* 10, 20",
+        ),
+        ("simcse", {"max_examples": {"choice": [4, 6, None]}}, "max_examples: expected at most 5, .* 6, null are"),
+        ("simcse", {"max_examples": {"choice": [4, 6]}, "epochs": {"choice": [1, 2]}}, ""),
+        ("simcse", {"eval_examples": {"choice": [2, 5, 8]}, "max_examples": None}, "eval_examples: .* 5, 8 are"),
+        ("simcse", {"eval_examples": {"choice": [2, 3, 4]}, "max_examples": 3}, "eval_examples: expected at most 3, "),
+        ("gclsr", {"batch_size": {"choice": [8, 16]}}, ""),  # of which the learning rate depends
+        ("esimcse", {"batch_size": {"choice": [8, 16]}}, ""),  # and the queue
+        (
+            "esimcse",
+            {"batch_size": {"choice": [8, 16]}, "queue_batches": 0},
+            "batch_size: expected at most 5, .* 8, 16",
+        ),
+        (
+            "esimcse",
+            {"queue_batches": {"choice": [1, 2.5, 3]}, "batch_size": 2},
+            "queue_batches: .* most 2.5, .* 2.5, 3",
+        ),
+        (
+            "esimcse",
+            {"queue_batches": {"float": [0.5, 8.0]}, "batch_size": 2},
+            "queue_batches: .* most 2.5, .* 2.5 to 8",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_the_data_clip_alike_are_one_point(
+    method: str, params: dict[str, object], refused: str, root: Path
+) -> None:
+    (root / "train.txt").write_text("One.\nTwo.\nThree.\nFour.\nFive.\n")
+    more = {"encoder": "builtin:vectors"} if method == "gclsr" else {}
+    code, lines = call("check", str(space(root, method=method, params=params, train={}, **more)))
+    assert (code, bool(re.search(f"params.{refused}", lines[0]))) == ((2, True) if refused else (0, False)), lines
 
 
 def test_one_sample_may_be_more_than_the_corpus(root: Path) -> None:

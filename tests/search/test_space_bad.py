@@ -64,7 +64,7 @@ def test_data_sets_of_the_local_folder_are_found(tmp_path: Path, monkeypatch: py
     ]
     assert load_space(path).data.dev == ("stsb", "mine")
     monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
-    (tmp_path / "en_mine_train.txt").write_text("a\nb\n")
+    (tmp_path / "en_mine_train.txt").write_text("a\nb\n" * 50)
     (tmp_path / "en_mine_dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2\n")
     assert check_spaces([path])[0].problems == ()
     monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path / "none"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +75,13 @@ def test_parquet_parts_as_the_hub_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl: line 2: id 'd1'"),
-        ("corpus.jsonl", '{"_id": "d1"}\n', "corpus.jsonl: line 1: expected a field text with text, got _id"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl:2: id 'd1'"),
+        ("corpus.jsonl", '{"_id": "d1"}\n', "corpus.jsonl:1: expected a field text with text, got _id"),
         ("corpus.jsonl", "", "expected documents and judged queries, got 0 and 2"),
-        ("queries.jsonl", '{"_id": "q1", "text": "a"}\nxyz\n', "queries.jsonl: line 2: not JSON"),
-        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', r"dev.tsv: line 4: query 'q2' is not in queries"),
-        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\thigh\n", "line 2: expected a whole number as score"),
-        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\n", "line 2: expected 3 fields, got 2"),
+        ("queries.jsonl", '{"_id": "q1", "text": "a"}\nxyz\n', "queries.jsonl:2: not JSON"),
+        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', r"dev.tsv:4: query 'q2' is not in queries"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\thigh\n", "dev.tsv:2: expected a whole number as score"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\n", "dev.tsv:2: expected 3 fields, got 2"),
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n", "no query has a relevant document"),
     ],
 )
@@ -87,6 +90,150 @@ def test_errors_name_file_and_line(beir: Path, file: str, text: str, message: st
     with pytest.raises(DataError, match=message) as caught:
         load_retrieval(str(beir))
     assert "\n" not in str(caught.value)
+
+
+HEAD = "query-id\tcorpus-id\tscore\n"
+
+
+@pytest.mark.parametrize(
+    ("judgements", "grades"),
+    [
+        (HEAD + "q1\td1\t1.0\nq1\td2\t0\n", {"d1": 1, "d2": 0}),
+        (HEAD + '"q1"\t"d1"\t"2"\n', {"d1": 2}),
+        (HEAD + "q1\td1\t1\r\n\r\nq1\td1\t1\r\n", {"d1": 1}),
+        ("\ufeff" + HEAD + "q1\td1\t3\n\n\n", {"d1": 3}),
+        ("qid\tdocid\trelevance\nq1\td1\t1\n", {"d1": 1}),
+        ("corpus-id\tquery-id\nd1\tq1\n", {"d1": 1}),
+        ("corpus-id\tscore\tquery-id\tnote\nd1\t2e0\tq1\tx\n", {"d1": 2}),
+    ],
+)
+def test_judgements_are_read_as_by_beir(beir: Path, judgements: str, grades: dict[str, int]) -> None:
+    (beir / "qrels" / "dev.tsv").write_bytes(judgements.encode())
+    assert check_retrieval(str(beir)) == ""
+    assert load_retrieval(str(beir)).grades == [grades]
+
+
+@pytest.mark.parametrize(
+    ("judgements", "message"),
+    [
+        (HEAD + "q1\td1\t1\nq1\td2\t1\nq1\td1\t0\n", r"dev.tsv:4: query 'q1', document 'd1': score 0, but 1 at .*:2$"),
+        (HEAD + "q1\td1\t1\nq9\td1\t1\n", "dev.tsv:3: query 'q9' is not in queries"),
+        (HEAD + "q1\td8\t1\nq1\td9\t0\n", "no relevant document is in corpus .*dev.tsv:2: 'd8'"),
+        (HEAD + "q1\td1\t0.5\n", "dev.tsv:2: expected a whole number as score, got '0.5'"),
+        (HEAD + "q1\td1\tinf\n", "dev.tsv:2: expected a whole number as score, got 'inf'"),
+        (HEAD + "q1\td1\t1e30\n", "dev.tsv:2: expected a whole number as score, got '1e30'"),
+        (HEAD + "q1\td1\t\n", "dev.tsv:2: expected a whole number as score, got ''"),
+        (HEAD + 'q1\t"d1\t1\nq1\td2\t1\n', "dev.tsv:3: .*is a quotation mark missing"),
+        (HEAD + 'q1\t"d1\t1\nq1\td2"\t1\n', "dev.tsv:3: a field of several lines"),
+        ("q1\td1\t1\nq2\td2\t1\n", "dev.tsv:1: expected a header .*, got a judgement"),
+        ("q1 0 d1 1\n", "expected documents and judged queries"),
+        (HEAD.replace("\t", ","), "expected documents and judged queries"),
+        (HEAD.replace("\t", ",") + "q1,d1,1\n", "dev.tsv:2: expected a field corpus-id"),
+    ],
+)
+def test_judgements_that_do_not_match_are_named_before_a_search(beir: Path, judgements: str, message: str) -> None:
+    (beir / "qrels" / "dev.tsv").write_text(judgements)
+    for read in (check_retrieval, load_retrieval):
+        with pytest.raises(DataError, match=message):
+            read(str(beir))
+
+
+def test_replaced_and_missing_texts_are_counted(beir: Path) -> None:
+    lines = (beir / "corpus.jsonl").read_text().splitlines()
+    lines[1:1] = [
+        r'{"_id": "x1", "title": NaN, "text": "half \ud83d"}',
+        r'{"_id": "x2", "title": null, "text": "\udc00"}',
+    ]
+    (beir / "corpus.jsonl").write_text("\n".join(lines))
+    with (beir / "qrels" / "dev.tsv").open("a") as file:
+        file.write("q1\tgone\t1\n")
+    note = check_retrieval(str(beir))
+    assert f"2 texts with half a surrogate pair, replaced by U+FFFD (first {beir / 'corpus.jsonl'}:2)" in note
+    assert f"1 judged documents are not in the corpus (first {beir / 'qrels' / 'dev.tsv'}:6: 'gone')" in note
+    assert load_retrieval(str(beir)).documents[1:3] == ["half \ufffd", "\ufffd"]
+
+
+def test_of_a_large_set_the_beginning_is_checked(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainables.data.retrieval.CHECKED", 100.0)
+    assert check_retrieval(str(beir)).startswith("animals: checked the first 0 MB of corpus, queries")
+    (beir / "corpus.jsonl").write_text('{"_id": 1.5, "text": "a"}\n' + "x" * 200)
+    with pytest.raises(DataError, match=r"corpus.jsonl:1: expected a field _id or id with text, got _id: 1.5"):
+        check_retrieval(str(beir))
+
+
+INSERTED = (b"\0", b"\xff\xfe", b'"', b"\t", b"\r", b"\n", b"\xed\xa0\xbd", b"\\")
+LINES = (b"NaN\n", b"[1]\n", b"null\n", b"[" * 100_000, b'{"_id": ' + b"9" * 5000 + b', "text": "x"}\n')
+WRITTEN, TYPED = (b'"a', b'"q1"', b'"text": "a', b"\t1"), (b"NaN", b"[]", b"true", b"{}", b"\t1e400")
+
+
+def damaged(folder: Path, seed: int) -> None:
+    """One part of a set, gzipped or of Parquet in some, with one fault of a kind and at a place that the seed gives."""
+    draw = random.Random(seed)
+    name = draw.choice(("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"))
+    path = folder / name
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    at, cut = draw.randrange(len(lines)), draw.randrange(len(data))
+    faults = {
+        "cut": data[:cut],
+        "byte": data[:cut] + bytes([draw.randrange(256)]) + data[cut + 1 :],
+        "inserted": data[:cut] + draw.choice(INSERTED) + data[cut:],
+        "line twice": b"".join([*lines[: at + 1], *lines[at:]]),
+        "line lost": b"".join([*lines[:at], *lines[at + 1 :]]),
+        "value": b"".join([*lines[:at], draw.choice(LINES), *lines[at:]]),
+        "typed": data.replace(draw.choice(WRITTEN), draw.choice(TYPED)),
+        "utf-16": data.decode().encode("utf-16"),
+        "latin-1": data.replace(b"a", b"\xe9"),
+        "one carriage return": data.replace(b"\n", b"\r"),
+    }  # fmt: skip
+    content = faults[draw.choice(sorted(faults))]
+    if name != "qrels/dev.tsv" and seed % 5 == 0:  # cut or changed after packing
+        path.unlink()
+        packed = bytearray(gzip.compress(content))
+        packed = packed[: draw.randrange(len(packed))] if seed % 2 else packed
+        packed[draw.randrange(len(packed)) if packed else 0 :][:1] = b"x"
+        path.with_suffix(".jsonl.gz").write_bytes(packed)
+    elif name != "qrels/dev.tsv" and seed % 5 == 1:
+        path.unlink()
+        (folder / path.stem).mkdir()
+        stream = io.BytesIO()
+        rows = {
+            "_id": ["d1", "d2"],
+            "text": draw.choice((["a", "b"], ["a", None], [["a"], ["b"]], [1.5, 2.5], [b"\xff", b"b"])),
+        }
+        parquet.write_table(pa.table(rows), stream)
+        whole = bytearray(stream.getvalue())
+        whole[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        (folder / path.stem / "train.parquet").write_bytes(whole if seed % 3 else whole[: draw.randrange(len(whole))])
+    else:
+        path.write_bytes(content)
+
+
+def fault_of(read, folder: Path):
+    try:
+        return read(str(folder)), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def test_damaged_sets_are_refused_or_read_as_they_are(tmp_path: Path) -> None:
+    read = 0
+    for seed in range(300):
+        folder = written(tmp_path / f"set{seed}", DOCUMENTS, QUERIES, JUDGED)
+        damaged(folder, seed)
+        _, fault = fault_of(check_retrieval, folder)
+        data, again = fault_of(load_retrieval, folder)
+        assert fault == again, seed  # none is met first inside a trial
+        if data is None:
+            assert "\n" not in fault, seed
+            assert str(folder) in fault, seed
+            continue
+        read += 1
+        assert len(evaluated(data, Encoder())) == 4
+        if (corpus := folder / "corpus.jsonl").is_file():
+            rows = [json.loads(line) for line in corpus.read_bytes().split(b"\n") if line.strip()]
+            assert data.documents == [" ".join(filter(None, (row.get("title"), row["text"]))) for row in rows], seed
+    assert 20 < read < 200  # faults are neither all refused nor all harmless
 
 
 def test_preflight_names_what_is_missing(beir: Path, tmp_path: Path) -> None:

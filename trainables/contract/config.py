@@ -219,6 +219,16 @@ class RunConfig(Settings):
         low=0,
     )
 
+    @staticmethod
+    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        """Hyperparameter -> the value from which on all values (null, too) train alike.
+
+        Args: v: the other hyperparameters by name; examples: at least as many as are trained on in an epoch.
+        """
+        seen = v["epochs"] * examples
+        found: dict[str, float] = {"batch_size": examples, "max_examples": seen}
+        return found | ({} if v["eval_steps"] else {"eval_examples": min(seen, v["max_examples"] or seen)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(RunConfig):

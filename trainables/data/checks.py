@@ -30,7 +30,7 @@ from trainables.data.catalogue import (
 )
 from trainables.data.columns import Columns
 from trainables.data.files import matching, text_size
-from trainables.data.retrieval import PATTERNS, check_retrieval, dev_metrics, is_retrieval
+from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval, retrieval_files
 from trainables.data.sets import (
     BUILTIN_EXAMPLES,
     Split,
@@ -73,7 +73,7 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
             for part in train_parts(train)
         ]
         checks += [
-            partial(check_retrieval, name, local_only)
+            partial(_check_retrieval, name, local_only)
             if is_retrieval(name)
             else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), local_only)
             for name in data["dev"]
@@ -259,6 +259,10 @@ def _check_pairs(name: str, language: str, columns: Columns | None, holdout: flo
     return _once([source], look, "dev", columns, holdout) if source is not None and matching(source.path) else ""
 
 
+def _check_retrieval(name: str, local_only: bool) -> str:
+    return _once([Source(path) for path in retrieval_files(name)], partial(check_retrieval, name, local_only), name)
+
+
 def _look_at_pairs(name: str, language: str, columns: Columns | None, holdout: float) -> str:
     pairs = load_pairs(name, "dev", language, columns)
     try:
@@ -317,7 +321,7 @@ def _revision(name: str, language: str, split: str) -> str | None:
 
 
 def _of_folder(folder: Path) -> str | None:
-    digest, files = hashlib.sha256(), sorted({file for pattern in PATTERNS for file in folder.glob(pattern)})
+    digest, files = hashlib.sha256(), retrieval_files(str(folder))
     for path in files:
         with path.open("rb") as file:
             digest.update(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())

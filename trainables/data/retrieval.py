@@ -11,17 +11,19 @@ A folder, or a data set repository of the hub at a pinned commit, with
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainables.contract.errors import DataError
+from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import DEV_SUFFIX, RETRIEVAL_MEASURES
 from trainables.data.catalogue import hub_name, is_hub, set_name, snapshot
 from trainables.data.cells import replaced_note, text_of
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 PATTERNS = ("corpus.jsonl*", "queries.jsonl*", "corpus/*.parquet", "queries/*.parquet", "qrels/*")
+CHECKED = 200e6  # bytes of each part that a check reads
 _ID, _QUERY, _DOCUMENT, _GRADE = ("_id", "id"), ("query-id",), ("corpus-id",), ("score",)
 
 # Commits are those that mteb 2.26 pins.
@@ -91,51 +94,30 @@ def load_retrieval(name: str, split: str = "dev") -> Retrieval:
     """A retrieval set by folder, hub repository or name.
 
     Args: split: "dev" or "test", whose judgements are read.
+
     Raises: DataError in one line, naming file and line where something is not in the promised form.
     """
     folder, revision = _folder(name)
-    digest = hashlib.sha256()
-    documents: dict[str, str] = {}
-    replaced: list[str] = []  # where
-    for where, row in _rows(folder, CORPUS, digest):
-        title, text = _text(where, row, "title", replaced).strip(), _text(where, row, "text", replaced)
-        documents[_fresh(where, row, documents)] = f"{title} {text}".strip() if title else text
-    queries: dict[str, str] = {}
-    for where, row in _rows(folder, QUERIES, digest):
-        queries[_fresh(where, row, queries)] = _text(where, row, "text", replaced)
-    grades: dict[str, dict[str, int]] = {}
-    missing = 0
-    for where, row in _judgements(folder, digest, split):
-        query, document = _field(where, row, _QUERY), _field(where, row, _DOCUMENT)
-        if query not in queries:
-            raise DataError(f"{where}: query {query!r} is not in {QUERIES}")
-        grades.setdefault(query, {})[document] = _grade(where, row)
-        missing += document not in documents
-    if not documents or not grades:
-        raise DataError(f"{folder}: expected documents and judged queries, got {len(documents)} and {len(grades)}")
-    if not any(grade > 0 for judged in grades.values() for grade in judged.values()):
-        raise DataError(f"{folder}: no query has a relevant document (a score above 0 in {QRELS})")
-    if replaced:
-        log.warning(replaced_note(replaced[0], len(replaced)))
-    if missing:
-        log.warning("%s: %d judged documents are not in the corpus; they count as never found", name, missing)
+    read = _Reading(folder, split)
+    for note in read.notes:
+        log.warning("%s: %s", name, note)
     return Retrieval(
         set_name(name),
-        list(documents),
-        list(documents.values()),
-        list(grades),
-        [queries[query] for query in grades],
-        list(grades.values()),
-        revision or f"sha256:{digest.hexdigest()[:12]}",
+        list(read.documents),
+        list(read.documents.values()),
+        list(read.grades),
+        [read.queries[query] for query in read.grades],
+        list(read.grades.values()),
+        revision or f"sha256:{read.digest.hexdigest()[:12]}",
     )
 
 
 def check_retrieval(name: str, local_only: bool = False) -> str:
-    """Pre-flight: the files are there (a repository: it answers) and begin as they should.
+    """Pre-flight: the set as a trial reads it, of each file the first CHECKED bytes (a repository: it answers).
 
     Args:
         local_only: skip repositories; else the hub is asked.
-    Returns: "", nothing is left out.
+    Returns: what is replaced, not found or not read, in one line; "" if nothing.
     Raises: DataError as `load_retrieval`.
     """
     repository = name in NANO or is_hub(name)
@@ -144,15 +126,197 @@ def check_retrieval(name: str, local_only: bool = False) -> str:
     folder, _ = _folder(name, download=False)
     if repository and not folder.is_dir():
         return ""
-    for part in (CORPUS, QUERIES):
-        where, row = next(_rows(folder, part), (str(folder), {}))
-        _fresh(where, row, {})
-        _text(where, row, "text", [])
-    where, row = next(_judgements(folder), (str(folder), {}))
-    _field(where, row, _QUERY)
-    _field(where, row, _DOCUMENT)
-    _grade(where, row)
-    return ""
+    notes = _Reading(folder, most=CHECKED).notes
+    return f"{set_name(name)}: {'; '.join(notes)}" if notes else ""
+
+
+def retrieval_files(name: str) -> list[Path]:
+    """The files of a local retrieval set; none of a repository."""
+    folder = Path(name).expanduser()
+    if name in NANO or is_hub(name):
+        return []
+    return sorted({file for pattern in PATTERNS for file in folder.glob(pattern) if file.is_file()})
+
+
+class _Reading:
+    """A retrieval set that is read whole, or of each file the first `most` bytes.
+
+    Attributes: documents, queries, grades: by id; notes: what is replaced, not found or not read; digest: of what was
+        read.
+    Raises: DataError as `load_retrieval`.
+    """
+
+    def __init__(self, folder: Path, split: str = "dev", most: float = math.inf) -> None:
+        self.folder, self.split, self.most = folder, split, most
+        self.digest = hashlib.sha256()
+        self.notes: list[str] = []
+        self._replaced: list[str] = []  # where half a surrogate pair was
+        self._cut: set[str] = set()  # parts that were not read to their ends
+        self.documents: dict[str, str] = {}
+        self.queries: dict[str, str] = {}
+        self.grades: dict[str, dict[str, int]] = {}
+        for where, row in self._rows(CORPUS):
+            title, text = self._text(where, row, "title").strip(), self._text(where, row, "text")
+            self.documents[self._fresh(where, row, self.documents)] = f"{title} {text}".strip() if title else text
+        for where, row in self._rows(QUERIES):
+            self.queries[self._fresh(where, row, self.queries)] = self._text(where, row, "text")
+        self._judge()
+        if self._replaced:
+            self.notes.append(replaced_note(self._replaced[0], len(self._replaced)))
+        if self._cut:
+            parts = ", ".join(part for part in (CORPUS, QUERIES, QRELS) if part in self._cut)
+            self.notes.append(f"checked the first {most / 1e6:.0f} MB of {parts}")
+
+    def _judge(self) -> None:
+        judged: dict[tuple[str, str], str] = {}
+        missing: list[str] = []
+        for where, row in self._judgements():
+            query, document = self._field(where, row, _QUERY), self._field(where, row, _DOCUMENT)
+            grade, first = _grade(where, row), judged.setdefault((query, document), where)
+            if query not in self.queries:
+                if QUERIES in self._cut:
+                    continue
+                raise DataError(f"{where}: query {query!r} is not in {QUERIES}")
+            if (known := self.grades.setdefault(query, {}).setdefault(document, grade)) != grade:
+                raise DataError(
+                    f"{where}: query {query!r}, document {document!r}: score {grade}, but {known} at {first}"
+                )
+            if document not in self.documents and first is where:
+                missing.append(f"{where}: {document!r}")
+        complete = not self._cut
+        if complete and not (self.documents and self.grades):
+            got = f"{len(self.documents)} and {len(self.grades)}"
+            raise DataError(f"{self.folder}: expected documents and judged queries, got {got}")
+        relevant = [d for grades in self.grades.values() for d, grade in grades.items() if grade > 0]
+        if complete and not relevant:
+            raise DataError(f"{self.folder}: no query has a relevant document (a score above 0 in {QRELS})")
+        if complete and not any(document in self.documents for document in relevant):
+            raise DataError(f"{self.folder}: no relevant document is in {CORPUS} (first {missing[0]})")
+        if missing and CORPUS not in self._cut:
+            count = len(missing)
+            self.notes.append(
+                f"{count} judged documents are not in the corpus (first {missing[0]}); they count as never found"
+            )
+
+    def _rows(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(place, row) of the documents or queries."""
+        for path in (self.folder / f"{part}.jsonl", self.folder / f"{part}.jsonl.gz"):
+            if path.is_file():
+                yield from self._json_lines(part, path)
+                return
+        yield from self._parquet(part, sorted((self.folder / part).glob("*.parquet")), f"{part}.jsonl")
+
+    def _json_lines(self, part: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        read = 0
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    read += len(line)
+                    if read > self.most:
+                        self._cut.add(part)
+                        return
+                    self.digest.update(line)
+                    if line.strip():
+                        yield f"{path}:{number}", _json_object(f"{path}:{number}", line, number == 1)
+        except UNREADABLE as error:
+            raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+    def _parquet(self, part: str, files: list[Path], instead: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not files:
+            raise DataError(f"{self.folder}: expected {instead} (a retrieval set in BEIR's layout), found no such file")
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        read = 0
+        for path in files:
+            number = 0
+            try:
+                for batch in ParquetFile(path).iter_batches(4096):
+                    read += batch.nbytes
+                    if read > self.most:
+                        self._cut.add(part)
+                        return
+                    for row in batch.to_pylist():
+                        number += 1
+                        self.digest.update(repr(row).encode())
+                        yield f"{path}:{number}", row
+            except DataError:
+                raise
+            except (OSError, ValueError, ArrowException) as error:
+                raise DataError(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
+
+    def _judgements(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        folder, split = self.folder / QRELS, self.split
+        path = folder / f"{split}.tsv"
+        if path.is_file():
+            yield from self._tsv(path)
+            return
+        files = sorted(folder.glob("*.parquet"))
+        wanted = [f for f in files if f.name.startswith(split)]
+        if not wanted and len({f.name.split("-")[0] for f in files}) > 1:
+            got = ", ".join(f.name for f in files)
+            raise DataError(f"{folder}: expected {split}.tsv or {split}*.parquet, got {got}")
+        yield from self._parquet(QRELS, wanted or files, f"{QRELS}/{split}.tsv")
+
+    def _tsv(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Judgements as BEIR's own loader reads them: fields may be quoted, the first line is a header.
+
+        Columns of other names are taken in their order: query, document, score.
+        """
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(self._lines(file), delimiter="\t", strict=True)
+                rows = _rows_of(path, reader)
+                header = next(rows, [])
+                if len(header) > 2 and _is_whole(header[2]):
+                    raise DataError(f"{path}:1: expected a header such as query-id, corpus-id, score, got a judgement")
+                if not {*_QUERY, *_DOCUMENT} <= set(header):
+                    header = [*_QUERY, *_DOCUMENT, *_GRADE][: len(header)] + header[3:]
+                for cells in rows:
+                    where = f"{path}:{reader.line_num}"
+                    if not any(cells):
+                        continue
+                    if len(cells) != len(header):
+                        raise DataError(f"{where}: expected {len(header)} fields, got {len(cells)}")
+                    if any("\n" in cell or "\r" in cell for cell in cells):
+                        raise DataError(f"{where}: a field of several lines; is a quotation mark missing?")
+                    yield where, dict(zip(header, cells, strict=True))
+        except UNREADABLE as error:
+            raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+    def _lines(self, file: Iterable[str]) -> Iterator[str]:
+        read = 0
+        for line in file:
+            read += len(line)
+            if read > self.most:
+                self._cut.add(QRELS)
+                return
+            self.digest.update(line.encode())
+            yield line
+
+    def _fresh(self, where: str, row: Mapping[str, Any], known: Mapping[str, str]) -> str:
+        name = self._field(where, row, _ID)
+        if name in known:
+            raise DataError(f"{where}: id {name!r} is given twice")
+        return name
+
+    def _field(self, where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> str:
+        for name in names:
+            if isinstance(value := row.get(name), (str, int)) and not isinstance(value, bool):
+                return str(value)
+        got = next((f"{n}: {str(row[n])[:60]}" for n in names if n in row), ", ".join(row) or "nothing")
+        raise DataError(f"{where}: expected a field {' or '.join(names)} with text, got {got}")
+
+    def _text(self, where: str, row: Mapping[str, Any], name: str) -> str:
+        """A title or a text by the rules of `cells`; only a title may be missing."""
+        try:
+            text = text_of(row.get(name), lambda: self._replaced.append(where))
+        except ValueError as error:
+            raise DataError(f"{where}: {name}: {error}") from None
+        if not text and name != "title" and row.get(name) != "":
+            got = row.get(name, ", ".join(row) or "nothing")
+            raise DataError(f"{where}: expected a field {name} with text, got {got}")
+        return text
 
 
 def _folder(name: str, download: bool = True) -> tuple[Path, str | None]:
@@ -177,106 +341,38 @@ def find_folder(name: str) -> Path:
     return folder
 
 
-def _rows(folder: Path, part: str, digest: Any = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of the documents or queries; what was read goes into the digest."""
-    for path in (folder / f"{part}.jsonl", folder / f"{part}.jsonl.gz"):
-        if path.is_file():
-            yield from _json_lines(path, digest)
-            return
-    yield from _parquet(folder, sorted((folder / part).glob("*.parquet")), f"{part}.jsonl", digest)
-
-
-def _json_lines(path: Path, digest: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows_of(path: Path, reader: Any) -> Iterator[list[str]]:
+    """What a `csv.reader` gives, its faults with their line."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if digest:
-                    digest.update(line)
-                if not line.strip():
-                    continue
-                where = f"{path}: line {number}"
-                try:
-                    row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-                except json.JSONDecodeError as error:
-                    raise DataError(f"{where}: not JSON: {error.msg}") from error
-                if not isinstance(row, dict):
-                    raise DataError(f"{where}: expected an object, got {type(row).__name__}")
-                yield where, row
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        yield from reader
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}; is a quotation mark missing?") from error
 
 
-def _parquet(folder: Path, files: list[Path], instead: str, digest: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not files:
-        raise DataError(f"{folder}: expected {instead} (a retrieval set in BEIR's layout), found no such file")
-    from pyarrow.parquet import ParquetFile
-
-    for path in files:
-        number = 0
-        for batch in ParquetFile(path).iter_batches(4096):
-            for row in batch.to_pylist():
-                number += 1
-                if digest:
-                    digest.update(repr(row).encode())
-                yield f"{path}: row {number}", row
-
-
-def _judgements(folder: Path, digest: Any = None, split: str = "dev") -> Iterator[tuple[str, dict[str, Any]]]:
-    path = folder / QRELS / f"{split}.tsv"
-    if not path.is_file():
-        files = sorted((folder / QRELS).glob("*.parquet"))
-        wanted = [f for f in files if f.name.startswith(split)]
-        if not wanted and len({f.name.split("-")[0] for f in files}) > 1:
-            got = ", ".join(f.name for f in files)
-            raise DataError(f"{folder / QRELS}: expected {split}.tsv or {split}*.parquet, got {got}")
-        yield from _parquet(folder, wanted or files, f"{QRELS}/{split}.tsv", digest)
-        return
+def _json_object(where: str, line: bytes, first: bool) -> dict[str, Any]:
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            header = file.readline().rstrip("\r\n").split("\t")
-            for number, line in enumerate(file, start=2):
-                if digest:
-                    digest.update(line.encode())
-                if cells := line.rstrip("\r\n").split("\t"):
-                    if len(cells) != len(header):
-                        raise DataError(f"{path}: line {number}: expected {len(header)} fields, got {len(cells)}")
-                    yield f"{path}: line {number}", dict(zip(header, cells, strict=True))
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-
-
-def _fresh(where: str, row: Mapping[str, Any], known: Mapping[str, str]) -> str:
-    name = _field(where, row, _ID)
-    if name in known:
-        raise DataError(f"{where}: id {name!r} is given twice")
-    return name
-
-
-def _text(where: str, row: Mapping[str, Any], name: str, replaced: list[str]) -> str:
-    """A title or a text by the rules of `cells`; only a title may be missing."""
-    try:
-        text = text_of(row.get(name), lambda: replaced.append(where))
-    except ValueError as error:
-        raise DataError(f"{where}: {name}: {error}") from None
-    if not text and name != "title" and row.get(name) != "":
-        raise DataError(f"{where}: expected a field {name} with text, got {row.get(name, ', '.join(row) or 'nothing')}")
-    return text
-
-
-def _field(where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    for name in names:
-        if name in row and isinstance(row[name], (str, int)):
-            return str(row[name])
-    raise DataError(f"{where}: expected a field {' or '.join(names)} with text, got {', '.join(row) or 'nothing'}")
+        row = json.loads(line.decode("utf-8-sig" if first else "utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: cannot be read as UTF-8 text: {error}") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        raise DataError(f"{where}: not JSON: {first_line(error)}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected an object, got {type(row).__name__}")
+    return row
 
 
 def _grade(where: str, row: Mapping[str, Any]) -> int:
     """Relevance; files without the column judge by being there."""
     value = row.get(_GRADE[0], 1)
-    try:
-        grade = int(value)
-        if grade == float(value):
-            return grade
-    except (TypeError, ValueError):
-        pass
+    if _is_whole(value):
+        return int(float(value))
     raise DataError(f"{where}: expected a whole number as score, got {value!r}")
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return float(value).is_integer() and abs(float(value)) < 2**31 and not isinstance(value, bool)
+    except (TypeError, ValueError, OverflowError):
+        return False

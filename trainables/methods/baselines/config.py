@@ -58,6 +58,13 @@ class EsimcseConfig(EncoderConfig):
     queue_batches: float = hyperparameter(2.5, "queue length in batches, 0 = no queue (Sec. 3.2)", low=0)
     momentum: float = hyperparameter(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
 
+    @staticmethod
+    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        found = EncoderConfig.limits(v, examples)
+        if v["queue_batches"]:
+            del found["batch_size"]  # the queue grows with it
+        return found | {"queue_batches": v["epochs"] * examples / v["batch_size"]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorBertConfig(EncoderConfig):

@@ -102,6 +102,12 @@ class GclsrConfig(RunConfig):
         return found
 
     @staticmethod
+    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        found = RunConfig.limits(v, examples)
+        del found["batch_size"]  # the learning rate grows with it
+        return found
+
+    @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
         found = unused_if(v, "augmentation", "full", "pwva_p")
         found |= unused_if(v, "augmentation", "none", "pwva_p", "pwva", "p_gwn", "p_rzs", "p_ifft", "p_rbn")
