@@ -46,8 +46,8 @@ def space_from_data(
         raise DataError(f"{file}: exists, and nothing is overwritten; choose another --out")
     if not dev and found.kind == SENTENCES:
         raise DataError(
-            f"{found.path}: sentences have no scores to select by; name a dev set with --dev: a file of scored pairs, or "
-            "a folder in BEIR's layout"
+            f"{found.path}: sentences have no scores to select by; name a dev set with --dev: a file of scored pairs, "
+            "or a folder in BEIR's layout"
         )
     lines, train, test = found.lines(), data, ""
     if dev:

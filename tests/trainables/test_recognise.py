@@ -61,6 +61,18 @@ def test_unclear_columns_are_asked_for(header: str, tmp_path: Path) -> None:
         recognise(file, {"anchor": "nosuch", "positive": column})
 
 
+def test_lists_are_rows_and_rows_without_texts_are_left_out(tmp_path: Path) -> None:
+    lines = [{"query": f"q {i}", "pos": [f"p {i}", f"r {i}"], "neg": [f"n {i}", f"m {i}"]} for i in range(3)]
+    lines.append({"query": None, "pos": ["p"], "neg": ["n", "m"]})
+    (tmp_path / "bge.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    found = recognise(tmp_path / "bge.jsonl")
+    assert (found.kind, len(found), found.left_out) == ("triplets", 6, 1)
+    assert list(found.columns) == ["anchor", "positive", "negative_1", "negative_2"]
+    assert "  1 rows without a text or a score are left out" in found.lines()
+    scored = table(tmp_path / "s.csv", "sentence1,sentence2,score", "one dog,a cat,1", "a dog,two cats,NA", "a,b,2")
+    assert (recognise(scored).kind, len(recognise(scored)), recognise(scored).left_out) == ("scored pairs", 2, 1)
+
+
 def test_named_columns_count(tmp_path: Path) -> None:
     file = table(tmp_path / "mine.csv", "a,b,c", "one dog,two dogs,three")
     assert recognise(file, {"anchor": "c", "positive": "a"}).columns == {"anchor": ["three"], "positive": ["one dog"]}

@@ -14,7 +14,10 @@ from pathlib import Path
 
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
-from trainables.data.files import kind_of, read_lines, read_table
+from trainables.data.cells import has_score, score_of
+from trainables.data.files import kind_of, read_lines
+from trainables.data.sets import without_text
+from trainables.data.tables import read_table
 
 PAIRS, TRIPLETS, SCORED, SENTENCES = "pairs", "triplets", "scored pairs", "sentences"
 KNOWN = {  # role -> names of columns that people give it, the product's own first
@@ -39,7 +42,8 @@ class Recognised:
     """A file of texts.
 
     kind: pairs, triplets, scored pairs or sentences. roles: role -> its column in the file ("sentence" of a text file).
-    columns: role -> n texts. repeated: rows that stand there before. language: its code, by the script; Latin = "en".
+    columns: role -> n texts. repeated: rows that stand there before. left_out: rows without a text or a score.
+    language: its code, by the script; Latin = "en".
     """
 
     path: Path
@@ -47,6 +51,7 @@ class Recognised:
     roles: Mapping[str, str]
     columns: Mapping[str, Sequence[str]]
     repeated: int
+    left_out: int
     language: str
 
     def __len__(self) -> int:
@@ -67,6 +72,8 @@ class Recognised:
         ]
         if self.repeated:
             lines.append(f"  {self.repeated:,} rows are repeated")
+        if self.left_out:
+            lines.append(f"  {self.left_out:,} rows without a text or a score are left out")
         return lines
 
 
@@ -74,47 +81,68 @@ def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognise
     """What a file holds, by the names of its columns, else by what is in them.
 
     Args: columns: role -> column, where the names do not tell.
-    Raises: DataError if it cannot be read, or what it holds cannot be told; the line says how to name the columns.
+    Returns: the rows that have their texts and scores.
+    Raises: DataError if it cannot be read, or what it holds cannot be recognised; the message asks for the columns.
     """
     if kind_of(path) == ".txt":
-        texts: dict[str, Sequence[str]] = {"sentence": [line for line in read_lines(path) if line.strip()]}
-        kind, roles = SENTENCES, {"sentence": "sentence"}
+        texts: dict[str, list[str]] = {"sentence": read_lines(path)}
+        roles = {"sentence": "sentence"}
     else:
-        table = read_table(path, lambda header: {name: name for name in header}).columns
-        kind, roles = _roles(path, table, columns or {})
-        texts = {role: table[column] for role, column in roles.items()}
-    if not texts or not next(iter(texts.values())):
+        roles, texts = _read(path, columns or {})
+    needed = [column for role, column in texts.items() if not role.startswith("negative")]
+    lost = set(without_text(needed))
+    if "score" in texts:
+        lost.update(i for i, score in enumerate(texts["score"]) if not has_score(score))
+    if lost:
+        texts = {role: [text for i, text in enumerate(column) if i not in lost] for role, column in texts.items()}
+    if not next(iter(texts.values())):
         raise DataError(f"{path}: expected rows with texts, got none")
+    if "score" in texts:
+        kind = SCORED
+    elif "anchor" in texts:
+        kind = PAIRS if len(texts) == 2 else TRIPLETS
+    else:
+        kind = SENTENCES
     repeated = sum(n - 1 for n in Counter(zip(*texts.values(), strict=True)).values())
-    return Recognised(path, kind, roles, texts, repeated, _language(texts))
+    return Recognised(path, kind, roles, texts, repeated, len(lost), _language(texts))
 
 
-def _roles(path: Path, table: Mapping[str, Sequence[str]], given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    for role, column in given.items():
-        if column not in table:
-            raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(table)}")
-    found = dict(given)
-    if not found:
-        named = {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in table), None))}
-        numbers = {int(m[1]): name for name in table if (m := NUMBERED.fullmatch(name))}
-        scored = {"first", "second", "score"} <= named.keys() and _numeric(table[named["score"]])
-        if scored:
-            found = {role: named[role] for role in ("first", "second", "score")}
-        elif {"anchor", "positive"} <= named.keys():
-            found = {role: named[role] for role in ("anchor", "positive")}
-            found |= {f"negative_{k}": name for k, (_, name) in enumerate(sorted(numbers.items()), start=1)}
-            found |= {"negative": named["negative"]} if "negative" in named and not numbers else {}
-        elif "sentence" in named:
-            found = {"sentence": named["sentence"]}
-        else:
-            found = _by_content(path, table)
-    if {"first", "second", "score"} <= found.keys():
-        return SCORED, found
-    if {"anchor", "positive"} <= found.keys():
-        return (TRIPLETS if any(role.startswith("negative") for role in found) else PAIRS), found
-    if "sentence" in found:
-        return SENTENCES, found
-    raise _unclear(path, table)
+def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Role -> column of a table, role -> texts."""
+    roles: dict[str, str] = {}
+
+    def chosen(header: Sequence[str]) -> Mapping[str, str]:
+        for role, column in given.items():
+            if column not in header:
+                raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(header)}")
+        roles.update(given or _by_names(header))
+        return roles or {name: name for name in header}
+
+    table = read_table(path, chosen).columns
+    if roles and "score" in roles and not given and not _numeric(table["score"]):  # such as NLI's labels
+        roles = {"anchor": roles["first"], "positive": roles["second"]}
+        table = {"anchor": table["first"], "positive": table["second"]}
+    if not roles:
+        roles = _by_content(path, table)
+        table = {role: table[column] for role, column in roles.items()}
+    wanted = ({"sentence"}, {"anchor", "positive"}, {"first", "second", "score"})
+    if not any(some <= roles.keys() for some in wanted):
+        raise _unclear(path, list(roles.values()))
+    return roles, table
+
+
+def _by_names(header: Sequence[str]) -> dict[str, str]:
+    """Role -> column by known names; {} if there are none."""
+    named = {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in header), None))}
+    if {"first", "second", "score"} <= named.keys():
+        return {role: named[role] for role in ("first", "second", "score")}
+    if {"anchor", "positive"} <= named.keys():
+        found = {role: named[role] for role in ("anchor", "positive")}
+        numbers = {int(m[1]): name for name in header if (m := NUMBERED.fullmatch(name))}
+        if numbers:
+            return found | {f"negative_{k}": name for k, (_, name) in enumerate(sorted(numbers.items()), start=1)}
+        return found | ({"negative": named["negative"]} if "negative" in named else {})
+    return {"sentence": named["sentence"]} if "sentence" in named else {}
 
 
 def _by_content(path: Path, table: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -127,18 +155,17 @@ def _by_content(path: Path, table: Mapping[str, Sequence[str]]) -> dict[str, str
         return {"first": texts[0], "second": texts[1], "score": numbers[0]}
     if len(texts) == 2 and len(table) == 2:
         return {"anchor": texts[0], "positive": texts[1]}
-    raise _unclear(path, table)
+    raise _unclear(path, list(table))
 
 
-def _unclear(path: Path, table: Mapping[str, Sequence[str]]) -> DataError:
+def _unclear(path: Path, names: Sequence[str]) -> DataError:
     ways = "--column anchor=NAME --column positive=NAME; other roles: negative, first, second, score, sentence"
-    return DataError(f"{path}: cannot recognise the columns {', '.join(table)}; name them with {ways}")
+    return DataError(f"{path}: cannot recognise the columns {', '.join(names)}; name them with {ways}")
 
 
 def _numeric(values: Sequence[str]) -> bool:
-    some = [value for value in values[:LOOK] if value.strip()]
     try:
-        return bool([float(value) for value in some])
+        return bool([score_of(value) for value in values[:LOOK] if has_score(value)])
     except ValueError:
         return False
 
