@@ -260,7 +260,7 @@ def summary(results: Sequence[TestResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["trials", "baseline", "metric", "n", "mean", "sd"])
 
 
-def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[PairedGain]:
+def gains(results: Sequence[TestResult]) -> list[PairedGain]:
     """The tested configuration less the baseline per pair set and on their mean; [] unless one of each was tested."""
     sides = [[r for r in results if r.baseline is baseline and r.similarities] for baseline in (False, True)]
     if not all(sides) or len({r.point for r in sides[0]}) > 1:
@@ -272,7 +272,7 @@ def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[Paire
     }
     cosines = [{r.seed: {s: r.similarities[s + schema.TEST_SUFFIX] for s in gold} for r in side} for side in sides]
     try:
-        return paired_gains(cosines[0], cosines[1], gold, rng)
+        return paired_gains(cosines[0], cosines[1], gold)
     except ValueError:  # a collapsed model: all cosines equal, no correlation
         return []
 
