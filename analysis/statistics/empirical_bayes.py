@@ -1,10 +1,10 @@
 """Empirical Bayes over points and seeds: pure functions of arrays, which the search's confirmation plans use, too.
 
-Points: observed means y_i = theta_i + noise of known sd s_i. The prior of theta is the nonparametric maximum likelihood
-estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means under it
-need no further correction for selection (Dawid 1994; Efron 2011, "Tweedie's formula and selection bias"). A normal
-prior (James and Stein 1961) fails here: the bad points of a search spread so far that it would not shrink the winner.
-Pruned points are censored (Turnbull 1976): trained to the end they would lie below the median of those that were.
+Points: observed means are true values plus noise of known sd. The prior of the true values is the nonparametric maximum
+likelihood estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means
+under it need no further correction for selection (Efron 2011). A normal prior fails here: the bad points of a search
+spread so far that it would not shrink the winner. Pruned points are censored (Turnbull 1976): trained to the end they
+would lie below the median of those that were.
 
 Seeds: variances are pulled towards a common one, which counts PRIOR_DF degrees of freedom (Smyth 2004).
 """
@@ -32,17 +32,9 @@ REACH = 10.0  # sds below the best value: lower values are moved up to here, the
 
 
 def about_means(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Sum of squares about the groups' means, and its degrees of freedom."""
-    found = [np.asarray(values, dtype=float) for values in groups]
-    sizes = [len(values) for values in found]
-    return within(np.concatenate([np.zeros(0), *found]), np.repeat(np.arange(len(found)), sizes))
-
-
-def within(values: Floats, group: NDArray[np.intp]) -> tuple[float, int]:
-    """`about_means` of (n,) values with the number of their group, 0, 1, ..."""
-    size = np.bincount(group)
-    residual = values - (np.bincount(group, values) / np.maximum(size, 1))[group]
-    return float((residual**2).sum()), int(len(values) - np.count_nonzero(size))
+    """Sum of squares about the groups' means, and its degrees of freedom: the error of a one-way layout."""
+    found = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
+    return float(sum(((v - v.mean()) ** 2).sum() for v in found)), sum(len(v) - 1 for v in found)
 
 
 def moderate(values: Sequence[float], variance: float, least: float = FLOOR**2) -> tuple[float, float]:
@@ -74,10 +66,8 @@ class Posterior:
         return found
 
     def probability_best(self, among: Flags) -> Floats:
-        """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; sums to 1.
-
-        Exact on the grid for independent posteriors; points tied on a grid value share it.
-        """
+        """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; ties share
+        it."""
         weights = self.weights[among]
         below = np.cumsum(weights, axis=1) - weights / 2
         logs = np.log(np.maximum(below, TINY))
@@ -100,8 +90,8 @@ def posterior_of_means(means: Floats, sds: Floats, iterations: int = 60) -> Post
 
 @dataclass(frozen=True)
 class Chosen:
-    """The point that was picked. unlike: prior probability that it is unlike the others; if it is like them, its value
-    is too high by `bias` on average (selection bias), and spreads about that by `sd` > 0."""
+    """The point that was picked: unlike the others with prior probability `unlike`, else too high by `bias` (selection
+    bias), with a spread of `sd` > 0 about that."""
 
     point: int
     unlike: float
@@ -112,8 +102,7 @@ class Chosen:
 def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Posterior:
     """Posterior of every point's true value, for the expected value of the chosen one; larger is better.
 
-    A chosen point's own selection bias would survive in a prior that is learned from it, too: the prior of that one is
-    learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
+    The prior of that one is learned from the other points alone, since its own selection bias would survive in it.
 
     Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
     """
@@ -127,11 +116,7 @@ def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Pos
 
 
 def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
-    """Posterior of every point's true value with all treated alike, for which of them is the best: one prior learned
-    from all, in which one point in n is better than the rest by any amount.
-
-    Args: as of `posterior`.
-    """
+    """The same with all points treated alike, for which of them is the best: one in n is better by any amount."""
     grid = _grid(values, sds)
     likelihood, everyone, _ = _priors(values, sds, pruned, grid, 0)
     better = (grid >= everyone @ grid).astype(np.float64)

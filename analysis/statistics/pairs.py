@@ -1,7 +1,8 @@
 """What the choice of pairs or queries does to a score, to the difference of two points, and to the gain on test sets.
 
-Influence values stand in for a bootstrap over the pairs, at a thousandth of its cost. Two configurations are compared on
-the same pairs: what makes a set hard or easy cancels; over seeds test sets are paired where both have them.
+Influence values stand in for a bootstrap over pairs, at a thousandth of its cost. Two configurations are compared on
+the same pairs: what makes a set hard or easy cancels. On test sets they are paired over seeds, too, where both have
+them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per
 
 
 def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
-    """Spearman's rho and how much each pair moves it.
+    """Spearman's rho in [-1, 1] and its influence values psi, (n,) of mean 0: how much each pair moves it.
 
-    The empirical influence function (infinitesimal jackknife: Jaeckel 1972; Efron 1982, ch. 6) of the tie-corrected
-    rho: `sum(w * psi) / n` is to first order the change of rho when pair i gets weight 1 + w[i]. So var(psi) / n is the
-    sampling variance of rho, and var(psi_a - psi_b) / n that of the difference of two models scored on the same pairs.
+    `sum(w * psi) / n` is to first order the change of the tie-corrected rho when pair i gets weight 1 + w[i] (Efron
+    1982, ch. 6). So var(psi) / n is the sampling variance of rho, var(psi_a - psi_b) / n that of a difference on the
+    same pairs.
 
     Args: x, y: (n,) model similarities and gold scores; ties allowed.
-    Returns: rho in [-1, 1], psi (n,) with mean 0 (up to rounding).
     Raises: ValueError if the lengths differ or one side is constant.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -67,11 +67,8 @@ def _mass_above(group: NDArray[np.intp], values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PairNoise:
-    """Variances of a metric over the choice of dev pairs, in squared units of the metric.
-
-    own: of one point's score alone. between: of the difference of two points scored on the same pairs, beyond what a
-    change of seed explains. pairs: dev pairs and queries behind it, over all sets. what: what they are.
-    """
+    """Variances of a metric over the choice of dev pairs. own: of one point's score. between: of the difference of two
+    points, beyond what a change of seed explains. pairs: dev pairs and queries of all sets; what: what they are."""
 
     own: float
     between: float
@@ -84,11 +81,10 @@ def pair_noise(
 ) -> PairNoise | None:
     """Sampling variances over dev pairs of two points, each given by the run ids of its seeds.
 
-    With influence values psi (of a mean over queries, a query's value less it) averaged over the m seeds of a point:
-    own = var(psi_1) / n and between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs
-    between seeds of one point: that is in the seed noise already. Where no point has two seeds, w is unknown and
-    `between` an upper bound. A metric that is the mean of k parts has the sum of the sets' variances over k squared,
-    sets being independent; of several measures of one set the influences are added up query by query first.
+    With influence values psi (of a query: its value less the mean) averaged over the m seeds of a point: own =
+    var(psi_1) / n, between = var(psi_1 - psi_2) / n less w (1/m_1 + 1/m_2), w the part that differs between seeds of
+    one point, which is in the seed noise already. Where no point has two seeds, `between` is an upper bound. Sets are
+    independent; of several measures of one set the influences are added up query by query.
 
     Returns: None if the similarities or the gold scores of either point are missing, or the sets differ in length.
     """
@@ -148,11 +144,8 @@ def _seed_part(a: Floats, b: Floats) -> float:
 
 @dataclass(frozen=True)
 class PairedGain:
-    """First minus second configuration on one set, or on the mean of several; correlations in [-1, 1].
-
-    first, second: means over their seeds. low, high: 95 % interval over pairs, and over seeds where `seeds` > 1.
-    pairs_low, pairs_high: over pairs alone. seeds: common seeds that it is paired over, 0 = none in common.
-    """
+    """First minus second configuration on one set, or on the mean of several; means over their seeds. low, high: 95 %
+    interval over pairs, and over seeds where `seeds` > 1. seeds: common ones that it is paired over, 0 = none."""
 
     name: str
     first: float

@@ -156,5 +156,5 @@ def test_noise_is_seldom_called_important(monkeypatch: pytest.MonkeyPatch) -> No
     measured(memory_study(points, list(np.random.default_rng(0).normal(size=9)), TWO), draws=2)
     assert trees.count(measures.BOOTSTRAP_TREES) == 1 + measures.SHUFFLES + 2
     draws = np.random.default_rng(8).exponential(size=(4000, 1 + measures.SHUFFLES))
-    assert sum(measures._p_value(float(row[0]), row[1:]) <= measures.LEVEL for row in draws) <= 243
-    assert measures._p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4
+    assert sum(measures.p_value(float(row[0]), row[1:]) <= measures.LEVEL for row in draws) <= 243
+    assert measures.p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4
