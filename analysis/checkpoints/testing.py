@@ -259,7 +259,7 @@ def summary(results: Sequence[TestResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["trials", "baseline", "metric", "n", "mean", "sd"])
 
 
-def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[PairedGain]:
+def gains(results: Sequence[TestResult]) -> list[PairedGain]:
     """The tested configuration less the baseline per pair set and on their mean, and per retrieval set by its first
     measure; [] unless one of each was tested."""
     sides = [[r for r in results if r.baseline is baseline and r.similarities] for baseline in (False, True)]
@@ -277,7 +277,7 @@ def gains(results: Sequence[TestResult], rng: np.random.Generator) -> list[Paire
         {r.seed: {s.removesuffix(QUERIES_SUFFIX): r.similarities[s] for s in ranked} for r in side} for side in sides
     ]
     try:
-        return paired_gains(cosines[0], cosines[1], gold, rng) + query_gains(measured[0], measured[1], rng)
+        return paired_gains(cosines[0], cosines[1], gold) + query_gains(measured[0], measured[1])
     except ValueError:  # a collapsed model: all cosines equal, no correlation
         return []
 

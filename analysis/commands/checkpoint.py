@@ -52,7 +52,6 @@ def test(
             raise InputError("--mteb: scores its own tasks; expected no --set, --transfer or --untrained beside it")
         _mteb(study, mteb, trials, reason, style)
         return
-    import numpy as np
     import pandas as pd
 
     from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
@@ -65,7 +64,7 @@ def test(
     there = have_weights(study, baseline)
     without += list(baseline.loc[[not t for t in there], "trial"])
     opened = open_tests(study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained)
-    gained = gains(opened.results, np.random.default_rng(0))
+    gained = gains(opened.results)
     table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]
     _earlier(study, opened.earlier)
 

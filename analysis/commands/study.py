@@ -157,7 +157,7 @@ def report(study: Study, out: Path | None) -> None:
 @TRACKING
 def optuna(study: Study, target: str) -> None:
     """Copy a study's trials into an Optuna storage, under the study's name."""
-    from analysis.statistics.importance import optuna_study
+    from analysis.tables.optuna_study import optuna_study
 
     written = optuna_study(study, target)
     click.echo(f"{study.name}: {len(written.trials)} trials written; optuna-dashboard {target} shows them")

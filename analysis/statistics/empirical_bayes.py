@@ -1,10 +1,10 @@
 """Empirical Bayes over points and seeds: pure functions of arrays, which the search's confirmation plans use, too.
 
-Points: observed means y_i = theta_i + noise of known sd s_i. The prior of theta is the nonparametric maximum likelihood
-estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means under it
-need no further correction for selection (Dawid 1994; Efron 2011, "Tweedie's formula and selection bias"). A normal
-prior (James and Stein 1961) fails here: the bad points of a search spread so far that it would not shrink the winner.
-Pruned points are censored (Turnbull 1976): trained to the end they would lie below the median of those that were.
+Points: observed means are true values plus noise of known sd. The prior of the true values is the nonparametric maximum
+likelihood estimate over a grid (Kiefer and Wolfowitz 1956), by expectation maximisation (Laird 1978). Posterior means
+under it need no further correction for selection (Efron 2011). A normal prior fails here: the bad points of a search
+spread so far that it would not shrink the winner. Pruned points are censored (Turnbull 1976): trained to the end they
+would lie below the median of those that were.
 
 Seeds: variances are pulled towards a common one, which counts PRIOR_DF degrees of freedom (Smyth 2004).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +25,16 @@ PRIOR_DF = 3.0  # degrees of freedom of a prior of the seeds' variance
 FLOOR = 1e-5  # least standard deviation over seeds: equal values to the last digit are a frozen seed
 GRID = 80
 ITERATIONS = 100
-BINS_PER_SD = 5  # values are counted in bins of a fifth of the smallest sd: cost does not grow with their number
+BINS_PER_SD = 5
 ABOVE = 2.0  # sds by which a true value may exceed the best observed
 TINY = 1e-300  # keeps a quotient of two underflowing likelihoods finite
 REACH = 10.0  # sds below the best value: lower values are moved up to here, the top does not depend on them
 
 
 def about_means(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Sum of squares about the groups' means, and its degrees of freedom."""
-    found = [np.asarray(values, dtype=float) for values in groups]
-    sizes = [len(values) for values in found]
-    return within(np.concatenate([np.zeros(0), *found]), np.repeat(np.arange(len(found)), sizes))
-
-
-def within(values: Floats, group: NDArray[np.intp]) -> tuple[float, int]:
-    """Error of a one-way layout: `about_means` of (n,) values with the number of their group, 0, 1, ..."""
-    size = np.bincount(group)
-    residual = values - (np.bincount(group, values) / np.maximum(size, 1))[group]
-    return float((residual**2).sum()), int(len(values) - np.count_nonzero(size))
+    """Sum of squares about the groups' means, and its degrees of freedom: the error of a one-way layout."""
+    found = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
+    return float(sum(((v - v.mean()) ** 2).sum() for v in found)), sum(len(v) - 1 for v in found)
 
 
 def moderate(values: Sequence[float], variance: float, least: float = FLOOR**2) -> tuple[float, float]:
@@ -73,10 +66,8 @@ class Posterior:
         return found
 
     def probability_best(self, among: Flags) -> Floats:
-        """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; sums to 1.
-
-        Exact on the grid for independent posteriors; points tied on a grid value share it.
-        """
+        """(n,) probability that each point has the largest true value of those in `among`, 0 elsewhere; ties share
+        it."""
         weights = self.weights[among]
         below = np.cumsum(weights, axis=1) - weights / 2
         logs = np.log(np.maximum(below, TINY))
@@ -88,19 +79,19 @@ class Posterior:
 
 
 def posterior_of_means(means: Floats, sds: Floats, iterations: int = 60) -> Posterior:
-    """Posterior of points that are all treated alike, none pruned; without bins, for few points.
+    """Posterior of points that are all treated alike, none pruned.
 
     Args: means, sds: (n,), n >= 1; sds > 0, within a factor of 100 of each other.
     """
     grid = _grid(means, sds)
     likelihood = _likelihood(np.maximum(means, grid[0]), sds, grid)
-    return _normalised(grid, likelihood * _fit(np.ones((1, len(means))), likelihood, iterations)[0])
+    return _normalised(grid, likelihood * _fit(likelihood, np.ones(len(means)), iterations))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The point that was picked. unlike: prior probability that it is unlike the others; if it is like them, its value
-    is too high by `bias` on average (selection bias), and spreads about that by `sd` > 0."""
+    """The point that was picked: unlike the others with prior probability `unlike`, else too high by `bias` (selection
+    bias), with a spread of `sd` > 0 about that."""
 
     point: int
     unlike: float
@@ -111,74 +102,25 @@ class Chosen:
 def posterior(values: Floats, sds: Floats, pruned: Flags, chosen: Chosen) -> Posterior:
     """Posterior of every point's true value, for the expected value of the chosen one; larger is better.
 
-    A chosen point's own selection bias would survive in a prior that is learned from it, too: the prior of that one is
-    learned from the other points alone, with the share `unlike` spread evenly over all values, for a point unlike them.
+    The prior of that one is learned from the other points alone, since its own selection bias would survive in it.
 
     Args: values, sds, pruned: (n,), n >= 1, sds > 0; not all pruned, and the values of pruned points do not count.
     """
-    bins = _Bins.of(values, sds)
-    values = np.maximum(values, bins.grid[0])
-    counts = np.stack([bins.count(values, sds, pruned)] * 2)
-    at = [chosen.point]
-    own = bins.count(values[at], sds[at], pruned[at])
-    counts[1] -= own
-    everyone, others = bins.fit(counts)
-    likelihood = _likelihoods(values, sds, pruned, bins.grid)
+    grid, at = _grid(values, sds), chosen.point
+    likelihood, everyone, others = _priors(values, sds, pruned, grid, at)
     weights = likelihood * everyone
     # Both densities up to one constant: the narrower one is the higher.
-    like = _likelihood(values[at] - chosen.bias, np.array([chosen.sd]), bins.grid)[0] * sds[chosen.point] / chosen.sd
-    even = chosen.unlike / len(others)
-    weights[chosen.point] = (1 - chosen.unlike) * others * like + even * likelihood[chosen.point]
-    return _normalised(bins.grid, weights)
+    like = _likelihood(np.maximum(values[[at]], grid[0]) - chosen.bias, np.array([chosen.sd]), grid)[0]
+    weights[at] = (1 - chosen.unlike) * others * like * sds[at] / chosen.sd + chosen.unlike / GRID * likelihood[at]
+    return _normalised(grid, weights)
 
 
 def alike(values: Floats, sds: Floats, pruned: Flags) -> Posterior:
-    """Posterior of every point's true value with all treated alike, for which of them is the best: one prior learned
-    from all, in which one point in n is better than the rest by any amount.
-
-    Args: as of `posterior`.
-    """
-    bins = _Bins.of(values, sds)
-    values = np.maximum(values, bins.grid[0])
-    everyone = bins.fit(bins.count(values, sds, pruned)[None])[0]
-    better = (bins.grid >= everyone @ bins.grid).astype(np.float64)
-    prior = everyone + (better / better.sum() - everyone) / len(values)
-    return _normalised(bins.grid, _likelihoods(values, sds, pruned, bins.grid) * prior)
-
-
-@dataclass(frozen=True)
-class _Bins:
-    """Counts per (precision class, bin) in place of single values."""
-
-    grid: Floats  # (m,)
-    low: float
-    width: float
-    bins: int
-    classes: Floats  # the different sds, ascending
-    likelihood: Floats  # (2 * classes * bins, m): of a value in the bin; then of one somewhere below the bin
-
-    @staticmethod
-    def of(values: Floats, sds: Floats) -> _Bins:
-        classes = np.unique(sds)
-        grid = _grid(values, sds)
-        low, high = float(grid[0]) - float(classes[-1]), float(values.max()) + float(classes[-1])
-        width = float(classes[0]) / BINS_PER_SD
-        bins = int(np.ceil((high - low) / width))
-        centres = np.asarray(low + width * np.arange(bins), dtype=np.float64)
-        tables = [density(centres, np.full(bins, sd), grid) for density in (_likelihood, _below) for sd in classes]
-        return _Bins(grid, low, width, bins, classes, np.concatenate(tables))
-
-    def count(self, values: Floats, sds: Floats, pruned: Flags) -> Floats:
-        """(n,) values to (2 * classes * bins,) counts; every sd must be one of `classes`."""
-        seen = np.where(pruned, _limit(values, pruned), values)
-        place = np.rint((seen - self.low) / self.width).astype(int)
-        place = place + (np.searchsorted(self.classes, sds) + len(self.classes) * pruned) * self.bins
-        return np.bincount(place, minlength=len(self.likelihood)).astype(float)
-
-    def fit(self, counts: Floats) -> Floats:
-        """(studies, 2 * classes * bins) counts to (studies, m) prior weights."""
-        used = counts.any(axis=0)
-        return _fit(counts[:, used], self.likelihood[used], ITERATIONS)
+    """The same with all points treated alike, for which of them is the best: one in n is better by any amount."""
+    grid = _grid(values, sds)
+    likelihood, everyone, _ = _priors(values, sds, pruned, grid, 0)
+    better = (grid >= everyone @ grid).astype(np.float64)
+    return _normalised(grid, likelihood * (everyone + (better / better.sum() - everyone) / len(values)))
 
 
 def _grid(values: Floats, sds: Floats) -> Floats:
@@ -186,12 +128,27 @@ def _grid(values: Floats, sds: Floats) -> Floats:
     return np.linspace(max(float(values.min()), top - REACH * widest), top + ABOVE * widest, GRID)
 
 
-def _fit(counts: Floats, likelihood: Floats, iterations: int) -> Floats:
-    """(studies, k) counts of k kinds of values, (k, m) their likelihoods, to (studies, m) weights: EM, flat start."""
-    total = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    prior = np.ones((len(counts), likelihood.shape[1]))  # its scale is gone after a step
-    for _ in range(iterations):
-        prior = prior * ((counts / np.maximum(prior @ likelihood.T, TINY)) @ likelihood) / total
+def _priors(values: Floats, sds: Floats, pruned: Flags, grid: Floats, left_out: int) -> tuple[Floats, Floats, Floats]:
+    """(n, m) likelihoods of every point: of its value, or of having been stopped below the median of the others; and
+    the (m,) prior that all points give, and all but `left_out`.
+
+    Points are counted in bins of a fifth of the smallest sd: the cost of a fit does not grow with their number.
+    """
+    seen = np.maximum(np.where(pruned, np.median(values[~pruned]), values), grid[0])
+    low, width = grid[0] - sds.max(), sds.min() / BINS_PER_SD
+    binned = np.stack([np.rint((seen - low) / width), sds, pruned], axis=1)
+    kinds, kind, counts = np.unique(binned, axis=0, return_inverse=True, return_counts=True)
+    of_kinds = _likelihoods(low + width * kinds[:, 0], kinds[:, 1], kinds[:, 2] > 0, grid)
+    fewer = counts - (np.arange(len(kinds)) == kind.ravel()[left_out])
+    return _likelihoods(seen, sds, pruned, grid), _fit(of_kinds, counts), _fit(of_kinds, fewer)
+
+
+def _fit(likelihood: Floats, counts: NDArray[Any], iterations: int = ITERATIONS) -> Floats:
+    """(k, m) likelihoods of k kinds of values and their counts to (m,) weights: EM from an even start, which is what
+    no values leave."""
+    prior = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
+    for _ in range(iterations if counts.any() else 0):
+        prior = prior * ((counts / np.maximum(likelihood @ prior, TINY)) @ likelihood) / counts.sum()
     return prior
 
 
@@ -200,21 +157,11 @@ def _normalised(grid: Floats, weights: Floats) -> Posterior:
     return Posterior(grid, weights / weights.sum(axis=1, keepdims=True))
 
 
-def _limit(values: Floats, pruned: Flags) -> float:
-    """Median of the points that were not pruned."""
-    return float(np.median(values[~pruned]))
-
-
-def _below(limit: Floats, sds: Floats, grid: Floats) -> Floats:
-    """(n, m) probability of a value below the limit."""
+def _likelihoods(values: Floats, sds: Floats, pruned: Flags, grid: Floats) -> Floats:
+    """(n, m) of the values or, where pruned, of one below."""
     from scipy.special import ndtr  # not at the top: importing it would double the time this module takes
 
-    return np.asarray(ndtr((limit[:, None] - grid) / sds[:, None]))
-
-
-def _likelihoods(values: Floats, sds: Floats, pruned: Flags, grid: Floats) -> Floats:
-    """(n, m) of every point: of its value, or of having been stopped."""
-    below = _below(np.full(len(values), _limit(values, pruned)), sds, grid)
+    below = ndtr((values[:, None] - grid) / sds[:, None])
     return np.where(pruned[:, None], below, _likelihood(values, sds, grid))
 
 

@@ -1,7 +1,4 @@
-"""A study as an Optuna study, and which parameter moved the score: fANOVA and PED-ANOVA through Optuna.
-
-The Optuna study is rebuilt from the tracked table and the space file: `optuna_study` for Optuna's own figures and its
-dashboard, `rebuilt` for importance. Choices that decide what the numbers mean:
+"""Which parameter moved the score: fANOVA and PED-ANOVA through Optuna. Choices that decide what the numbers mean:
 
 - One row per point, its value the mean over its completed seeds, so that a confirmed point does not count five times.
 - A parameter searched on the logarithm is measured on the logarithm. (Optuna's fANOVA takes raw values, under which a
@@ -11,13 +8,11 @@ dashboard, `rebuilt` for importance. Choices that decide what the numbers mean:
 - A conditional parameter is measured among the points in which it existed.
 - Intervals: 90 %, percentile bootstrap over points (Efron 1979).
 - A forest finds structure in noise: with the values shuffled among the points, the largest share of all parameters is
-  what chance alone gives (Altmann et al. 2010). Important is what has a permutation p-value of at most LEVEL: one more
-  than the shuffles with as large a share, by one more than all of them, with forests of one size (Phipson, Smyth 2010).
+  what chance alone gives (Altmann et al. 2010), by forests of one size. Important: a p-value of at most LEVEL.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,19 +22,17 @@ import numpy as np
 import optuna
 import pandas as pd
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import DuplicatedStudyError, StorageInternalError
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import create_trial
 
-from analysis.errors import AnalysisError, InputError
+from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import Floats
 from analysis.statistics.seed_noise import SeedValues
-from analysis.tables.axes import Axis, label, study_axes
+from analysis.tables.axes import Axis, study_axes
+from analysis.tables.optuna_study import created
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
-from search.schema import stored
 
 DRAWS = 20  # bootstrap and shuffles; the ends of an interval are then about its second values
 TREES = 64  # Optuna's default
@@ -51,9 +44,6 @@ FEW_POINTS = 20  # below it shares and their ranking change from one bootstrap d
 LEVEL = 0.05
 TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
-STATES = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "running": TrialState.RUNNING}
-ABSENT = object()
-ATTRIBUTES = ("trial", "point", "stage", "stop", "seed", "baseline", "run_id")
 
 
 @dataclass(frozen=True)
@@ -67,12 +57,9 @@ class Share:
 
 @dataclass(frozen=True)
 class ParamImportance:
-    """fanova: share of the variance of the score that this parameter alone explains.
-
-    ped_anova: how much it decides whether a point is among the best (shares of all parameters sum to 1); None where
-    there are too few points. points: completed points behind it, fewer for a conditional parameter. p_value: of
-    as large a share by chance, the largest of all parameters in shuffled studies; at least 1 / (SHUFFLES + 1).
-    """
+    """fanova: share of the variance of the score that this parameter alone explains. ped_anova: how much it decides
+    whether a point is among the best (all parameters sum to 1); None where there are too few points. points: completed
+    ones behind it. p_value: of as large a share by chance, the largest of all parameters in shuffled studies."""
 
     name: str
     fanova: Share
@@ -140,11 +127,8 @@ def importance(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Im
 
 
 def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Share | None:
-    """Variance within points over the variance of single trials of the search, at most 1; None without repeats.
-
-    The within variance is the error mean square of a one-way layout over all repeats (`SeedValues.within`); the total
-    is that of the completed search trials, one of each point. Resampled are points, with all their seeds.
-    """
+    """Variance within points, over all repeats, by the variance of single trials of the search, one of each point; at
+    most 1, None without repeats. Resampled are points, with all their seeds."""
     done = study.trials[(study.trials["stop"] == "completed") & study.trials["value"].notna()]
     groups = [group for _, group in done.groupby("point")]
 
@@ -162,101 +146,23 @@ def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Sh
     return _interval(whole, [s for pick in picks if (s := share([groups[i] for i in pick])) is not None])
 
 
-def optuna_study(study: Study, storage: str | None = None) -> optuna.Study:
-    """All trials as an `optuna.Study` of the study's name: parameters with the space's distributions, values,
-    evaluations by training examples, states, and ATTRIBUTES as user attributes. A parameter that did not exist in a
-    trial is missing there; ranges are widened to what was run outside them.
-
-    Args: storage: URL of an Optuna storage to write to, e.g. `sqlite:///optuna.db`; None = in memory.
-    Raises: InputError if the storage cannot be opened or holds a study of this name.
-    """
-    import sqlalchemy.exc
-
-    trials = study.trials
-    axes = [axis for axis in study_axes(study) if PARAM + axis.name in trials]
-    written = study.space.get("params") or {}
-    space = {axis.name: _distribution(axis, trials[PARAM + axis.name], written.get(axis.name)) for axis in axes}
-    evaluations: dict[str, dict[int, float]] = {}
-    for run, _, step, value in study.store.history(list(trials["run_id"]), [stored(study.metric.name)]):
-        evaluations.setdefault(run, {})[int(step)] = value
-    made: list[FrozenTrial] = []
-    for row in trials.astype(object).where(trials.notna(), None).to_dict("records"):
-        state = STATES.get(row["stop"], TrialState.FAIL)
-        if state == TrialState.COMPLETE and row["value"] is None:
-            state = TrialState.FAIL
-        given = {name: _given(row[PARAM + name], distribution) for name, distribution in space.items()}
-        trial = create_trial(
-            state=state,
-            value=row["value"] if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-            params={name: value for name, value in given.items() if value is not ABSENT},
-            distributions={name: space[name] for name, value in given.items() if value is not ABSENT},
-            user_attrs={name: row[name] for name in ATTRIBUTES},
-            intermediate_values=evaluations.get(row["run_id"], {}),
-        )
-        if row.get("started") is not None:
-            trial.datetime_start = row["started"].to_pydatetime().replace(tzinfo=None)
-            if state.is_finished():
-                trial.datetime_complete = trial.datetime_start + pd.Timedelta(seconds=row["seconds"] or 0.0)
-        made.append(trial)
-    try:
-        return _create(made, study.metric.sign > 0, storage, study.name)
-    except DuplicatedStudyError:
-        raise InputError(f"{storage}: a study {study.name} is there already") from None
-    except (ImportError, StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as reason:
-        raise InputError(f"{storage}: {str(reason).splitlines()[0]}") from None
-
-
-def _create(trials: Sequence[FrozenTrial], larger: bool, storage: str | None, name: str | None) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.RandomSampler(seed=0)
-    direction = StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE
-    created = optuna.create_study(storage=storage, study_name=name, direction=direction, sampler=sampler)
-    created.add_trials(trials)
-    return created
-
-
-def _distribution(axis: Axis, column: pd.Series[Any], written: Any) -> BaseDistribution:
-    seen = column.dropna()
-    if not axis.numeric:
-        return CategoricalDistribution([_choice(v) for v in dict.fromkeys([*axis.values, *map(label, seen)])])
-    low, high = min([axis.low, *seen]), max([axis.high, *seen])
-    if isinstance(written, dict) and "int" in written:
-        return IntDistribution(int(low), int(high), log=axis.log)
-    return FloatDistribution(low, high, log=axis.log)
-
-
-def _given(value: Any, distribution: BaseDistribution) -> Any:
-    """A trial's value of a parameter as Optuna takes it; ABSENT where the parameter did not exist."""
-    if isinstance(distribution, CategoricalDistribution):
-        value = _choice(label(value))
-        return value if value in distribution.choices else ABSENT
-    return value if isinstance(value, (int, float)) else ABSENT
-
-
-def _choice(text: str) -> Any:
-    """A choice by its label: a number, a bool, None, or text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return text if isinstance(value, (list, dict)) else value
-
-
 def rebuilt(rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> optuna.Study:
-    """An in-memory Optuna study of points over the axes' positions, larger values better."""
+    """An in-memory Optuna study of points over the axes' positions, larger values better; a point run outside the space
+    counts at its edge."""
     space: dict[str, BaseDistribution] = {
         axis.name: FloatDistribution(*axis.bounds) if axis.numeric else CategoricalDistribution(axis.values)
         for axis in axes
     }
-    columns = {axis.name: axis.positions(rows[PARAM + axis.name]) for axis in axes}
-    trials = []
-    for i, value in enumerate(values):
-        given: dict[str, Any] = {}
-        for axis in axes:
-            at = float(np.clip(columns[axis.name][i], *axis.bounds))  # a point run outside the space counts at its edge
-            given[axis.name] = at if axis.numeric else axis.values[int(at)]
-        trials.append(create_trial(params=given, distributions=space, value=float(value)))
-    return _create(trials, True, None, None)
+    columns: dict[str, list[Any]] = {}
+    for axis in axes:
+        places = np.clip(axis.positions(rows[PARAM + axis.name]), *axis.bounds).tolist()
+        columns[axis.name] = places if axis.numeric else [axis.values[int(at)] for at in places]
+    points = [dict(zip(columns, point, strict=True)) for point in zip(*columns.values(), strict=True)]
+    trials = [
+        create_trial(params=point, distributions=space, value=float(value))
+        for point, value in zip(points, values, strict=True)
+    ]
+    return created(trials, larger=True)
 
 
 def _active(table: pd.DataFrame, axes: Sequence[Axis]) -> pd.DataFrame:
@@ -283,8 +189,7 @@ def _measure(
     ordered = np.concatenate([values, below + min(shift, 0.0)])
 
     def fanova(pick: NDArray[np.intp], trees: int, scores: Floats = values) -> dict[str, float]:
-        evaluator = FanovaImportanceEvaluator(n_trees=trees, seed=0)
-        return _evaluated(evaluator, done.iloc[pick], scores[pick], axes)
+        return _evaluated(FanovaImportanceEvaluator(n_trees=trees, seed=0), done.iloc[pick], scores[pick], axes)
 
     def ped(pick: NDArray[np.intp], _: int) -> dict[str, float]:
         top = max(TOP_SHARE, TOP_POINTS / len(pick))
@@ -305,23 +210,23 @@ def _measure(
     best = _shares(ped, len(ranked), rng, draws)
     return [
         ParamImportance(
-            a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), _p_value(plain.get(a.name, 0.0), null)
+            a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), p_value(plain.get(a.name, 0.0), null)
         )
         for a in axes
         if a.name in alone
     ]
 
 
-def _p_value(share: float, null: Floats) -> float:
+def p_value(share: float, null: Floats) -> float:
+    """One more than the shuffles with as large a share, by one more than all of them (Phipson and Smyth 2010)."""
     return (1 + int((null >= share).sum())) / (1 + len(null))
 
 
 def _evaluated(evaluator: Any, rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> dict[str, float]:
     try:
-        found: dict[str, float] = evaluator.evaluate(rebuilt(rows, values, axes), params=[a.name for a in axes])
+        return dict(evaluator.evaluate(rebuilt(rows, values, axes), params=[a.name for a in axes]))
     except (RuntimeError, ValueError):  # a resample in which every value is the same
         return {}
-    return found
 
 
 def _shares(

@@ -1,9 +1,7 @@
 """Methods compared at equal budget: the best of each one's first n configurations, and whether two of them differ.
 
 A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every search is cut at the number of
-configurations that the least searched method has tried. Two bests that were confirmed on fresh seeds are tested, over
-seeds and dev pairs; another search might have found others. Without a confirmation of both there is a difference with
-its interval, and no test.
+configurations that the least searched method has tried. Only two bests that were confirmed are tested.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ LONGEST = 2  # times the budget: the confirmations of a still longer search are 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method. trials: configurations evaluated over all its studies. verdict: on the best of its first
-    `League.budget` configurations, those of study `study`. seconds: median training time of a trial."""
+    """One method. trials: configurations of all its studies. verdict: on the best of its first `League.budget`, found
+    in `study`. seconds: median training time of a trial."""
 
     label: str
     study: str
@@ -52,10 +50,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Duel:
-    """`first` minus `second` at the common budget, larger is better, by their corrected values; LEVEL interval.
-
-    of: CONFIRMED or SEARCHED. p_value: two-sided, after Holm; None for bests that were not confirmed.
-    """
+    """`first` minus `second`, larger is better, by their corrected values; LEVEL interval. of: CONFIRMED or SEARCHED.
+    p_value: two-sided, after Holm; None for bests that were not confirmed."""
 
     first: str
     second: str
@@ -78,10 +74,8 @@ class League:
 
 
 def league(studies: Sequence[Study]) -> League:
-    """The league of the methods in these studies, all valued by one metric.
-
-    Studies without a completed trial are left out; several studies of one method and encoder count together,
-    unless they differ in TRAINING: then their labels name the difference.
+    """The league of the methods in these studies. Those without a completed trial are left out; those of one method and
+    encoder count together, unless they differ in TRAINING.
 
     Raises: AnalysisError if fewer than two methods are left, or if the studies' metrics differ.
     """
@@ -94,16 +88,11 @@ def league(studies: Sequence[Study]) -> League:
     metric = studies[0].metric
     counts = {label: sum(map(_evaluated, group)) for label, group in groups.items()}
     budget = min(counts.values())
-    cut = max(counts.values()) > budget
-    chosen = {
-        label: _best([first_points(study, n, first_seeds=cut) for study, n in _shares(group, budget)])
-        for label, group in groups.items()
-    }
-    entries = []
+    cut, chosen, entries = max(counts.values()) > budget, {}, []
     for label, group in groups.items():
+        chosen[label] = _best([first_points(study, n, first_seeds=cut) for study, n in _shares(group, budget)])
         seconds = pd.concat([s.trials.loc[s.trials["stop"] == "completed", "seconds"] for s in group]).median()
-        study, verdict = chosen[label]
-        entries.append(Entry(label, study.name, counts[label], verdict, float(seconds)))
+        entries.append(Entry(label, chosen[label][0].name, counts[label], chosen[label][1], float(seconds)))
     entries.sort(key=lambda entry: -metric.sign * entry.verdict.expected)
     bottom, top = studies[0].limits
     duels = []
@@ -118,12 +107,11 @@ def league(studies: Sequence[Study]) -> League:
 def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: float | None) -> Duel:
     """The corrected values of two bests; before Holm.
 
-    The interval is put together of the arms of two (Zou and Donner 2008, "MOVER"): the lower one is the root of
-    ours.below^2 + theirs.above^2 + NORMAL^2 pairs. The test is that interval made to end at 0, as Student's t of the
-    side with fewer seeds would have it.
+    The interval is put together of the arms of two (Zou and Donner 2008). The test is that interval made to end at 0,
+    as Student's t of the side with fewer seeds would have it.
 
     Args: pairs: variance of the difference over dev pairs that the two verdicts' arms lack. None if one of the bests
-        was not confirmed: no test, and the arms are those of the verdicts' intervals, with all of the dev pairs.
+        was not confirmed: no test, and the arms of the verdicts' own intervals.
     """
     a, b = ((v.below, v.above) if pairs is not None else _arms(v) for v in (ours, theirs))
     difference = ours.metric.sign * (ours.expected - theirs.expected)
@@ -162,8 +150,7 @@ def label_of(run: StoredRun) -> str:
 
 
 def _groups(studies: Sequence[Study]) -> dict[str, list[Study]]:
-    """Label -> the studies that count together. `simcse (bert-base-uncased), train.max_examples 1000` is the label of
-    one that was not trained as the others of its method and encoder."""
+    """Label, such as `simcse (bert-base-uncased), train.max_examples 1000`, -> the studies that count together."""
     alike: dict[str, list[Study]] = {}
     for study in studies:
         alike.setdefault(label_of(study.stored), []).append(study)
@@ -185,10 +172,8 @@ def _training(study: Study, name: str) -> str:
 
 
 def same_data(first: Study, second: Study) -> bool:
-    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known.
-
-    By the gold scores that trials have stored, wherever their files lay; where there are none, by the sets' paths.
-    """
+    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known: by
+    the gold scores that trials have stored; where there are none, by the sets' paths."""
     for part in first.metric.parts:
         for known in (_gold, _path):
             one, other = known(first, part), known(second, part)
@@ -215,41 +200,42 @@ def _path(study: Study, part: str) -> str | None:
 
 
 def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:
-    """Variance over dev pairs of the difference of two studies' bests, beyond the part in their verdicts' arms.
-
-    Scored on the same pairs, what those do to both alike cancels. Otherwise all of both adds; 0 where it is not known.
-    """
+    """Variance over dev pairs of the difference of two studies' bests, beyond the part in their verdicts' arms; 0 where
+    it is not known. What the same pairs do to both alike cancels."""
     if ours.pairs is None or theirs.pairs is None:
         return 0.0
-    runs = [
-        study.points.loc[study.points["point"] == verdict.best, "run_ids"].iloc[0]
-        for study, verdict in ((first, ours), (second, theirs))
-    ]
-    stored = {run: study.similarities(run) for study, ids in zip((first, second), runs, strict=True) for run in ids}
-    noise = pair_noise(runs[0], runs[1], first.metric.parts, stored.__getitem__) if same_data(first, second) else None
+    noise = None
+    if same_data(first, second):
+        sides = [(s, s.points.loc[s.points["point"] == v.best, "run_ids"].iloc[0]) for s, v in
+                 ((first, ours), (second, theirs))]  # fmt: skip
+        stored = {run: study.similarities(run) for study, runs in sides for run in runs}
+        noise = pair_noise(sides[0][1], sides[1][1], first.metric.parts, stored.__getitem__)
     apart = ours.pairs.own + theirs.pairs.own if noise is None else noise.between
     return max(apart - (ours.pairs.between + theirs.pairs.between) / 2, 0.0)
 
 
 def first_points(study: Study, count: int, *, first_seeds: bool = False) -> Study:
-    """The study as if its search had ended after so many evaluated points.
+    """The study as if its search had ended after so many evaluated points. Its confirmations stay if the best of these
+    points is among what was confirmed: others are of a longer search.
 
     Args: first_seeds: without further seeds of the search, which a longer one gives to points that come later.
-
-    Its confirmations stay if the best of these points is among what was confirmed: others are of a longer search.
     """
-    value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
+
+    def of(trials: pd.DataFrame) -> Study:
+        return replace(study, trials=trials.reset_index(drop=True))
+
+    trials = study.trials
+    value = trials["value"].notna() & trials["stop"].isin(COMPARABLE)
+    points = trials.loc[value, "point"].drop_duplicates()
     if first_seeds:
-        again = study.trials[value & (study.trials["stage"] != "confirm")].duplicated("point")
-        study = replace(study, trials=study.trials.drop(index=again.index[again]).reset_index(drop=True))
-        value = study.trials["value"].notna() & study.trials["stop"].isin(COMPARABLE)
-    points = study.trials.loc[value, "point"].drop_duplicates()
-    cut = replace(study, trials=study.trials[study.trials["point"].isin(points[:count])].reset_index(drop=True))
+        again = trials[value & (trials["stage"] != "confirm")].duplicated("point")
+        trials = trials.drop(index=again.index[again])
+    cut = of(trials[trials["point"].isin(points[:count])])
     searched = cut.points.dropna(subset="search_value")
     if len(points) > count and len(searched):
         best = int((study.metric.sign * searched["search_value"]).argmax())
         if not searched["confirmed"].iloc[best]:
-            return replace(cut, trials=cut.trials[cut.trials["stage"] != "confirm"].reset_index(drop=True))
+            return of(cut.trials[cut.trials["stage"] != "confirm"])
     return cut
 
 
@@ -265,7 +251,7 @@ def _shares(group: Sequence[Study], budget: int) -> list[tuple[Study, int]]:
 
 
 def _evaluated(study: Study) -> int:
-    """Configurations with a value of the search, be it what one had reached when it was pruned."""
+    """Configurations with a value of the search, pruned ones too."""
     points = study.points
     return int((points["search_value"].notna() | ((points["stop"] == "pruned") & points["value"].notna())).sum())
 

@@ -1,8 +1,8 @@
 """What the choice of pairs or queries does to a score, to the difference of two points, and to the gain on test sets.
 
-Influence values stand in for a bootstrap over the dev pairs, at a thousandth of its cost. Two configurations on a test
-set are compared by a bootstrap over its pairs (Efron and Tibshirani 1993, ch. 6): what makes the set hard or easy
-cancels; over seeds it is paired where both have them.
+Influence values stand in for a bootstrap over pairs, at a thousandth of its cost. Two configurations are compared on
+the same pairs: what makes a set hard or easy cancels. On test sets they are paired over seeds, too, where both have
+them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from trainables.contract.trial import QUERIES_SUFFIX, retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored
-DRAWS = 1000
 
 
 def spearman_influence(x: ArrayLike, y: ArrayLike) -> tuple[float, Floats]:
-    """Spearman's rho and how much each pair moves it.
+    """Spearman's rho in [-1, 1] and its influence values psi, (n,) of mean 0: how much each pair moves it.
 
-    The empirical influence function (infinitesimal jackknife: Jaeckel 1972; Efron 1982, ch. 6) of the tie-corrected
-    rho: `sum(w * psi) / n` is to first order the change of rho when pair i gets weight 1 + w[i]. So var(psi) / n is the
-    sampling variance of rho, and var(psi_a - psi_b) / n that of the difference of two models scored on the same pairs.
+    `sum(w * psi) / n` is to first order the change of the tie-corrected rho when pair i gets weight 1 + w[i] (Efron
+    1982, ch. 6). So var(psi) / n is the sampling variance of rho, var(psi_a - psi_b) / n that of a difference on the
+    same pairs.
 
     Args: x, y: (n,) model similarities and gold scores; ties allowed.
-    Returns: rho in [-1, 1], psi (n,) with mean 0 (up to rounding).
     Raises: ValueError if the lengths differ or one side is constant.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -69,11 +67,8 @@ def _mass_above(group: NDArray[np.intp], values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PairNoise:
-    """Variances of a metric over the choice of dev pairs, in squared units of the metric.
-
-    own: of one point's score alone. between: of the difference of two points scored on the same pairs, beyond what a
-    change of seed explains. pairs: dev pairs and queries behind it, over all sets. what: what they are.
-    """
+    """Variances of a metric over the choice of dev pairs. own: of one point's score. between: of the difference of two
+    points, beyond what a change of seed explains. pairs: dev pairs and queries of all sets; what: what they are."""
 
     own: float
     between: float
@@ -86,11 +81,10 @@ def pair_noise(
 ) -> PairNoise | None:
     """Sampling variances over dev pairs of two points, each given by the run ids of its seeds.
 
-    With influence values psi (of a mean over queries, a query's value less it) averaged over the m seeds of a point:
-    own = var(psi_1) / n and between = var(psi_1 - psi_2) / n, less w (1/m_1 + 1/m_2), where w is the part that differs
-    between seeds of one point: that is in the seed noise already. Where no point has two seeds, w is unknown and
-    `between` an upper bound. A metric that is the mean of k parts has the sum of the sets' variances over k squared,
-    sets being independent; of several measures of one set the influences are added up query by query first.
+    With influence values psi (of a query: its value less the mean) averaged over the m seeds of a point: own =
+    var(psi_1) / n, between = var(psi_1 - psi_2) / n less w (1/m_1 + 1/m_2), w the part that differs between seeds of
+    one point, which is in the seed noise already. Where no point has two seeds, `between` is an upper bound. Sets are
+    independent; of several measures of one set the influences are added up query by query.
 
     Returns: None if the similarities or the gold scores of either point are missing, or the sets differ in length.
     """
@@ -150,12 +144,9 @@ def _seed_part(a: Floats, b: Floats) -> float:
 
 @dataclass(frozen=True)
 class PairedGain:
-    """First minus second configuration on one set, or on the mean of several; correlations in [-1, 1].
-
-    first, second: means over their seeds. low, high: 95 % interval over pairs, and over seeds where `seeds` > 1.
-    pairs_low, pairs_high: over pairs alone. seeds: common seeds that it is paired over, 0 = none in common.
-    over: "pairs", or "queries" of a retrieval measure in [0, 1].
-    """
+    """First minus second configuration on one set, or on the mean of several; means over their seeds. low, high: 95 %
+    interval over pairs, and over seeds where `seeds` > 1. seeds: common ones that it is paired over, 0 = none.
+    over: "pairs", or "queries" of a retrieval measure."""
 
     name: str
     first: float
@@ -173,37 +164,30 @@ def paired_gains(
     first: Mapping[int, Mapping[str, NDArray[np.floating]]],
     second: Mapping[int, Mapping[str, NDArray[np.floating]]],
     gold: Mapping[str, NDArray[np.floating]],
-    rng: np.random.Generator,
-    draws: int = DRAWS,
 ) -> list[PairedGain]:
     """The gain per set of `gold`, and on their mean if there are several.
 
     Args: first, second: seed -> set -> cosines (n,); gold: set -> gold scores (n,) of the same pairs.
     Raises: ValueError if a set's arrays differ in length or one is constant.
     """
-    from trainables.evaluation.metrics import spearman  # not at the top: verdicts do without what it imports
-
     common = sorted(first.keys() & second.keys())
     sides = [[side[seed] for seed in common or sorted(side)] for side in (first, second)]
-    measured: dict[
-        str, tuple[Floats, ...]
-    ] = {}  # per set: correlations (m,) of both sides, bootstrapped differences (draws,)
+    found, measured = [], []  # measured, per set: correlations (m,) of both sides, variance of their difference
     for name, scores in gold.items():
-        cosines = [[seed[name] for seed in side] for side in sides]
-        if {len(x) for side in cosines for x in side} != {len(scores)}:
-            raise ValueError(f"{name}: expected {len(scores)} cosines of every trial")
-        rho = [np.array([spearman(x, scores) for x in side]) for side in cosines]
-        if not np.isfinite(np.concatenate(rho)).all():
-            raise ValueError(f"{name}: all cosines of a trial are equal")
-        measured[name] = (*rho, bootstrap_difference(cosines[0], cosines[1], scores, rng, draws))
+        (one, one_psi), (other, other_psi) = (
+            map(np.array, zip(*(spearman_influence(seed[name], scores) for seed in side), strict=True))
+            for side in sides
+        )
+        measured.append((one, other, float(np.var(one_psi.mean(0) - other_psi.mean(0))) / len(scores)))
+        found.append(_gain(name, *measured[-1], len(common)))
     if len(measured) > 1:
-        measured["mean"] = tuple(np.mean(part, axis=0) for part in zip(*measured.values(), strict=True))
-    return [_gain(name, one[0], one[1], one[2], len(common)) for name, one in measured.items()]
+        ours, theirs, variances = zip(*measured, strict=True)
+        variance = sum(variances) / len(variances) ** 2  # sets are independent
+        found.append(_gain("mean", np.mean(ours, axis=0), np.mean(theirs, axis=0), variance, len(common)))
+    return found
 
 
-def query_gains(
-    first: Mapping[int, Arrays], second: Mapping[int, Arrays], rng: np.random.Generator, draws: int = DRAWS
-) -> list[PairedGain]:
+def query_gains(first: Mapping[int, Arrays], second: Mapping[int, Arrays]) -> list[PairedGain]:
     """As `paired_gains`, of a measure of queries whose mean is a set's score: seed -> set -> its values (q,).
 
     Raises: ValueError if a set's arrays differ in length.
@@ -213,58 +197,25 @@ def query_gains(
     gains = []
     for name in sides[0][0]:
         a, b = (np.stack([seed[name] for seed in side]).astype(np.float64) for side in sides)
-        difference = a.mean(0) - b.mean(0)
-        drawn = difference[rng.integers(0, len(difference), (draws, len(difference)))].mean(1)
-        gains.append(replace(_gain(name, a.mean(1), b.mean(1), drawn, len(common)), over="queries"))
+        variance = float(np.var(a.mean(0) - b.mean(0))) / a.shape[1]
+        gains.append(replace(_gain(name, a.mean(1), b.mean(1), variance, len(common)), over="queries"))
     return gains
 
 
-def _gain(name: str, first: Floats, second: Floats, draws: Floats, common: int) -> PairedGain:
+def _gain(name: str, first: Floats, second: Floats, pairs: float, common: int) -> PairedGain:
     """With `common` seeds the differences are taken seed by seed; without, the two sides' variances add.
 
-    Args: first, second: (m,) correlations per seed; draws: differences of the means over resampled pairs.
+    Args: first, second: (m,) correlations per seed; pairs: variance of the difference of the means over pairs.
     """
-    gain = float(first.mean() - second.mean())
-    low, high = pairs_low, pairs_high = tuple(float(q) for q in np.quantile(draws, [TAIL, 1 - TAIL]))
+    gain, half = float(first.mean() - second.mean()), NORMAL * float(np.sqrt(pairs))
+    whole = half
     parts = [first - second] if common else [first, second]
     if all(len(x) > 1 for x in parts):
         seeds = [float(x.var(ddof=1)) / len(x) for x in parts]
-        variance = float(np.var(draws)) + sum(seeds)
+        variance = pairs + sum(seeds)
         # Satterthwaite 1946; the variance over pairs counts as known.
         squares = sum(v**2 / (len(x) - 1) for v, x in zip(seeds, parts, strict=True))
         reach = float(stdtrit(variance**2 / squares, 1 - TAIL)) if squares > 0 else NORMAL
-        half = reach * float(np.sqrt(variance))
-        low, high = min(low, gain - half), max(high, gain + half)
-    return PairedGain(name, float(first.mean()), float(second.mean()), gain, low, high, pairs_low, pairs_high, common)
-
-
-def bootstrap_difference(
-    first: Sequence[NDArray[np.floating]],
-    second: Sequence[NDArray[np.floating]],
-    gold: NDArray[np.floating],
-    rng: np.random.Generator,
-    draws: int = DRAWS,
-) -> Floats:
-    """(draws,) mean Spearman of `first` less that of `second`, over resampled pairs, the same for all vectors (n,)."""
-    n = len(gold)
-    levels = [np.unique(np.asarray(x), return_inverse=True)[1] for x in (gold, *first, *second)]
-    found = np.empty(draws)
-    for i in range(draws):
-        weight = np.bincount(rng.integers(0, n, n), minlength=n).astype(float)
-        target, *ranks = (_midranks(level, weight) for level in levels)
-        rho = [_weighted_correlation(x, target, weight) for x in ranks]
-        found[i] = np.mean(rho[: len(first)]) - np.mean(rho[len(first) :])
-    return found
-
-
-def _midranks(level: NDArray[np.intp], weight: Floats) -> Floats:
-    """Midranks of resampled values, from their order before resampling: no sorting per draw."""
-    mass = np.bincount(level, weights=weight)
-    return np.asarray((np.cumsum(mass) - mass / 2)[level])
-
-
-def _weighted_correlation(x: Floats, y: Floats, weight: Floats) -> float:
-    total = weight.sum()
-    x, y = x - weight @ x / total, y - weight @ y / total
-    scale = np.sqrt((weight @ (x * x)) * (weight @ (y * y)))
-    return float(weight @ (x * y) / scale) if scale > 0 else 0.0
+        whole = max(half, reach * float(np.sqrt(variance)))
+    means = float(first.mean()), float(second.mean())
+    return PairedGain(name, *means, gain, gain - whole, gain + whole, gain - half, gain + half, common)

@@ -22,11 +22,7 @@ MOST_UNLIKE = 1 / 4
 
 @dataclass(frozen=True)
 class Evaluated:
-    """(n,) points that were completed or pruned, in the table's order; larger values are better.
-
-    value, n: mean and number of the counted trials; search_value, search_n: of the search alone (NaN and 0 if none was
-    completed there). The rest as in `points_table`.
-    """
+    """(n,) points that were completed or pruned, with the columns of `points_table`; larger values are better."""
 
     point: NDArray[np.object_]
     trial: NDArray[np.object_]
@@ -53,9 +49,8 @@ class Evaluated:
         )
 
     def nameable(self) -> Flags:
-        """Points that may be named best: the confirmed ones if there are any beside the baseline, else all that are
-        complete. Those with fewer than half the seeds of the best covered are out: a confirmation gave up on them. The
-        baseline, which has seeds in any case, covers none."""
+        """Points that may be named best: the confirmed ones if there are any beside the baseline, else the complete
+        ones; not those with fewer than half the seeds of the best covered: a confirmation gave up on them."""
         confirmed = self.completed & self.confirmed
         eligible = confirmed if (confirmed & ~self.baseline).any() else self.completed
         rivals = eligible & ~self.baseline
@@ -92,7 +87,7 @@ class Picked:
     """The named point, and from what it was picked.
 
     n: its seeds. candidates: points that could be named; rivals: those that were to beat the baseline. in_search: seeds
-    behind a search mean. own, between: variances over dev pairs (`PairNoise`), 0 where they are not known.
+    behind a search mean. own, between: as in `PairNoise`, 0 where they are not known.
     """
 
     noise: SeedNoise
@@ -107,26 +102,15 @@ class Picked:
 
     @staticmethod
     def of(points: Evaluated, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> Picked:
-        confirmed = bool(points.confirmed[best])
-        rivals = int((points.confirmed & ~points.baseline).sum()) if confirmed else len(points.value) - 1
-        return Picked(
-            noise=noise,
-            n=int(points.n[best]),
-            confirmed=confirmed,
-            tried=len(points.value),
-            candidates=int(among.sum()),
-            rivals=max(rivals, 1),
-            in_search=points.in_search(),
-            own=pairs.own if pairs else 0.0,
-            between=pairs.between if pairs else 0.0,
-        )
+        confirmed, tried = bool(points.confirmed[best]), len(points.value)
+        rivals = max(int((points.confirmed & ~points.baseline).sum()) if confirmed else tried - 1, 1)
+        own, between = (pairs.own, pairs.between) if pairs else (0.0, 0.0)
+        n, candidates = int(points.n[best]), int(among.sum())
+        return Picked(noise, n, confirmed, tried, candidates, rivals, points.in_search(), own, between)
 
     def sds(self, seeds: Floats) -> Floats:
-        """Standard deviations of the points' means over so many seeds, (n,).
-
-        Repeats separate the pairs' share from the seeds'. Without them the seed noise is assumed, and a value is
-        corrected as for the largest that is plausible; half of the pairs' share is in it already.
-        """
+        """(n,) standard deviations of means over so many seeds. Without repeats, which separate the pairs' share from
+        the seeds', the largest seed noise that is plausible counts, and half of the pairs' share is in it already."""
         repeats = self.noise.repeats > 0
         sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
         return np.asarray(np.sqrt(sd**2 / seeds + pairs))
@@ -134,9 +118,8 @@ class Picked:
     def chosen(self, best: int, sds: Floats) -> Chosen:
         """The named point as one that was picked, where the points' means have these standard deviations.
 
-        It is unlike the others as one of all tried; as one of the candidates, and a quarter at most, if those were
-        picked to be measured afresh: a better point is likely to be among them. If it is like them, the search has
-        picked of the dev pairs' effect the scores of the `rivals` largest of `tried` normals (Blom 1958).
+        If it was confirmed, and is like the others, the search has picked of the dev pairs' effect the scores of the
+        `rivals` largest of `tried` normals (Blom 1958).
         """
         sd = float(sds[best])
         if not self.confirmed:

@@ -1,8 +1,6 @@
-"""How much a score moves by the seed alone: a study's own repeats, pooled with a prior.
+"""How much a score moves by the seed alone: a study's own repeats, pooled with a prior (Gelman et al. 2013, sec. 2.6).
 
-A scaled inverse chi-square prior of few degrees of freedom and whatever repeats a study has: without a repeat the prior
-decides, widely; with ten it hardly matters (Gelman et al. 2013, sec. 2.6). The variance of one configuration is then
-moderated by that of the study in the same way (`empirical_bayes.moderate`).
+Without a repeat the prior decides, widely; with ten it hardly matters.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
-from analysis.statistics.empirical_bayes import FLOOR, PRIOR_DF, Flags, Floats, within
+from analysis.statistics.empirical_bayes import FLOOR, PRIOR_DF, Flags, Floats, about_means
 from search.schema import SEED_SD
 
 LEARNED_DF = 4  # degrees of freedom of repeats in other studies before the prior is learned from them
@@ -48,10 +46,11 @@ class SeedValues:
         return {self.seed[row]: float(self.value[row]) for row in rows}
 
     def within(self) -> tuple[float, int]:
-        """Sum of squares and degrees of freedom within (point, stage): the error of a one-way layout."""
-        groups: dict[tuple[Any, Any], int] = {}
-        keys = zip(self.point.tolist(), self.confirm.tolist(), strict=True)
-        return within(self.value, np.fromiter((groups.setdefault(key, len(groups)) for key in keys), dtype=np.intp))
+        """Sum of squares and degrees of freedom within (point, stage)."""
+        groups: dict[tuple[Any, Any], list[float]] = {}
+        for point, confirm, value in zip(self.point, self.confirm, self.value, strict=True):
+            groups.setdefault((point, bool(confirm)), []).append(value)
+        return about_means(groups.values())
 
     def firsts(self) -> Floats:
         """The first value of each point."""
@@ -62,9 +61,8 @@ class SeedValues:
 class Prior:
     """Standard deviation over seeds as assumed before a study's own repeats, with PRIOR_DF degrees of freedom.
 
-    studies, df: how many studies of the store it was learned from and the degrees of freedom of their repeats; 0 for
-    the published figure. points: of an unknown metric, how many points' spread it is, which contains the noise: any
-    repeat replaces it; else 0.
+    studies, df: of the store that it was learned from, and of their repeats; 0 for the published figure. points: of an
+    unknown metric, how many points' spread it is, which any repeat replaces; else 0.
     """
 
     sd: float = SEED_SD
@@ -86,11 +84,8 @@ class Prior:
 
 @dataclass(frozen=True)
 class SeedNoise:
-    """Standard deviation of one trial's value over seeds, in the metric's own unit.
-
-    df: degrees of freedom, those of the prior included. repeats: those of the study's own repeats alone. most: an upper
-    bound, exceeded with 1 - PLAUSIBLE.
-    """
+    """Standard deviation of one trial's value over seeds. df: degrees of freedom, the prior's included; repeats: those
+    of the study's own repeats. most: an upper bound of `sd`, exceeded with chance 1 - PLAUSIBLE."""
 
     sd: float
     df: float
@@ -100,11 +95,9 @@ class SeedNoise:
 
 
 def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) -> SeedNoise:
-    """The prior and the repeats, pooled. Selecting points by their means does not bias the repeats, since mean and
-    variance of normal values are independent. Without repeats the noise is at most the spread of the upper values.
-
-    Args: pruned: points that were stopped.
-    """
+    """The prior and the repeats, pooled; without repeats at most the spread of the upper values. pruned: how many
+    points were. Selecting points by their means does not bias repeats: mean and variance of normal values are
+    independent."""
     prior = prior or Prior()
     squares, repeats = trials.within()
     df, sd = prior.weight(repeats) + repeats, prior.pooled(squares, repeats)
@@ -117,8 +110,7 @@ def seed_noise(trials: SeedValues, pruned: int = 0, prior: Prior | None = None) 
 
 
 def learned(studies: Iterable[SeedValues], before: Prior | None = None) -> Prior:
-    """The prior that other studies' repeats give, pooled with the one before, by default the published one; that alone
-    if they are few."""
+    """Other studies' repeats pooled with the prior before, by default the published one; that alone if they are few."""
     before = before or Prior()
     found = [(squares, df) for squares, df in (study.within() for study in studies) if df]
     df = sum(df for _, df in found)
@@ -128,8 +120,8 @@ def learned(studies: Iterable[SeedValues], before: Prior | None = None) -> Prior
 
 
 def unknown_metric(values: Floats) -> Prior:
-    """Prior of a metric of which nothing was published, by the (n,) points' first values: their spread; of ENOUGH their
-    median deviation, so that collapsed ones do not count. Of a single value its size."""
+    """Prior of a metric of which nothing was published: the spread of the (n,) points' first values; of ENOUGH their
+    median deviation, so that collapsed ones do not count; of a single value its size."""
     middle = float(np.median(values)) if len(values) else 0.0
     spread = abs(middle) if len(values) < 2 else float(np.std(values, ddof=1))
     if len(values) >= ENOUGH:
@@ -138,12 +130,10 @@ def unknown_metric(values: Floats) -> Prior:
 
 
 def upper_spread(values: Floats, pruned: int) -> float:
-    """A bound on the noise from the upper part of all values, which contains it and the points' differences.
-
-    Its quantiles are scaled as for a normal distribution; infinite where there are too few points to tell. Pruned
-    points count as lower than all others. The pruner saw noisier values than those at the end, so that near the lowest
-    completed ones some are missing: the lower quantile keeps away from there.
-    """
+    """A bound on the noise: two quantiles of the upper part of all values, scaled as for a normal distribution;
+    infinite where there are too few points. Pruned points count as lower than all others. The pruner saw noisier values
+    than those at the end, so near the lowest completed ones some are missing: the lower quantile keeps away from
+    there."""
     if len(values) < MIN_POINTS // (2 if pruned else 1):
         return float("inf")
     stopped = pruned / (pruned + len(values))

@@ -1,8 +1,7 @@
 """How far the best of several lies above its true value by chance, and which gain can be detected: pure functions.
 
-A value that was picked for being the largest of N has the largest of N errors. A value measured on fresh seeds was
-picked among K confirmed ones only, but what the search saw in the dev pairs stays with the point: of that part it is
-still the largest of N. Tails and bounds are integrals, not simulations.
+A value picked for being the largest of N has the largest of N errors. One measured on fresh seeds was picked among K
+confirmed ones only, but of what the search saw in the dev pairs it is still the largest of N.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ NEARLY = 1.1  # a floor within this factor of what is detectable now: more seeds
 
 
 def spent(looks: int) -> float:
-    """One-sided level of interim analysis j: TAIL * FIRST * (1 - FIRST)^(j - 1), which sums to TAIL over j = 1, 2, ...
-    Most studies are confirmed once, so most of the level is spent on the first."""
+    """One-sided level of interim analysis j, which sums to TAIL over j = 1, 2, ...: most studies are confirmed once."""
     return TAIL * FIRST * (1 - FIRST) ** (looks - 1)
 
 
@@ -44,8 +42,7 @@ class Error:
     """The error of an estimate, in units of the metric.
 
     variance, df: of the seeds' part, as estimated. known: variance of the dev pairs' part. kept: standard deviation of
-    the share of the dev pairs' effect by which the search has picked, `tried` points; candidates: estimates of this
-    kind of which the best was picked.
+    that share of it by which the search has picked among `tried`. candidates: estimates of which the best was picked.
     """
 
     variance: float
@@ -67,8 +64,8 @@ class Error:
         return min(self.df * ((self.variance + self.known) / self.variance) ** 2, ENDLESS)
 
     def tail(self, error: float) -> float:
-        """Upper bound of the chance that the picked estimate lies at least this far above its true value: Bonferroni's
-        over the candidates, Student's t for each, averaged over the largest of `tried` normals for what was picked."""
+        """Upper bound (Bonferroni's) of the chance that the picked estimate lies so far above its true value: Student's
+        t, averaged over the largest of `tried` normals for what was picked."""
         z = largest(self.tried) if self.kept else np.zeros(1)
         w = WEIGHTS if self.kept else np.ones(1)
         if not self.sd:
@@ -83,7 +80,7 @@ class Error:
         return self.kept * _solve(lambda bias: self.tail(bias * self.kept), level)
 
     def visible(self, level: float) -> float:
-        """The true gain that is claimed with probability POWER: the bound, plus the noise that may act against it."""
+        """The true gain that is claimed with chance POWER."""
         return self.bound(level) + float(ndtri(POWER)) * self.sd
 
 
@@ -113,8 +110,7 @@ def bound_of_largest(level: float, sd: float, df: float, total: int) -> float:
 
 
 def _solve(tail: Callable[[float], float], level: float) -> float:
-    """Where a falling tail crosses `level`: bracketed by doubling from -1 and 1, then halved until no number lies
-    between. (Importing scipy's root finders takes as long as a whole verdict.)"""
+    """Where a falling tail crosses `level`. (Importing scipy's root finders takes as long as a whole verdict.)"""
     low, high = -1.0, 1.0
     while tail(low) < level:
         low *= 2
@@ -127,11 +123,8 @@ def _solve(tail: Callable[[float], float], level: float) -> float:
 
 @dataclass(frozen=True)
 class Power:
-    """True gains over the baseline that would be claimed in four of five confirmations. Units of the metric.
-
-    seeds, visible: now; more, visible_more: with this many seeds, twice as many; floor: with ever more seeds, as far as
-    the dev pairs allow.
-    """
+    """True gains over the baseline that would be claimed with chance POWER, in units of the metric: `visible` with
+    `seeds` seeds, `visible_more` with `more`, twice as many, and `floor` with ever more."""
 
     seeds: int
     visible: float
@@ -155,10 +148,8 @@ class Power:
 def planned(*, sd: float, between: float, tried: int, in_search: float, rivals: int, seeds: int) -> Error:
     """Error of the difference to the baseline in a confirmation that is yet to be run.
 
-    Args:
-        sd: of a trial over seeds. between: variance of the dev pairs between two points (`PairNoise`).
-        tried: points of the search; in_search: seeds behind each of its means; rivals, seeds: to be confirmed, besides
-            the baseline, which gets as many.
+    Args: sd: of a trial over seeds; between: as in `PairNoise`; tried, in_search: points of the search and seeds behind
+        each of its means; rivals, seeds: to be confirmed, besides the baseline.
     """
     kept, rest = split(between / 2, sd**2 / in_search)
     return Error(2 * sd**2 / seeds, PRIOR_DF + seeds - 1, rest + between / 2, kept, tried, rivals)

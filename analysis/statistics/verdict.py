@@ -1,15 +1,13 @@
 """Which configuration is best, its value corrected for selection, and whether it beats the paper's defaults.
 
-A point's mean over n seeds is its true value plus seed noise N(0, s^2 / n) (`seed_noise`) plus, by the choice of dev
-pairs, N(0, t^2) that fresh seeds do not remove (`pairs`; Bouthillier et al. 2021). On that rest the expected value of
-the best, its posterior mean (`empirical_bayes`); the intervals, bounds of the error of a picked estimate (`picked`,
-`selection`); and the claim of a gain: from a confirmation's fresh seeds only, paired where these are shared, Bonferroni
-over the candidates, its level spent over the confirmations (Lan and DeMets 1983). docs/statistics.md has the formulas.
+docs/statistics.md has the noise model and the formulas. A gain is claimed from a confirmation's fresh seeds only, its
+level spent over the confirmations (Lan and DeMets 1983).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -27,16 +25,16 @@ from search import schema
 from trainables.contract.trial import retrieval_measure
 
 Pairs = Callable[[Sequence[str], Sequence[str]], PairNoise | None]  # run ids of two points
+RELATED = 5  # studies of the store that the prior of the seed noise is learned from
 
 
 @dataclass(frozen=True)
 class Gain:
     """Best minus baseline, larger is better; units of the metric.
 
-    value: corrected for selection; low, high: LEVEL interval, `low` allowing for the selection and for the interim
-    analyses. p_value: two-sided, of the claim, allowing for both as well; None where nothing was tested: before a
-    confirmation, or with one seed of either. significant: low > 0 in a test. observed: plain difference, over the
-    `paired` seeds that both have if those are two or more (else paired is 0). baseline: its trial id.
+    value: corrected for selection; low, high: LEVEL interval, `low` and the two-sided p_value allowing for selection
+    and interim analyses. p_value: None where nothing was tested: before a confirmation, or with one seed of either.
+    observed: plain difference, over the `paired` common seeds (0: fewer than two). baseline: its trial id.
     """
 
     value: float
@@ -55,14 +53,13 @@ class Gain:
 class Verdict:
     """The result of a study. Units of the metric.
 
-    best: point id; trial: its (first) trial. value, sd, n: its mean and standard deviation (None of one seed) over n
-    seeds, fresh ones if `confirmed`. runner_up, runner_up_value: (first) trial and mean of the second of those that
-    could be named; None if the best is alone. expected: corrected for selection; low, high: its LEVEL interval over
-    seeds and dev pairs. naive: the best mean of the search, as one would report it. tried: points evaluated,
-    candidates: those that could be named, p_best: the probability of being the best of them. looks: interim analyses
-    that a claim may rest on: the confirmations. below, above: how far the true value may lie below and above
-    `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None without a
-    baseline, or if that is the best. power: which gain could be detected; None where no gain was tested.
+    best: point id; trial: its (first) trial. value, sd, n: mean and standard deviation (None of one seed) over its
+    seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, if there is
+    one. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive: the best mean
+    of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability of being the
+    best of these. looks: interim analyses. below, above: how far the true value may lie from `expected`, larger is
+    better, but for what the choice of dev pairs does to all points alike. gain: None without a baseline, or if that is
+    the best. power: None where no gain was tested.
     """
 
     metric: Metric
@@ -96,20 +93,13 @@ class Verdict:
 
 
 def judged(
-    pool: Evaluated,
-    seeds: SeedValues,
-    metric: Metric,
-    pairs_of: Pairs,
-    *,
-    looks: int | None = None,
+    pool: Evaluated, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, looks: int | None = None,
     prior: Prior | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """The verdict over points and their trials' values.
 
-    Args:
-        looks: confirmations so far; None if that is not known: then every fresh seed counts as one.
-        prior: of the seed noise, the published one by default.
-
+    Args: looks: confirmations so far; None if that is not known: then every fresh seed after the first may have been
+        one. prior: of the seed noise, the published one by default.
     Raises: AnalysisError if no trial has been completed.
     """
     sign = metric.sign
@@ -138,48 +128,26 @@ def judged(
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     below, above = picked.arms(list(values.values()))
-    looked = _looks(looks, picked)
+    looked = max(1, picked.n - 1 if looks is None else looks) if picked.confirmed else 1
     gain, power = None, None
     if baseline is not None and not baseline_is_best:
         gain, power = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
     return Verdict(
-        metric=metric,
-        best=str(pool.point[best]),
-        trial=str(pool.trial[best]),
-        confirmed=picked.confirmed,
-        value=sign * observed,
-        sd=float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None,
-        n=picked.n,
+        metric=metric, best=str(pool.point[best]), trial=str(pool.trial[best]), confirmed=picked.confirmed,
+        value=sign * observed, sd=float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None, n=picked.n,
         runner_up=str(pool.trial[second]) if second != best else None,
         runner_up_value=sign * float(pool.value[second]) if second != best else None,
-        expected=sign * expected,
-        low=low,
-        high=high,
-        naive=sign * pool.best_of_search(),
-        tried=picked.tried,
-        candidates=picked.candidates,
-        p_best=float(ranked.probability_best(among)[best]),
-        looks=looked,
-        below=max(expected - observed + below, 0.0),
-        above=observed - expected + above,
-        gain=gain,
-        baseline_is_best=baseline_is_best,
-        noise=noise,
-        pairs=pairs,
-        power=power,
-    )
+        expected=sign * expected, low=low, high=high, naive=sign * pool.best_of_search(), tried=picked.tried,
+        candidates=picked.candidates, p_best=float(ranked.probability_best(among)[best]), looks=looked,
+        below=max(expected - observed + below, 0.0), above=observed - expected + above,
+        gain=gain, baseline_is_best=baseline_is_best, noise=noise, pairs=pairs, power=power,
+    )  # fmt: skip
 
 
 def _gain(
-    pool: Evaluated,
-    baseline: int,
-    picked: Picked,
-    seeds: SeedValues,
-    values: dict[Any, float],
-    taken: float,
-    level: float,
-    sign: float,
-) -> tuple[Gain, Power | None]:
+    pool: Evaluated, baseline: int, picked: Picked, seeds: SeedValues, values: dict[Any, float], taken: float,
+    level: float, sign: float,
+) -> tuple[Gain, Power | None]:  # fmt: skip
     """Claim and interval of best minus baseline, which was not picked, so that its mean needs no correction.
 
     values: seed -> value of the best; taken: its correction for selection, which comes off the difference, too.
@@ -193,27 +161,12 @@ def _gain(
     below = error.bound(level) if tested else picked.below(above)
     low = min(difference - below, difference - taken)
     gain = Gain(
-        value=difference - taken,
-        low=low,
-        high=difference + above,
+        value=difference - taken, low=low, high=difference + above,
         p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if tested else None,
-        significant=tested and low > 0,
-        observed=difference,
-        paired=paired,
-        baseline=str(pool.trial[baseline]),
-        baseline_value=sign * value,
-        baseline_n=n,
-    )
+        significant=tested and low > 0, observed=difference, paired=paired, baseline=str(pool.trial[baseline]),
+        baseline_value=sign * value, baseline_n=n,
+    )  # fmt: skip
     return gain, Power.of(error, paired or min(picked.n, n), level) if tested else None
-
-
-def _looks(looks: int | None, picked: Picked) -> int:
-    """Interim analyses that a claim may have rested on: the confirmations. Where they were not counted, every fresh
-    seed after the first may have been one."""
-    return max(1, picked.n - 1 if looks is None else looks) if picked.confirmed else 1
-
-
-RELATED = 5  # studies of the store that the prior of the seed noise is learned from
 
 
 def study_verdict(study: Study) -> Verdict:
@@ -223,17 +176,20 @@ def study_verdict(study: Study) -> Verdict:
 
     Raises: AnalysisError if no trial has been completed.
     """
-
-    def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
-        return pair_noise(first, second, study.metric.parts, study.similarities)
-
-    pool, seeds = Evaluated.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign)
+    pool, seeds, pairs = _read(study)
     verdict = judged(pool, seeds, study.metric, pairs, looks=study.confirmations, prior=study_prior(study))
     bottom, top = study.limits
     gain = verdict.gain
     if gain is not None:
         gain = replace(gain, low=max(gain.low, bottom - top), high=min(gain.high, top - bottom))
     return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top), gain=gain)
+
+
+def _read(study: Study) -> tuple[Evaluated, SeedValues, Pairs]:
+    def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
+        return pair_noise(first, second, study.metric.parts, study.similarities)
+
+    return Evaluated.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign), pairs
 
 
 def study_prior(study: Study) -> Prior:
@@ -254,29 +210,21 @@ def _related(study: Study) -> Iterator[SeedValues]:
     for run in study.store.studies():
         same = all(run.tags.get(tag) == study.stored.tags.get(tag) for tag in alike)
         same &= all(run.params.get(key) == study.stored.params.get(key) for key in ("encoder", "script"))
-        repeated = run.params.get("search.repeats", "1") != "1" or any(
-            t.startswith(schema.CONFIRMATION) for t in run.tags
-        )
-        if not same or not repeated or run.run_id == study.stored.run_id:
-            continue
-        if runs := study.store.trials(run):
-            try:
+        repeated = run.params.get("search.repeats", "1") != "1"
+        repeated |= any(tag.startswith(schema.CONFIRMATION) for tag in run.tags)
+        if same and repeated and run.run_id != study.stored.run_id and (runs := study.store.trials(run)):
+            with suppress(InputError):  # it selected by the same metric, but never measured the one that is asked for
                 other = read_study(study.store, run, study.metric, runs)
-            except InputError:  # it selected by the same metric, but never measured the one that is asked for
-                continue
-            yield SeedValues.of(other.trials, study.metric.sign)
-            found += 1
+                found += 1
+                yield SeedValues.of(other.trials, study.metric.sign)
         if found == RELATED:
             return
 
 
 @dataclass(frozen=True)
 class ConfirmForecast:
-    """points: to be run on `seeds` fresh seeds each, the baseline included. trials: those that are not there yet.
-
-    seconds: median training time of a completed trial. look: which interim analysis that allows a claim it would be.
-    power: None without a completed baseline, over which a gain could be claimed.
-    """
+    """points: to be run on `seeds` fresh seeds each, with the baseline. trials: those that are not there yet. seconds:
+    median training time of a trial. look: which interim analysis it would be. power: None without a baseline."""
 
     points: int
     seeds: int
@@ -289,13 +237,11 @@ class ConfirmForecast:
 
 
 def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
-    """Which gain confirming the `top` best points and the baseline on `seeds` fresh seeds could detect.
-
-    The points are those that the search would confirm: the best by what the search alone measured.
+    """Which gain confirming the `top` best points of the search and the baseline on `seeds` fresh seeds could detect.
 
     Raises: AnalysisError if no trial of the search has been completed.
     """
-    pool, values = Evaluated.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign)
+    pool, values, pairs_of = _read(study)
     searched = [i for i in range(len(pool.value)) if pool.completed[i] and pool.search_n[i] > 0]
     if not searched:
         raise AnalysisError("no trial of the search has been completed, so there is nothing to confirm")
@@ -308,14 +254,10 @@ def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
     pairs = power = None
     look = (study.confirmations or 0) + 1
     if baseline is not None and rivals:
-        pairs = pair_noise(pool.run_ids[rivals[0]], pool.run_ids[baseline], study.metric.parts, study.similarities)
+        pairs = pairs_of(pool.run_ids[rivals[0]], pool.run_ids[baseline])
+        between, tried = pairs.between if pairs else 0.0, len(pool.value)
         error = planned(
-            sd=noise.sd,
-            between=pairs.between if pairs else 0.0,
-            tried=len(pool.value),
-            in_search=pool.in_search(),
-            rivals=len(rivals),
-            seeds=seeds,
+            sd=noise.sd, between=between, tried=tried, in_search=pool.in_search(), rivals=len(rivals), seeds=seeds
         )
         power = Power.of(error, seeds, spent(look))
     seconds = float(study.trials.loc[study.trials["stop"] == "completed", "seconds"].median())

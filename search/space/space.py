@@ -19,7 +19,7 @@ from trainables.contract.config import RunConfig, hyperparameters
 from trainables.contract.declaration import TRANSFORMER, Declaration, EncoderFamily, Preset
 from trainables.contract.formats import stamp
 from trainables.contract.registry import OTHERS, SHIPPED, Plugin, declared
-from trainables.contract.trial import metric_parts
+from trainables.contract.trial import metric_parts, retrieval_measure
 from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
@@ -123,8 +123,9 @@ class Space:
 
     @property
     def known_metric(self) -> bool:
-        """Whether what selects is made of correlations or retrieval measures of the dev sets, whose noise is known."""
-        own = {metric for name in self.data.dev or () for metric in dev_metrics(name)}
+        """Whether what selects is made of correlations of the dev sets: their seed noise was published (`SEED_SD`),
+        that of retrieval measures was not."""
+        own = {metric for name in self.data.dev or () for metric in dev_metrics(name) if not retrieval_measure(metric)}
         return own.issuperset(metric_parts(self.metric.name))
 
     @property

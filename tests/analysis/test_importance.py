@@ -156,5 +156,19 @@ def test_noise_is_seldom_called_important(monkeypatch: pytest.MonkeyPatch) -> No
     measured(memory_study(points, list(np.random.default_rng(0).normal(size=9)), TWO), draws=2)
     assert trees.count(measures.BOOTSTRAP_TREES) == 1 + measures.SHUFFLES + 2
     draws = np.random.default_rng(8).exponential(size=(4000, 1 + measures.SHUFFLES))
-    assert sum(measures._p_value(float(row[0]), row[1:]) <= measures.LEVEL for row in draws) <= 243
-    assert measures._p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4
+    assert sum(measures.p_value(float(row[0]), row[1:]) <= measures.LEVEL for row in draws) <= 243
+    assert measures.p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4
+
+
+def test_chance_of_calling_noise_important_is_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 studies of noise, forests of one tree: some parameter is called important in 5 %. None, or more than 12, has
+    a chance of 1 in 130. An observed forest of 64 trees against shuffled ones of one tree: none."""
+    for name, value in {"TREES": 1, "BOOTSTRAP_TREES": 1, "SHUFFLES": 19}.items():
+        monkeypatch.setattr(measures, name, value)
+    rng, called = np.random.default_rng(0), 0
+    for _ in range(100):
+        table = {f"params.{name}": rng.random(10) for name in "ab"} | {"all_value": rng.normal(size=10)}
+        done = pd.DataFrame(table | {"value": np.nan})
+        found = measures._measure(done, done[:0], [Axis("a"), Axis("b")], 1.0, rng, draws=0)
+        called += any(param.important for param in found)
+    assert 1 <= called <= 12

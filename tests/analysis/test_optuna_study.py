@@ -18,7 +18,7 @@ from small_store import SPACE, SmallStore
 
 from analysis.commands.main import main
 from analysis.errors import InputError
-from analysis.statistics.importance import optuna_study
+from analysis.tables.optuna_study import optuna_study
 from analysis.tables.study import Study
 
 PARAMS: dict[str, Any] = {

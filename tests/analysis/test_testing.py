@@ -255,13 +255,13 @@ def test_best_and_baseline_are_tested_and_paired_over_their_seeds(tmp_path: Path
     assert have_weights(s, baseline) == [True, False, True]
     assert baseline_trials(s, baseline).empty  # the baseline itself is tested
     opened = open_tests(s, pd.concat([best, baseline[have_weights(s, baseline)]]), "for the paper", now=NOW)
-    (gain,) = gains(opened.results, np.random.default_rng(0))
+    (gain,) = gains(opened.results)
     value = {r.trial: r.metrics["builtin_test"] for r in opened.results}
     by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]  # seeds 100 and 102 have both
     assert gain.seeds == 2
     assert gain.gain == pytest.approx(np.mean(by_hand), abs=1e-6)
     assert gain.low <= gain.pairs_low <= gain.gain <= gain.pairs_high <= gain.high
-    assert gains(opened.results[:3], np.random.default_rng(0)) == []  # no baseline among them
+    assert gains(opened.results[:3]) == []  # no baseline among them
     text = gain_text([gain], "the paper's setting")
     assert "the 2 seeds that both have" in text
     assert f"{100 * gain.gain:+.2f}" in text
@@ -305,7 +305,7 @@ def test_retrieval_sets_are_opened_and_paired_over_their_queries(tmp_path: Path)
     assert line.startswith(f"questions test: 1 of its {len(queries)} queries (")
     assert "of data.train; its score is not one on unseen data" in line
 
-    (gain,) = gains(opened.results, np.random.default_rng(0))
+    (gain,) = gains(opened.results)
     assert (gain.name, gain.over, gain.seeds) == ("questions_ndcg10", "queries", 2)
     value = {r.trial: r.metrics["questions_ndcg10_test"] for r in opened.results}
     by_hand = [value[f"c0000.{k}"] - value[f"c0001.{k}"] for k in (0, 2)]

@@ -60,10 +60,13 @@ def test_a_clear_gain_ends_early_an_open_one_takes_the_budget(tmp_path: Path) ->
     assert first == max(searched, key=lambda number: searched[number] or 0.0)  # of the two the leader comes first
 
 
-def test_unknown_metric_is_confirmed_alike_at_any_scale(tmp_path: Path) -> None:
-    """A loss was held against the noise and the worth of Spearman: every difference seemed real, and was settled."""
-    grid = make_space({"trials": 6, "repeats": 2, "sampler": "grid"}, params={}, points=POINTS)
-    space = replace(grid, metric=Metric(name="loss_dev"))
+@pytest.mark.parametrize("metric", ["loss_dev", "nfcorpus_ndcg10_dev", "mean(stsb_dev,nfcorpus_ndcg10_dev)"])
+def test_unknown_metric_is_confirmed_alike_at_any_scale(metric: str, tmp_path: Path) -> None:
+    """A loss and nDCG were held against the noise of Spearman: every difference seemed real, and was settled."""
+    data = {"train": "builtin", "dev": ["stsb", "my/nfcorpus"], "language": "en"}
+    grid = make_space({"trials": 6, "repeats": 2, "sampler": "grid"}, params={}, points=POINTS, data=data)
+    space = replace(grid, metric=Metric(name=metric))
+    assert grid.known_metric
     assert not space.known_metric
 
     def spent(scale: float, name: str) -> tuple[dict[int, int], int]:
