@@ -155,3 +155,35 @@ def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) 
     assert (more.status, len(more.ledger.trials)) == ("finished", 14)
     assert [e["e"] for e in read(folder.journal)].count("share") == 1, "a resume measures nothing again"
     assert "as measured before" in console.export_text(clear=False) + (tmp_path / "out").read_text()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+def test_smallest_node_decides_and_other_cards_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives every trial the same share; what one trial measured holds for cards of its kind."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")
+    ray.shutdown()
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    options = Options(console=Console(quiet=True), handle_signals=False, trainable=MeasuredTrial)
+    facts = {CARD_MEMORY: 80.0, DEVICE_MEMORY: 3.0, MODEL_MEMORY: 2.0, GPU_BUSY: 5.0}
+    data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": orders(sleep=0.3, facts=facts)}
+    space = make_space({"trials": 8}, data=data, resources={"gpus": "auto", "cpus": "auto"})
+    try:
+        # node by node: sixteen cores for a card; three for another of its kind; a card of another kind
+        for name, cpus, card, a_card in (("alone", 16, "T4", 8), ("same", 3, "T4", 3), ("other", 16, "L4", 1)):
+            cluster.add_node(num_cpus=cpus, num_gpus=1, resources={f"accelerator_type:{card}": 1}, **small)
+            cluster.wait_for_nodes()
+            folder = StudyFolder(str(tmp_path), name)
+            result = run_study(space, folder.storage, name=name, options=options)
+            assert (result.status, result.exit_code) == ("finished", 0), result.reason
+            events: list[dict[str, Any]] = list(read(folder.journal))
+            assert [e["trials"] for e in events if e["e"] == "share"] == [a_card]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

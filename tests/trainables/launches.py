@@ -203,7 +203,7 @@ def accelerator() -> Iterator[None]:
 
     with (
         patch.object(attention, "few_launches", lambda _: True),
-        patch.object(attention, "flash_fits", lambda _, dtype, __: dtype == torch.bfloat16),
+        patch.object(attention, "flash_fits", lambda _, dtype, *__, **___: dtype == torch.bfloat16),
         patch.object(attention, "_flash", _flash),
         patch.object(F, "dropout", _dropout),
         patch.object(F, "scaled_dot_product_attention", _attention),

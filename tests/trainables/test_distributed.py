@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
+
 import numpy as np
 import pytest
 import torch
@@ -98,8 +101,29 @@ def worker(rank: int, folder: str) -> None:
     found = {case: two_steps(case, world) for case in CASES}
     found["embedded"] = world.sharded(toy.ToyNetwork(SimcseConfig(), seed=0).embed)(rows(7))
     found["verdict"] = world.broadcast("prune" if rank == 0 else None)
+    dist.destroy_process_group()
+    found |= impatient(rank, folder)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def impatient(rank: int, folder: str) -> dict[str, object]:
+    """Rank 0 scores for longer than a collective of the default group may take."""
+    brief = timedelta(seconds=1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/brief", rank=rank, world_size=2, timeout=brief)
+    world = World(rank, 2, patient=dist.new_group(backend="gloo", timeout=timedelta(days=1)))
+    embedded: list[int] = []
+
+    def embed(sequences):
+        embedded.append(len(sequences))
+        return toy.ToyNetwork(SimcseConfig(), seed=0).embed(sequences)
+
+    def score(embed):
+        vectors = embed(rows(7))
+        time.sleep(3)
+        return {"rank": rank, "vectors": vectors, "few": embed(rows(1))}
+
+    return {"scored": world.by_one(score, embed), "shares": embedded}
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +165,16 @@ def test_workers_share_embedding_and_verdict(results):
     for result in results:
         assert torch.allclose(result["embedded"], expected)
         assert result["verdict"] == "prune"
+
+
+def test_one_worker_scores_what_all_embed(results):
+    """However long it takes: the others wait in a group of their own."""
+    expected = toy.ToyNetwork(SimcseConfig(), seed=0).embed(rows(7))
+    for result in results:
+        assert result["scored"]["rank"] == 0
+        assert torch.allclose(result["scored"]["vectors"], expected)
+        assert torch.allclose(result["scored"]["few"], expected[:1])
+    assert [result["shares"] for result in results] == [[4, 1], [3, 1]]
 
 
 def test_fewer_texts_than_workers_are_embedded_by_all():

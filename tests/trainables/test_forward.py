@@ -140,7 +140,7 @@ def test_decoders_hand_one_type_and_causality_to_flash_attention(
         return v.flatten(1)
 
     monkeypatch.setattr(attention, "few_launches", lambda _: True)
-    monkeypatch.setattr(attention, "flash_fits", lambda *_: True)
+    monkeypatch.setattr(attention, "flash_fits", lambda *_, **__: True)
     monkeypatch.setattr(attention, "_flash", flash)
     q, k = (torch.randn(len(batch().ids), 2, 8) for _ in range(2))
     attention.attend_masked(q, k, q.bfloat16(), batch(), 0.0, causal, window)

@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from launches import HostWaits
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from trainables.encoders.word_vectors import WordVectors, unknown_id, unknown_vectors
 from trainables.methods.gclsr.config import GclsrConfig
+from trainables.methods.gclsr.method import loss
 from trainables.methods.gclsr.network import (
     MASKED_SCORE,
     OPERATIONS,
@@ -127,6 +129,25 @@ def test_unknown_words_keep_their_vector_unless_resampled_in_training() -> None:
     assert_close(resampled.embed(rows), fixed.embed(rows))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"oov": "resample", "augmentation": "full"},
+        {"pwva": "paper", "attention_form": "bert"},
+        {"self_attention": False},
+    ],
+)
+def test_a_step_waits_for_nothing(options: dict[str, object]) -> None:
+    """On a GPU: neither for its draws nor for shapes."""
+    config = GclsrConfig(**{**vars(NETWORK), **options})
+    network = GclsrNetwork(config, VECTORS, seed=3).train()
+    views = {"sentence": [np.append(row, unknown_id("x")) for row in sentences([4, 6, 2, 9])]}
+    with HostWaits() as seen:
+        loss(network.project(network.encode(views)), config).backward()
+    assert not seen.counts
+
+
 def test_a_checkpoint_holds_what_another_vocabulary_and_seed_would_change() -> None:
     trained = GclsrNetwork(NETWORK, VECTORS, seed=3)
     state = trained.state_dict()
@@ -207,7 +228,7 @@ def test_softmax_attention_is_within_each_sentence() -> None:
     lengths, width = torch.tensor([3, 1, 2]), 4
     sentence, position = torch.tensor([0, 1, 2, 0, 2, 0]), torch.tensor([0, 0, 0, 1, 1, 2])  # by position, as `Layout`
     words = torch.randn(6, width, dtype=torch.float64)
-    found = softmax_attention(words, sentence, position, lengths)
+    found = softmax_attention(words, sentence, position, lengths, int(lengths.max()))
     for i in range(6):
         mates = [j for j in range(6) if sentence[j] == sentence[i]]
         scores = [math.exp(float(words[i] @ words[j]) / math.sqrt(width)) for j in mates]

@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 import time
+import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 import toy
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from trainables.contract.trial import SIMILARITIES, STATE, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
@@ -333,6 +335,39 @@ def assert_of_its_moment(device, steps):
 
 def test_of_its_moment_on_a_cpu():
     assert_of_its_moment("cpu", 3)
+
+
+class FullGpu(TorchFunctionMode):
+    """A device without room for a second copy of anything but the first tensor."""
+
+    left = 1
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ == "clone":
+            self.left -= 1
+            if self.left < 0:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return func(*args, **(kwargs or {}))
+
+
+def test_of_its_moment_where_a_gpu_has_no_room_for_a_second_copy():
+    state, step = trained("cpu")
+    before = [tensor.clone() for tensor in tensors(state())]
+    with FullGpu():
+        taken = Snapshot(state(), torch.device("cuda"))
+    step()
+    assert all(map(torch.equal, tensors(taken.read()), before))
+
+
+def test_a_state_is_written_without_a_copy_of_its_bytes(tmp_path):
+    files, state = TrialFiles(str(tmp_path)), {"network": {"w": torch.arange(2**23, dtype=torch.float32)}}
+    tracemalloc.start()
+    files.save_last(state)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22  # of 32 MiB
+    assert torch.equal(files.load_last()["network"]["w"], state["network"]["w"])
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["state.pt"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

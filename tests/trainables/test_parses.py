@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from annotated import annotated
 
+from trainables.contract import limits
 from trainables.contract.trial import phases_to
 from trainables.data import parses as parsing
 from trainables.data.parses import ParserError, Parses, parse_texts, parsed, parser_identity
@@ -75,6 +76,20 @@ def test_processes_do_not_change_the_parses(pipeline: str, monkeypatch: pytest.M
         apart = parse_texts(texts, pipeline, "en", processes=2)
     assert list(apart.sentences()) == list(parse_texts(texts, pipeline, "en", processes=1).sentences())
     assert seen == [(f"Parsing with {pipeline}", done, 21) for done in (10, 20, 21)]
+
+
+@pytest.mark.parametrize(("ranks", "processes"), [(None, 4), ("2", 2), ("8", 1)])
+def test_a_rank_parses_on_its_share_of_cores(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, ranks: str | None, processes: int
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(limits, "cores", lambda: 4)
+    monkeypatch.setattr(parsing, "ALONE", 1)
+    monkeypatch.setattr(parsing, "in_chunks", lambda _work, _chunks, count, _title: started.append(count) or [])
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    parse_texts(["It rained.", "We stayed."], pipeline, "en")
+    assert started == [processes]
 
 
 def test_cached_by_content_and_pipeline(pipeline: str) -> None:

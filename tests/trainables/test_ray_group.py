@@ -6,12 +6,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 from processes import below
 from trial_process import RUNG, RUNGS, TrialProcess, ask_for_pause, private_ray, spec_of
+
+from trainables.contract.registry import Plugin
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]  # every group takes ten seconds to start
 WORKER = "RayTrainWorker"  # in the title of the processes of a group
@@ -92,6 +95,65 @@ def test_killed_worker_is_an_error_and_the_trial_resumes(process: TrialProcess, 
     assert until(lambda: not workers()), "the group outlived its trial process"
     assert until(lambda: ray.available_resources().get("CPU") == 4), "the group's resources are still reserved"
     assert not list((study / "ray").iterdir())
+
+
+COUNTED = """
+import os
+import time
+from pathlib import Path
+
+from trainables.contract import Declaration
+from trainables.contract.declaration import DevEvaluation
+from trainables.methods.method import Method, tokenised_sentences
+from trainables.methods.simcse.config import SimcseConfig
+from trainables.methods.simcse.method import loss, views
+
+NOTES = Path({notes!r})
+
+
+def note(what):
+    with NOTES.open("a") as file:
+        file.write(f"{{what}} {{os.getpid()}}\\n")
+
+
+def prepare(texts, config, seed, tools):
+    def make():
+        note("prepared")
+        time.sleep(3)
+        return 1
+
+    tools.cached("counted", [], make)
+    return tokenised_sentences(texts, config, seed, tools)
+
+
+def evaluate(embed, folder):
+    note("scored")
+    return {{"texts": float(len(embed(["the dog runs", "a b c"])))}}
+
+
+METHOD = Method(
+    declaration=Declaration(name="counted", config=SimcseConfig, columns="sentences"),
+    views=views,
+    loss=loss,
+    prepare=prepare,
+)
+EVALUATION = DevEvaluation(name="counter", metrics=("texts",), evaluate=evaluate)
+"""
+
+
+def test_one_worker_prepares_and_scores(process: TrialProcess, tmp_path: Path) -> None:
+    """The cache is cold: the other worker waits for the file. The untrained encoder is evaluated once, too."""
+    notes = tmp_path / "notes.txt"
+    spec = spec_of(tmp_path, "counted", workers=2)
+    data = {**spec.data, "evaluations": {"counter": None}}
+    plugin = Plugin("counted.py", COUNTED.format(notes=str(notes)))
+    process.next(replace(spec, method="counted", data=data, plugins=(plugin,)))
+    results = process.to_the_end()
+    assert results[-1]["stop"] == "completed", results[-1]
+    assert [r["metrics"]["texts_dev"] for r in results[:-1]] == [2.0] * RUNGS
+    done = [line.split() for line in notes.read_text().splitlines()]
+    assert [what for what, _ in done] == ["prepared"] + ["scored"] * (1 + RUNGS)
+    assert len({worker for what, worker in done if what == "scored"}) == 1
 
 
 def test_failed_group_is_replaced_for_the_next_trial(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import os
+import signal
 import time
 import tracemalloc
 from pathlib import Path
@@ -123,7 +124,39 @@ def test_racing_processes_agree(tmp_path):
         pool.close()
         pool.join()  # else the end of `with` kills them, and waits for ever should one hold the queue's lock
     assert len(set(sums)) == 1
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+
+
+def _prepare(folder, seconds):
+    """An entry of a cold cache; who makes it notes its process."""
+
+    def make():
+        with Path(folder, "made").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(seconds)
+        return 7
+
+    assert DiskCache(Path(folder)).cached("costly", [], make) == 7
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_process_makes_an_entry_and_the_others_wait(tmp_path, dies):
+    """As the ranks of a node; they wait for no one that is gone."""
+    fork = multiprocessing.get_context("fork")
+    first = fork.Process(target=_prepare, args=(str(tmp_path), 60 if dies else 1))
+    first.start()
+    while not (tmp_path / "made").exists():
+        time.sleep(0.01)
+    others = [fork.Process(target=_prepare, args=(str(tmp_path), 0.5)) for _ in range(2)]
+    for other in others:
+        other.start()
+    time.sleep(0.3)
+    if dies:
+        first.kill()
+    for process in (first, *others):
+        process.join(20)
+    assert [process.exitcode for process in (first, *others)] == [-signal.SIGKILL if dies else 0, 0, 0]
+    assert len((tmp_path / "made").read_text().split()) == (2 if dies else 1)
 
 
 def test_different_contents_have_different_hashes():

@@ -73,6 +73,15 @@ def test_failed_trial_frees_its_device_memory(monkeypatch: pytest.MonkeyPatch) -
     assert (outcome.stop, alive) == ("failed:oom", [False])
 
 
+def test_page_locked_memory_is_returned_after_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps such buffers: those of a large encoder's states would stay while small ones are trained."""
+    returned: list[str] = []
+    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: returned.append("page-locked"), raising=False)
+    for device in ("cpu", "cuda"):
+        run_trial(replace(SPEC, method="unknown"), lambda _: "go", World(device=torch.device(device)))
+    assert returned == ["page-locked"]
+
+
 def test_pause_checks_are_rare_and_final(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("trainables.training.trial.time.monotonic", lambda: clock[0])

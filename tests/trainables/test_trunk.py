@@ -101,7 +101,7 @@ def test_flash_attention_is_called_as_its_operator_wants(
 ) -> None:
     """On the meta device PyTorch checks the call and the shapes of everything, forward and backward, without a GPU."""
     packed = pack(sentences(), 16, [2], [3], "meta")
-    monkeypatch.setattr(attention, "flash_fits", lambda *_: True)
+    monkeypatch.setattr(attention, "flash_fits", lambda *_, **__: True)
     shapes = ((len(packed), 32), (len(packed.ids), 64)) if first_tokens_only else ((len(packed.ids), 96),)
     given = [torch.empty(s, dtype=torch.bfloat16, device="meta", requires_grad=True) for s in shapes]
     with Launches() as counted:
@@ -182,6 +182,40 @@ def test_flash_attention_that_fails_or_errs_is_not_used(caplog: pytest.LogCaptur
         with patch.object(attention, "_flash", lambda q, *rest: right(1.5 * q, *rest)):
             assert not attention.flash_agrees(*asked)
     assert "differs by" in caplog.text
+
+
+def test_flash_attention_that_fails_with_dropout_alone_is_not_used_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the backward of heads wider than 192 on cards of compute capability 8.6; checking moves no generator."""
+    asked = torch.device("cpu"), torch.bfloat16, 8
+    with accelerator():
+        right = attention._flash
+
+        def narrow(q: Any, k: Any, v: Any, packed: Any, dropout: float, *rest: Any) -> Any:
+            if dropout:
+                torch.rand(1)
+                raise RuntimeError("FlashAttention backward for head dim > 192 requires A100")
+            return right(q, k, v, packed, dropout, *rest)
+
+        assert attention.flash_drops(*asked)
+        monkeypatch.setattr(attention, "_flash", narrow)
+        before = torch.get_rng_state()
+        assert attention.flash_agrees(*asked)
+        assert not attention.flash_drops(*asked)
+        assert torch.equal(before, torch.get_rng_state())
+    assert "with dropout, heads of 8 on cpu failed (FlashAttention backward" in caplog.text
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_dropout_is_part_of_what_flash_attention_is_asked(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(attention, "flash_fits", lambda *_, drops=False: asked.append(drops) or False)
+    packed = pack(sentences(), 16, [2], [3])
+    with patch.object(attention, "few_launches", lambda _: True):
+        attention.attend_fused(*(torch.ones(len(packed.ids), n) for n in (16, 32)), packed, 2, dropout)
+        attention.attend_joint(torch.ones(len(packed.ids), 48), packed, 2, dropout)
+    assert asked == [dropout > 0] * 2
 
 
 def test_other_families_are_left_alone() -> None:

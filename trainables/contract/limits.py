@@ -20,6 +20,11 @@ def cores() -> int:
     return max(1, int(min([bound, *_quotas()])))
 
 
+def share_of_cores() -> int:
+    """Cores for one of the workers that a trial has on this node, at least 1; `cores` outside a worker group."""
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # Ray Train's and torchrun's variable
+
+
 def memory() -> int:
     """Bytes of memory this process may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

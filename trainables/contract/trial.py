@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from filelock import FileLock, Timeout
+
 from trainables.contract.registry import Plugin
 
 Verdict = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
@@ -218,6 +220,21 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         draft.unlink(missing_ok=True)  # a full disk must not keep the half file
         raise
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Inside, no other process of this machine makes this file. The system unlocks it when its process dies."""
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        phase(f"waiting for another process ({path.name.partition('-')[0]})")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 # ------------------------------------------------------------ phases

@@ -11,7 +11,7 @@ from pathlib import Path
 CACHE_BYTES = 20 * 10**9  # of the cache's folder; above, what was used longest ago is deleted
 CACHE_DAYS = 90  # what was not used for so long is deleted
 IN_USE_S = 3 * 86_400.0  # since its last use an entry may be in use: a running trial maps it
-OURS = re.compile(r"\w+-[0-9a-f]{32}(\.flat|\.starts)?\.(npy|pickle)|text-[0-9a-f]{32}-\d+\.txt")  # other files stay
+OURS = re.compile(r"\w+-[0-9a-f]{32}((\.flat|\.starts)?\.(npy|pickle)|\.lock)|text-[0-9a-f]{32}-\d+\.txt(\.lock)?")
 
 
 def entries(folder: Path) -> list[tuple[Path, os.stat_result]]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.contract.trial import phase, whole_file
+from trainables.contract.trial import only_one, phase, whole_file
 from trainables.data.tokens import StoredTexts, cache_dir, ready
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".arrow")
@@ -220,13 +220,20 @@ def unpacked(file: Path, identity: str) -> Path:
     """
     copy = ready(cache_dir()) / f"text-{identity}.txt"
     if not copy.exists():
-        phase("unpacking")
-        try:
-            with gzip.open(file) as source, whole_file(copy) as target:
-                shutil.copyfileobj(source, target, BLOCK)
-        except UNREADABLE as error:
-            if isinstance(error, OSError) and error.filename is not None:
-                raise  # the cache's disk
-            raise DataError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        with only_one(copy):
+            _unpack(file, copy)
     os.utime(copy)  # used now: the cache deletes what was used longest ago
     return copy
+
+
+def _unpack(file: Path, copy: Path) -> None:
+    if copy.exists():  # another process made it meanwhile
+        return
+    phase("unpacking")
+    try:
+        with gzip.open(file) as source, whole_file(copy) as target:
+            shutil.copyfileobj(source, target, BLOCK)
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # the cache's disk
+        raise DataError(f"{file}: cannot be read as UTF-8 text: {error}") from error

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError, first_line
-from trainables.contract.limits import cores
+from trainables.contract.limits import share_of_cores
 from trainables.contract.trial import phase
 from trainables.data.builtin import FOLDER, corpus_file
 
@@ -198,12 +198,12 @@ def parse_texts(texts: Sequence[str], pipeline: str, language: str, processes: i
 
     Args:
         pipeline: installed package or folder.
-        processes: None = one per core, few sentences alone in this process; each loads the pipeline for itself.
+        processes: None = one per core of this worker's share, few sentences in this process; each loads the pipeline.
     Raises: ParserError if the pipeline is missing, of another language or without a dependency parser.
     """
     load_pipeline(pipeline, language)  # its errors belong to this process; a single process needs it anyway
     if processes is None:
-        processes = 1 if len(texts) <= ALONE else cores()
+        processes = 1 if len(texts) <= ALONE else share_of_cores()
     chunks = [(list(texts[i : i + CHUNK]), pipeline, language) for i in range(0, len(texts), CHUNK)]
     return Parses.joined(in_chunks(_parse_chunk, chunks, processes, f"Parsing with {pipeline}"))
 

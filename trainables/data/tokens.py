@@ -1,7 +1,7 @@
 """Token sequences, the room that prompts leave, and the cache of what is computed once per content. No torch.
 
-An entry's file name is the hash of everything it depends on, so a file is never stale and two processes that make the
-same entry at the same time write the same thing. Arrays are memory-mapped: processes share the pages of one file.
+An entry's file name is the hash of everything it depends on, so a file is never stale. One process of a machine makes
+an entry while the others wait for it. Arrays are memory-mapped: processes share the pages of one file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.contract.errors import DataError
-from trainables.contract.trial import phase, whole_file
+from trainables.contract.trial import only_one, phase, whole_file
 from trainables.data.eviction import evict
 
 Texts = Mapping[str, Sequence[str]]  # column name -> texts: {"sentence"} or {"anchor", "positive", "negative"}
@@ -252,12 +252,13 @@ class DiskCache:
         self._memo: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
+    def cached(self, name: str, parts: Sequence[object], make: Callable[[], T], alone: bool = True) -> T:
         """`make()`, or what it gave before for equal `parts`.
 
         Args:
             name: what it is, a word for file names; things of different names never mix.
             parts: everything the result depends on; see `content_hash`.
+            alone: whether other processes wait; False where `make` waits for one that makes the same entry.
         """
         key = f"{name}-{content_hash(parts)}"
         with self._lock:
@@ -266,22 +267,30 @@ class DiskCache:
                 return self._memo[key]  # type: ignore[no-any-return]
         base = self.folder / key
         value = _load(base)
-        if value is not _ABSENT:
-            _used(base)
         if value is _ABSENT:
-            made = make()
             ready(self.folder)
-            _store(base, made)
-            evict(self.folder)
-            value = _load(base)  # memory-mapped, as every later process gets it
-            if isinstance(made, ColumnRows) and value is _ABSENT:
-                raise DataError(f"{base}: what was just written cannot be read")
-            value = made if value is _ABSENT else value
+            with only_one(base) if alone else contextlib.nullcontext():
+                value = _made(base, make)
+        else:
+            _used(base)
         with self._lock:
             self._memo[key] = value
             while len(self._memo) > MEMO_ENTRIES:
                 self._memo.popitem(last=False)
         return value  # type: ignore[no-any-return]
+
+
+def _made(base: Path, make: Callable[[], Any]) -> Any:
+    """The entry, made if no other process has made it meanwhile."""
+    if (value := _load(base)) is not _ABSENT:
+        return value
+    made = make()
+    _store(base, made)
+    evict(base.parent)
+    value = _load(base)  # memory-mapped, as every later process gets it
+    if isinstance(made, ColumnRows) and value is _ABSENT:
+        raise DataError(f"{base}: what was just written cannot be read")
+    return made if value is _ABSENT else value
 
 
 def _used(base: Path) -> None:

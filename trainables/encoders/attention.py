@@ -101,7 +101,7 @@ def attend_fused(
 ) -> Tensor:
     """`attend` by one kernel (accelerators)."""
     width = query.shape[1] // heads
-    if bias is None and flash_fits(query.device, query.dtype, width):
+    if bias is None and flash_fits(query.device, query.dtype, width, drops=dropout > 0):
         key, value = key_value.view(-1, 2, heads, width).unbind(1)
         return _flash(query.view(-1, heads, width), key, value, packed, dropout)
     n = len(packed)
@@ -114,7 +114,7 @@ def attend_fused(
 def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
     """`attend_fused` of every token, for (T, 3H) queries, then keys, then values."""
     width = qkv.shape[1] // heads // 3
-    if bias is None and flash_fits(qkv.device, qkv.dtype, width):
+    if bias is None and flash_fits(qkv.device, qkv.dtype, width, drops=dropout > 0):
         query, key, value = qkv.view(-1, 3, heads, width).unbind(1)
         return _flash(query, key, value, packed, dropout)
     query, key, value = packed.pad(qkv).view(len(packed), -1, 3, heads, width).permute(2, 0, 3, 1, 4)
@@ -122,10 +122,10 @@ def attend_joint(qkv: Tensor, packed: Packed, heads: int, dropout: float = 0.0, 
 
 
 @cache
-def flash_fits(device: torch.device, dtype: torch.dtype, width: int, masked: bool = False) -> bool:
+def flash_fits(device: torch.device, dtype: torch.dtype, width: int, masked: bool = False, drops: bool = False) -> bool:
     """Whether PyTorch's flash attention computes heads of this width on this device; checked once per process.
 
-    Args: masked: causal and within a window, too.
+    Args: masked: causal and within a window, too; drops: with dropout, too.
     """
     return (
         device.type == "cuda"
@@ -135,6 +135,7 @@ def flash_fits(device: torch.device, dtype: torch.dtype, width: int, masked: boo
         and torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device) >= FLASH_FROM
         and flash_agrees(device, dtype, width)
+        and (not drops or flash_drops(device, dtype, width))
         and (not masked or all(flash_agrees(device, dtype, width, *mask) for mask in MASKS))
     )
 
@@ -151,7 +152,7 @@ def attend_masked(
     masked = causal or window is not None
     if few_launches(query.device):  # flash attention wants one type; under autocast rotations leave float32
         query, key = query.to(value.dtype), key.to(value.dtype)
-        if flash_fits(query.device, query.dtype, width, masked):
+        if flash_fits(query.device, query.dtype, width, masked, dropout > 0):
             return _flash(query, key, value, packed, dropout, *((causal, window) if masked else ()))
     bias = mask_of(packed.longest, causal, window, query)
     return attend(query.flatten(1), torch.cat([key.flatten(1), value.flatten(1)], 1), packed, heads, dropout, bias)
@@ -195,6 +196,28 @@ def flash_agrees(
         problem = f"failed ({str(error).splitlines()[0]})"
     if problem:
         log.warning("flash attention of %s heads of %d on %s %s: using padded attention", dtype, width, device, problem)
+    return not problem
+
+
+def flash_drops(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether flash attention runs forward and backward with dropout; logs a warning if not.
+
+    On some cards its backward takes wide heads only without (above 192 on those of compute capability 8.6 and 8.9).
+    """
+    lengths = np.array([1, 2, 5])
+    packed = Packed(torch.zeros(int(lengths.sum()), dtype=torch.long, device=device), lengths, np.arange(len(lengths)))
+    qkv = torch.ones(len(packed.ids), 3, 2, width, device=device, dtype=dtype, requires_grad=True)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        try:
+            query, key, value = qkv.unbind(1)
+            gradient = torch.autograd.grad(_flash(query, key, value, packed, 0.5).sum(), qkv)[0]
+            problem = "" if bool(gradient.isfinite().all()) else "has gradients that are no numbers"
+        except (RuntimeError, NotImplementedError) as error:
+            problem = f"failed ({str(error).splitlines()[0]})"
+    if problem:
+        log.warning(
+            "flash attention with dropout, heads of %d on %s %s: using padded attention", width, device, problem
+        )
     return not problem
 
 

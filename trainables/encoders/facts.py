@@ -282,4 +282,4 @@ def available_facts(source: str) -> EncoderFacts | None:
             raise EncoderError(f"encoder {source!r}: cannot be measured: {last_line(done.stderr)}")
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
-    return restored(DiskCache().cached("encoder", [facts_key(folder)], measure))
+    return restored(DiskCache().cached("encoder", [facts_key(folder)], measure, alone=False))

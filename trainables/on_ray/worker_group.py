@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import fsspec
@@ -31,6 +32,7 @@ from trainables.training.machine import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process checks that its group is alive
 GONE_S = 60.0  # longest wait for a group that ends
+PATIENCE = timedelta(days=30)  # of workers for one that prepares data: Ray Train ends the group of one that died
 # How often Ray Train checks its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
@@ -173,6 +175,7 @@ def run_trials(config: dict[str, Any]) -> None:
     from trainables.training.trial import ProcessCache, failed, run_trial
 
     mailbox, context, cache, number = config["mailbox"], ray.train.get_context(), ProcessCache(), 0
+    patient = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def send(message: Message) -> None:
         ray.get(mailbox.send.remote(message))
@@ -185,7 +188,7 @@ def run_trials(config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(posted)
         torch.set_num_threads(max(1, int(spec.cpus)))
         device = ray.train.torch.get_device() if spec.gpus else torch.device("cpu")
-        world = World(context.get_world_rank(), context.get_world_size(), device)
+        world = World(context.get_world_rank(), context.get_world_size(), device, patient)
         try:
             if world.rank == 0:
                 run_and_send(spec, send, verdict, world, cache)

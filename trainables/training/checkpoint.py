@@ -12,9 +12,10 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 import numpy as np
@@ -33,12 +34,16 @@ class Snapshot:
 
     A GPU copies in the background: out of a second copy on the device, made in the stream of the steps, so that no part
     of a step waits (weights are not all that a step changes: batch-norm's sums change in its forward, a queue after
-    it). Memory for the second copy is free between steps, when there is no graph.
+    it). Memory for the second copy is mostly free between steps, when there is no graph.
     """
 
     def __init__(self, value: Any, device: torch.device) -> None:
-        self._value, self._event = _each_tensor(value, lambda tensor: tensor.detach().clone()), None
-        if device.type == "cuda":
+        self._value, self._event = None, None
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self._value = _each_tensor(value, lambda tensor: tensor.detach().clone())
+        if self._value is None:  # what trains almost fills its share of the GPU: training waits for the copy
+            self._value = _each_tensor(value, lambda tensor: tensor.detach().to("cpu", copy=True))
+        elif device.type == "cuda":
             copies = _copy_stream(device)
             copies.wait_stream(torch.cuda.current_stream(device))
 
@@ -97,10 +102,14 @@ class TrialFolder:
             with fsspec.open(f"{self.folder}/{name}", "wb") as file:  # one object, visible when complete
                 file.write(data)
             return
+        with self.whole(name) as file:
+            file.write(data)
+
+    def whole(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file of a local folder to write into, see `whole_file`."""
         target = Path(self.folder) / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(target) as file:
-            file.write(data)
+        return whole_file(target)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         content = {**content, **formats.stamp(formats.CHECKPOINT)}
@@ -121,9 +130,14 @@ class TrialFiles(TrialFolder):
     """The checkpoints of a trial of ours."""
 
     def save_last(self, state: Mapping[str, Any]) -> None:
-        """Replace the resumable state."""
+        """Replace the resumable state. On a local disk it is written as it is, elsewhere as one object."""
+        state = {**state, **formats.stamp(formats.CHECKPOINT)}
+        if self.is_local:
+            with self.whole(STATE) as file:
+                torch.save(state, file)
+            return
         buffer = io.BytesIO()
-        torch.save({**state, **formats.stamp(formats.CHECKPOINT)}, buffer)
+        torch.save(state, buffer)
         self.write(STATE, buffer.getbuffer())
 
     def load_last(self) -> dict[str, Any] | None:

@@ -15,31 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainables.data.tokens import Tokens
+from trainables.data.tokens import TokenColumn, Tokens
 from trainables.encoders.network import Network, Views
 
 BUCKET_BYTES = 32 * 2**20  # one all-reduce per bucket: few calls, bounded extra memory
 PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's
 USED = 0.6  # of the room: backward holds gradients beside what was saved, and later batches have longer examples
 Encode = Callable[[Views], dict[str, Tensor]]
+Embed = Callable[[Sequence[Tokens]], Tensor]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class World:
     """The position of this process among the trial's workers; the default is the only one.
 
-    rank: 0 <= rank < size; rank 0 evaluates, reports and saves. device: where this worker's network lives.
+    rank: 0 <= rank < size; rank 0 scores, reports and saves. device: where this worker's network lives.
+    patient: a gloo group of the workers for what one may take long to reach: preparing data, scoring, a verdict. None =
+        the default group, whose collectives fail after Ray's 1,800 s.
     """
 
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    patient: Any = None
 
     def share(self, n: int) -> slice:
         """This worker's part of n things; the parts are contiguous, in rank order, and differ by at most one."""
@@ -86,7 +92,25 @@ class World:
                 for gradient, summed in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
                     gradient.copy_(summed.view_as(gradient))
 
-    def sharded(self, embed: Callable[[Sequence[Tokens]], Tensor]) -> Callable[[Sequence[Tokens]], Tensor]:
+    def by_one(self, work: Callable[[Embed], T], embed: Embed) -> T:
+        """What `work` returns on rank 0, on every worker. The workers share what it embeds; no other one calls it."""
+        if self.size == 1:
+            return work(embed)
+        shared, result = self.sharded(embed), None
+        if self.rank == 0:
+
+            def asked(sequences: Sequence[Tokens]) -> Tensor:
+                self.broadcast(TokenColumn(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)])))
+                return shared(sequences)
+
+            result = work(asked)
+            self.broadcast(None)
+        else:
+            while (column := self.broadcast(None)) is not None:
+                shared(column.take(range(len(column))))
+        return self.broadcast(result)  # type: ignore[no-any-return]
+
+    def sharded(self, embed: Embed) -> Embed:
         """An `embed` that divides the sequences among the workers; all workers must call it with the same ones.
 
         Every size-th sequence is a worker's own: callers sort by length, so that contiguous shares would be uneven.
@@ -109,7 +133,7 @@ class World:
         if self.size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+        dist.broadcast_object_list(box, src=0, group=self.patient)
         return box[0]
 
 

@@ -33,7 +33,7 @@ from trainables.encoders.words_in_use import WordsInUse, follow_decay
 from trainables.methods.method import Batch, Examples, Method
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.distributed import World, encode_in_pieces, largest_piece, random_state, set_random_state
-from trainables.training.machine import in_bf16, in_fp16, model_memory, room_for_graphs
+from trainables.training.machine import in_bf16, in_fp16, model_memory, release_memory, room_for_graphs
 from trainables.training.trial import TrainingFailure
 
 LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the device, each pause check for the workers
@@ -281,7 +281,8 @@ class Training:
         self.losses.clear()
         self.network.eval()
         with self._autocast():
-            value, metrics, similarities = self.evaluate(self.world.sharded(self.network.embed))
+            value, metrics, similarities = self.world.by_one(self.evaluate, self.network.embed)
+        release_memory()
         if not math.isfinite(value):
             reason = f"all sentences have the same vector after {p.examples} training examples"
             raise TrainingFailure("collapse", reason)

@@ -7,6 +7,7 @@ costs its training. Tokens, parses and scores are in the disk cache too, where a
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -47,7 +48,6 @@ from trainables.methods.method import PLAIN_ENCODER, Examples, Method, TextTools
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state
 from trainables.training.loop import Training
-from trainables.training.machine import release_memory
 from trainables.training.mining import with_mined
 from trainables.training.trial import ProcessCache, seed_generators
 
@@ -85,10 +85,9 @@ def train_by_method(
     def evaluated(embed: Embed) -> tuple[float, dict[str, float], dict[str, Any]]:
         result = evaluate(embed, inputs.sets)
         metrics = result.metrics | inputs.outside_scores(embed)
-        release_memory()
         return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
 
-    untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0])
+    untrained = inputs.untrained(method, config, spec.seed, spec.metric, lambda embed: evaluated(embed)[0], world)
     facts = {**examples.facts, f"untrained_{spec.metric}": untrained}
     if inputs.corpus.left_out:
         facts[ROWS_LEFT_OUT] = float(inputs.corpus.left_out)
@@ -238,12 +237,13 @@ class TrialInputs:
         return scores
 
     def untrained(
-        self, method: Method, config: RunConfig, seed: int, metric: str, value: Callable[[Embed], float]
+        self, method: Method, config: RunConfig, seed: int, metric: str, value: Callable[[Embed], float], world: World
     ) -> float:
         """The selecting metric (`metric` its name, `value` what computes it) of the method's untrained network."""
 
-        def scored(make: Callable[[Any, Any, int], Any]) -> float:
-            return value(make(config, self.source, seed).to(self.tools.device).embed)
+        def scored(make: Callable[[Any, Any, int], Any], value: Callable[[Embed], float] = value) -> float:
+            network = functools.cache(lambda: make(config, self.source, seed).to(self.tools.device))
+            return world.by_one(value, lambda sequences: network().embed(sequences))
 
         phase("evaluating the untrained encoder")
         if (untrained := method.untrained) is None:
@@ -258,7 +258,9 @@ class TrialInputs:
             what += [self.source.facts.evaluated_length]
         what += [f"{untrained.network.__module__}.{untrained.network.__qualname__}"]
         what += [read_by(config, seed, untrained.reads)]
-        return self.tools.cached("untrained", what, lambda: scored(untrained.network))
+        return scored(
+            untrained.network, lambda embed: self.tools.cached("untrained", what, functools.partial(value, embed))
+        )
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Encoded, Network, Views
+from trainables.encoders.packing import to_device
 from trainables.encoders.word_vectors import WordVectors, unknown_vectors
 from trainables.methods.gclsr.config import TEXTCNN_WIDTH, GclsrConfig
 
@@ -75,15 +76,17 @@ def choose_operations(uniform: Tensor, probabilities: Mapping[str, float]) -> Te
     holds, so a draw exactly on a border is GWN.
     """
     borders = list(accumulate(probabilities[name] for name in OPERATIONS))
-    chosen = torch.zeros(uniform.shape, dtype=torch.long, device=uniform.device)
+    chosen = torch.zeros_like(uniform, dtype=torch.long)
     for number in range(1, len(OPERATIONS)):
         upper = borders[number] if number + 1 < len(OPERATIONS) else math.inf  # the sum may be 1 - 1e-16
-        chosen[(uniform > borders[number - 1]) & (uniform < upper)] = number
+        chosen = torch.where((uniform > borders[number - 1]) & (uniform < upper), number, chosen)
     return chosen
 
 
 def augment(words: Tensor, p: float, probabilities: Mapping[str, float], formulas: str) -> Tensor:
     """Every word vector changed with probability p by one drawn operation (6.2), the others as they are.
+
+    Which words and operations is drawn on the host, where shapes depend on it: a GPU need not be waited for.
 
     Args:
         words: (T, D) floats, not changed.
@@ -92,14 +95,12 @@ def augment(words: Tensor, p: float, probabilities: Mapping[str, float], formula
         formulas: "code" or "paper" (D42).
     Returns: (T, D).
     """
-
-    n, device = len(words), words.device
-    touched = (torch.rand(n, device=device) < p).nonzero().squeeze(1)
-    chosen = choose_operations(torch.rand(len(touched), device=device), probabilities)
+    touched = np.flatnonzero(np.asarray(torch.rand(len(words))) < p)
+    chosen = np.asarray(choose_operations(torch.rand(len(touched)), probabilities))
     operate = _by_code if formulas == "code" else _by_paper
     result = words.clone()
     for number, name in enumerate(OPERATIONS):
-        rows = touched[chosen == number]
+        rows = to_device(touched[chosen == number], words.device)
         result[rows] = operate(name, words[rows])
     return result
 
@@ -159,13 +160,14 @@ def padding_importance(max_words: int) -> float:
     return MASKED_SCORE * max_words
 
 
-def softmax_attention(words: Tensor, sentence: Tensor, position: Tensor, lengths: Tensor) -> Tensor:
+def softmax_attention(words: Tensor, sentence: Tensor, position: Tensor, lengths: Tensor, longest: int) -> Tensor:
     """(T, D) sum over j of softmax_j(x_i . x_j / sqrt(D)) x_j over the words of a sentence, no weights (D53).
 
     Args:
         words, sentence, lengths: as in `word_importance`; position: (T,) place of a word in its sentence.
+        longest: words of the longest sentence.
     """
-    sentences, longest, width = len(lengths), int(lengths.max()), words.shape[1]
+    sentences, width = len(lengths), words.shape[1]
     slots = sentence * longest + position
     grid = words.new_zeros(sentences * longest, width).index_copy(0, slots, words).view(sentences, longest, width)
     padded = torch.arange(longest, device=words.device)[None, None] >= lengths[:, None, None]
@@ -190,6 +192,7 @@ class Layout:
     lengths: (B,) int64 in 1..max_words.
     first: first[k] is the offset of the first word at position k; one more entry holds T.
     max_words: L, positions per sentence with padding.
+    on_host: sentence and position again, where no device has to be waited for.
     """
 
     sentence: Tensor
@@ -197,6 +200,12 @@ class Layout:
     lengths: Tensor
     first: tuple[int, ...]
     max_words: int
+    on_host: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    @property
+    def longest(self) -> int:
+        """Words of the longest sentence."""
+        return len(self.first) - 1
 
     @staticmethod
     def of(lengths: NDArray[np.int64], max_words: int, device: torch.device | None = None) -> Layout:
@@ -204,15 +213,15 @@ class Layout:
         present = np.arange(lengths.max())[:, None] < lengths[None, :]
         position, sentence = np.nonzero(present)
         first = (0, *np.cumsum(present.sum(1)).tolist())
-        sentences, positions, counts = (
-            torch.from_numpy(a).to(device) for a in (sentence, position, lengths.astype(np.int64))
-        )
-        return Layout(sentences, positions, counts, first, max_words)
+        where = device or torch.device("cpu")
+        sentences, positions, counts = (to_device(a, where) for a in (sentence, position, lengths.astype(np.int64)))
+        return Layout(sentences, positions, counts, first, max_words, (sentence, position))
 
     def arrange(self, rows: Sequence[Tokens]) -> Tokens:
         """(T,) the values of one row per sentence in this layout's order."""
         starts = np.cumsum([0, *(len(row) for row in rows)])[:-1]
-        place = starts[self.sentence.cpu().numpy()] + self.position.cpu().numpy()
+        sentence, position = self.on_host
+        place = starts[sentence] + position
         arranged: Tokens = np.concatenate(rows)[place]
         return arranged
 
@@ -245,7 +254,7 @@ class TextCNN(nn.Module):
         weight, bias = conv.weight[:, 0], conv.bias  # (F, r, D), (F,)
         width = weight.shape[1]
         last = (layout.lengths.clamp(max=layout.max_words - width)).unsqueeze(1)  # (B, 1) last start worth computing
-        starts = torch.arange(int(last.max()) + 1, device=words.device)
+        starts = torch.arange(min(layout.longest, layout.max_words - width) + 1, device=words.device)
         # What the padding behind a sentence adds to a window with m words: the filters' slices m, m + 1, ..., or, for
         # starts that do not exist, minus infinity.
         slices = (weight @ padding).T  # (r, F)
@@ -259,6 +268,10 @@ class TextCNN(nn.Module):
             target = layout.sentence[begin:end] * len(starts) + layout.position[begin:end] - k
             responses.index_add_(0, target, (words[begin:end] @ weight[:, k].T).to(responses.dtype))
         return responses.view(len(layout.lengths), len(starts), -1).max(1).values.relu()
+
+
+def _read_seed(network: GclsrNetwork, _: object) -> None:
+    network.seed = int(network.vector_seed)
 
 
 def _hidden(width: int, out: int) -> nn.Module:
@@ -303,6 +316,8 @@ class GclsrNetwork(Network):
             bound = (3 / vectors.dim) ** 0.5
             self.register_buffer("padding", torch.empty(vectors.dim).uniform_(-bound, bound))
         self.register_buffer("vector_seed", torch.tensor(seed))
+        self.seed = seed  # on the host
+        self.register_load_state_dict_post_hook(_read_seed)  # type: ignore[no-untyped-call]  # torch's own
         self.register_buffer("vectors", torch.from_numpy(vectors.matrix), persistent=False)
 
     def encode(self, views: Views) -> dict[str, Tensor]:
@@ -342,15 +357,15 @@ class GclsrNetwork(Network):
     def _lookup(self, ids: Tokens, *, fixed: bool) -> Tensor:
         """(T, D) vectors; unknown words' are those of this run, or with `oov: resample` and not `fixed` new (D40)."""
         device, dim = self.padding.device, self.padding.shape[0]
-        words = self.vectors[torch.from_numpy(np.maximum(ids, 0)).to(device, torch.int64)]
+        words = self.vectors[to_device(np.maximum(ids, 0).astype(np.int64), device)]
         unknown = np.flatnonzero(ids < 0)
         if self.config.oov == "resample" and not fixed:
             bound = (3 / dim) ** 0.5
             drawn = torch.empty(len(unknown), dim, device=device).uniform_(-bound, bound)
         else:
             distinct, place = np.unique(ids[unknown], return_inverse=True)
-            drawn = torch.from_numpy(unknown_vectors(distinct, int(self.vector_seed), dim)[place]).to(device)
-        words[torch.from_numpy(unknown).to(device)] = drawn
+            drawn = to_device(unknown_vectors(distinct, self.seed, dim)[place], device)
+        words[to_device(unknown, device)] = drawn
         return words
 
     def _augmented(self, ids: Tokens) -> Tensor:
@@ -364,7 +379,7 @@ class GclsrNetwork(Network):
     def _backbone(self, words: Tensor, layout: Layout, attention: bool) -> Tensor:
         padding = self.padding
         if attention and self.config.attention_form == "bert":
-            words = softmax_attention(words, layout.sentence, layout.position, layout.lengths)
+            words = softmax_attention(words, layout.sentence, layout.position, layout.lengths, layout.longest)
             padding = torch.zeros_like(padding)
         elif attention:
             words = words * word_importance(words, layout.sentence, layout.lengths, layout.max_words)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from trainables.contract.errors import DataError
-from trainables.contract.limits import cores
+from trainables.contract.limits import share_of_cores
 from trainables.data.parses import Cached, Parses, in_chunks
 from trainables.methods.sda import corrected
 from trainables.methods.sda import rules as official
@@ -64,7 +64,7 @@ def edited_texts(
         rule_for(edit, rule_set, language, mask)  # raises here, not in a process, if the thesaurus is missing
         bounds = [(i, min(i + CHUNK, len(parses))) for i in range(0, len(parses), CHUNK)]
         chunks = [(parses.part(*b), edit, rule_set, language, mask) for b in bounds]
-        processes = 1 if len(parses) <= ALONE else cores()
+        processes = 1 if len(parses) <= ALONE else share_of_cores()
         parts = in_chunks(_edit_chunk, chunks, processes, f"SDA edit {edit}")
         return [text for part in parts for text in part]
 
