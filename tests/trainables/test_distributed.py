@@ -36,6 +36,9 @@ CASES = {  # of methods: those with more than a shared loss and a head
     "discriminator": ("diffcse", {}),
     "pairs": ("pairs", {"false_negatives": "same_text", "direction": "both"}),
     "pairs in pieces": ("pairs", {"false_negatives": "margin", "margin": -0.01, "micro_batch": 4}),
+    "scored pairs": ("scored_pairs", {"loss": "cosent"}),
+    "scored pairs in pieces": ("scored_pairs", {"loss": "angle", "micro_batch": 4}),
+    "scored pairs by cosine": ("scored_pairs", {"loss": "cosine", "micro_batch": 4}),
 }
 OF_PAIRS = tuple(case for case in CASES if "pairs" in case)
 
@@ -44,13 +47,16 @@ def rows(n: int) -> list[np.ndarray]:
     return [toy.examples().columns["sentence"][i] for i in range(n)]
 
 
-def of_pairs(texts: list[np.ndarray]) -> Examples:
+def of_pairs(texts: list[np.ndarray], scored: bool) -> Examples:
     """Every text with the next one; a third of the anchors are equal."""
     other = [np.roll(text, 1) + 3 for text in texts]
     columns = {
         role: TokenColumn(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
         for role, rows in (("anchor", texts), ("positive", other), ("negative", other[::-1]))
     }
+    if scored:
+        score = np.arange(len(texts), dtype=np.float32) % 5 / 4
+        return Examples({"first": columns["anchor"], "second": columns["positive"]}, numbers={"score": score})
     numbers = {f"text of {role}": np.arange(len(texts)) // (3 if role == "anchor" else 1) for role in columns}
     return Examples(columns, numbers=numbers)
 
@@ -70,7 +76,7 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
     column = TokenColumn(np.concatenate(texts), np.cumsum([0, *map(len, texts)]))
     examples = Examples({"sentence": column})
     if case in OF_PAIRS:
-        examples = of_pairs(texts)
+        examples = of_pairs(texts, name == "scored_pairs")
     for step in range(2):
         rng = np.random.default_rng(step)
         whole = method.views(examples, Batch(np.arange(N) + step * N), config, rng)

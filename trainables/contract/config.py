@@ -234,6 +234,12 @@ class RunConfig(Settings):
 class EncoderConfig(RunConfig):
     """What the methods on a transformer encoder share."""
 
+    batches: str = hyperparameter(
+        "shuffled",
+        "shuffled: every epoch a new order; no_duplicates: also no text twice in a batch, where it would be its own "
+        "negative",
+        choices=("shuffled", "no_duplicates"),
+    )
     learning_rate: float = hyperparameter(3e-5, "peak learning rate of AdamW", above=0)
     dropout: float = hyperparameter(0.1, "p of the hidden and the attention-probability dropout", low=0, below=1)
     temperature: float = hyperparameter(0.05, "tau, divides the cosine", above=0)

@@ -36,6 +36,7 @@ SHIPPED = {  # name -> where its Declaration is
     "simcse": "trainables.methods.simcse.config:SIMCSE",
     "simcse_sup": "trainables.methods.simcse.config:SIMCSE_SUP",
     "pairs": "trainables.methods.pairs.config:PAIRS",
+    "scored_pairs": "trainables.methods.scored_pairs.config:SCORED_PAIRS",
     "edacse": "trainables.methods.edacse.config:EDACSE",
     "sda": "trainables.methods.sda.config:SDA",
     "selfccl": "trainables.methods.selfccl.config:SELFCCL",

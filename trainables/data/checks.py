@@ -33,6 +33,7 @@ from trainables.data.files import matching, text_size
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval, retrieval_files
 from trainables.data.sets import (
     BUILTIN_EXAMPLES,
+    BUILTIN_SCORED,
     Split,
     corpus_columns,
     edacse_note,
@@ -209,7 +210,7 @@ def corpus_size(spec: Mapping[str, Any], most: int) -> int | None:
     data, needs = spec["data"], declared(spec["method"]).rows(spec["data"])
     train, language, columns = data["train"], data.get("language", "en"), data.get("columns")
     if train == BUILTIN:
-        return BUILTIN_EXAMPLES
+        return BUILTIN_SCORED if needs == "scored_pairs" else BUILTIN_EXAMPLES
     try:
         sources = [s for p in train_parts(train) for s in _sources(p, language, needs, local_only=True).values()]
         if not sources or not all(matching(source.path) for source in sources):

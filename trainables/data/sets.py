@@ -33,6 +33,7 @@ from trainables.data.catalogue import (
 from trainables.data.cells import has_score, score_of
 from trainables.data.columns import NUMBERED, Columns, column_of, of_file, pick
 from trainables.data.files import LineTexts, kind_of, matching, read_lines, text_size, unpacked
+from trainables.data.scores import check_same_scale, scale_note
 from trainables.data.tables import Table, read_table
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ Split = Literal["train", "dev", "test"]
 
 IN_MEMORY = 1 << 26  # bytes of a text corpus; a larger one stays on the disk
 BUILTIN_EXAMPLES = 6000  # sentences, and triplets
+BUILTIN_SCORED = 3000  # scored pairs
 UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leave out
 
 _PAIR = ("first", "second")
@@ -54,6 +56,7 @@ class Corpus:
 
     columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}, with several hard negatives also
         "negative_2" and so on, of pairs perhaps none; large text files are read from the disk as they are asked for.
+        Or {"first", "second": n texts each, "score": n numbers as texts}.
     revision: what was read (hub commit, hash of the local file), for the record.
     note: what was left out and why, "" if nothing; left_out: how many rows.
     """
@@ -95,7 +98,8 @@ def load_corpus(name_or_path: str, language: str, needs: str = "sentences", colu
     Args:
         name_or_path: a named set, a file, or several joined by `+`.
         language: "en" or "zh".
-        needs: "sentences", "triplets" (anchor, positive, hard negative) or "pairs" (hard negatives if there are).
+        needs: "sentences", "triplets" (anchor, positive, hard negative), "pairs" (hard negatives if there are) or
+            "scored_pairs".
         columns: role -> column name where a table's header does not use the default names; or entry -> such a mapping.
     Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
         triplets without those that lack a text, and without hard negatives that most of them lack.
@@ -107,13 +111,15 @@ def load_corpus(name_or_path: str, language: str, needs: str = "sentences", colu
             if part.columns.keys() != parts[0].columns.keys():
                 first, other = (", ".join(one.columns) for one in (parts[0], part))
                 raise DataError(f"{part.name}: expected the columns of {parts[0].name} ({first}), got {other}")
+            if needs == "scored_pairs":
+                check_same_scale(parts[0].name, part.name, [one.columns["score"] for one in (parts[0], part)])
         texts = {role: [t for part in parts for t in part.columns[role]] for role in parts[0].columns}
         note = "; ".join(part.note for part in parts if part.note)
         lost = sum(part.left_out for part in parts)
         return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
-    builtin = "triplets" if needs == "pairs" else needs
+    builtin = {"pairs": "triplets", "scored_pairs": "train"}.get(needs, needs)
     source = find_source(name_or_path, language, builtin if name_or_path == BUILTIN else "train")
     found, note, lost = corpus_columns(name_or_path, source, needs, columns)
     if note:
@@ -130,30 +136,38 @@ def load_pairs(name_or_path: str, split: Split, language: str, columns: Columns 
     Returns: the pairs with a gold score and two sentences; PAWS-X without its untranslated rows.
     Raises: DataError, also when fewer than two pairs or only equal scores are left (no correlation is defined).
     """
-    if (name_or_path, split) == (BUILTIN, "train"):
-        raise DataError(f"data set {BUILTIN!r}: has no scored train pairs; expected dev or test")
     source = find_source(name_or_path, language, split)
-    path = source.path
+    texts, gold, note, _ = scored_pairs(name_or_path, source.path, columns)
+    name = set_name(name_or_path)
+    return Pairs(name, texts["first"], texts["second"], gold, texts.get("subset"), source.revision, note)
+
+
+def scored_pairs(
+    name: str, path: Path, columns: Columns | None, head: int | None = None
+) -> tuple[dict[str, list[str]], NDArray[np.float64], str, int]:
+    """The texts of a file's scored pairs, their scores, which rows were left out ("" if none), and how many.
+
+    Args: name: of the set; head: as `tables.read_table` takes it. Raises: DataError as `load_pairs`.
+    """
     if kind_of(path) == ".txt":
         raise DataError(f"{path}: expected a table with sentence1, sentence2 and score, got a text file")
-    own = of_file(columns, name_or_path)
-    read = read_table(path, lambda header: pick(path, header, (*_PAIR, "score"), own, optional=("subset",)))
+    own = of_file(columns, name)
+    read = read_table(path, lambda header: pick(path, header, (*_PAIR, "score"), own, optional=("subset",)), head)
     table, lines = read.columns, read.lines
     unscored = [i for i, score in enumerate(table["score"]) if not has_score(score)]
     half = without_text([table[role] for role in _PAIR])
     whys = ((unscored, "no score"), (half, "an empty sentence"))
     note = "; ".join(filter(None, (*read.notes, *(left_out(path, lines, rows, why, "pairs") for rows, why in whys))))
     lost = {*unscored, *half}
-    if name_or_path == "pawsx":
+    if name == "pawsx":
         lost.update(i for role in _PAIR for i, text in enumerate(table[role]) if text == UNTRANSLATED)
     keep = [i for i in range(len(lines)) if i not in lost]
     gold = np.array([_score(path, lines[i], table["score"][i]) for i in keep], dtype=np.float64)
-    if len(gold) < 2 or np.ptp(gold) == 0:
+    if head is None and (len(gold) < 2 or np.ptp(gold) == 0):
         got = f"{len(gold)} pair{'s' * (len(gold) != 1)}" + (f", all scored {gold[0]:g}" if len(gold) > 1 else "")
         raise DataError(f"{path}: expected at least two pairs with different scores, got {got}")
     texts = {role: [values[i] for i in keep] for role, values in table.items()}
-    name = set_name(name_or_path)
-    return Pairs(name, texts["first"], texts["second"], gold, texts.get("subset"), source.revision, note)
+    return texts, gold, note, len({*unscored, *half})
 
 
 def corpus_columns(
@@ -161,9 +175,13 @@ def corpus_columns(
 ) -> tuple[dict[str, Sequence[str]], str, int]:
     """The texts of a corpus, what was left out of it and why ("" if nothing), and how many rows.
 
-    Args: head: as `files.read_table` takes it, for a look at its beginning.
+    Args: head: as `tables.read_table` takes it, for a look at its beginning.
     """
     path, note, lost, own = source.path, "", 0, of_file(columns, name)
+    if needs == "scored_pairs":
+        found, gold, note, lost = scored_pairs(name, path, columns, head)
+        whole = {"first": found["first"], "second": found["second"], "score": list(map(repr, gold.tolist()))}
+        return dict(whole), "; ".join(filter(None, (note, scale_note(path, gold.tolist())))), lost
     if kind_of(path) == ".txt":
         if needs != "sentences":
             roles = "anchor, positive and negative" if needs == "triplets" else "anchor and positive"

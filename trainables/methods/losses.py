@@ -171,6 +171,54 @@ def same_text(anchor: Tensor, positive: Tensor, negative: Tensor | None = None) 
     return same
 
 
+def cosent(first: Tensor, second: Tensor, score: Tensor, temperature: float) -> Tensor:
+    """Of two pairs the one with the higher score is to have the higher cosine (CoSENT, doi:10.1109/TASLP.2024.3402087).
+
+    Args:
+        first, second: (N, D), rows i are a pair.
+        score: (N,) of the pairs, any scale, higher = more similar; only their order counts.
+        temperature: tau > 0.
+    Returns: () log(1 + sum of exp((cos_i - cos_j) / tau) over score_i < score_j); 0 where all scores are equal.
+    Raises: ValueError as `info_nce`, or if there is not one score a pair.
+    """
+    return _in_order(_cosine_of_pairs(first, second, score, temperature), score, temperature)
+
+
+def angle(first: Tensor, second: Tensor, score: Tensor, temperature: float) -> Tensor:
+    """`cosent` of the angle in complex space in place of the cosine (AnglE, arXiv:2309.12871, Eq. 7).
+
+    A vector's first half are real parts, its second half imaginary ones; an odd D is padded by a zero.
+
+    Args, returns, raises: as `cosent`.
+    """
+    cosine = _cosine_of_pairs(first, second, score, temperature)
+    (a, b), (c, d) = (F.pad(_unit(v), (0, v.shape[1] % 2)).chunk(2, dim=1) for v in (first, second))
+    return _in_order((cosine + (b * c - a * d).sum(-1)).abs(), score, temperature)
+
+
+def cosine_regression(first: Tensor, second: Tensor, score: Tensor) -> Tensor:
+    """Mean squared difference of a pair's cosine from its score, on the cosine's scale (Sentence-BERT, Sec. 3).
+
+    Args: as `cosent`, without a temperature.
+    """
+    cosine = _cosine_of_pairs(first, second, score)
+    return F.mse_loss(cosine, score.to(cosine.dtype))
+
+
+def _cosine_of_pairs(first: Tensor, second: Tensor, score: Tensor, temperature: float = 1.0) -> Tensor:
+    _check(temperature, first=first, second=second)
+    if score.shape != first.shape[:1]:
+        raise ValueError(f"score: expected shape ({len(first)},), one a pair, got {tuple(score.shape)}")
+    return (_unit(first) * _unit(second)).sum(-1)
+
+
+def _in_order(similarity: Tensor, score: Tensor, temperature: float) -> Tensor:
+    """log(1 + sum of exp((s_i - s_j) / tau) over score_i < score_j) of (N,) similarities."""
+    differences = (similarity[:, None] - similarity) / temperature
+    wrong = differences.masked_fill(score[:, None] >= score, -math.inf)
+    return torch.cat([wrong.new_zeros(1), wrong.flatten()]).logsumexp(0)
+
+
 def grouped_cosine(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, group_size: int) -> Tensor:
     """Negative-free grouped loss: mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (GCLSR, methods 6.5).
 

@@ -32,8 +32,10 @@ from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.encoders.packing import to_device
+from trainables.methods.batches import cut, text_numbers
 
 T = TypeVar("T")
+TEXT = "text of "  # before a role: the hashes of its texts, in `Examples.numbers`
 MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 
 
@@ -148,9 +150,11 @@ def tokenised_triplets(texts: Texts, config: RunConfig, seed: int, tools: TextTo
     return Examples({role: tools.tokenise(texts[role], kind) for role, kind in kinds.items()})
 
 
-def text_numbers(texts: Sequence[str]) -> NDArray[np.int64]:
-    """(n,) equal for equal texts (and, but for one in 10^7 corpora of a million texts, only for those)."""
-    return np.fromiter(map(hash, texts), np.int64, len(texts))
+def text_rows(examples: Examples) -> NDArray[np.int64]:
+    """(n, k) hashes of the texts of every example: of pairs by text, of others by token ids."""
+    known = [numbers for name, numbers in examples.numbers.items() if name.startswith(TEXT)]
+    by_tokens = (text_numbers((c[i].tobytes() for i in range(len(c))), len(c)) for c in examples.columns.values())
+    return np.stack(known or list(by_tokens), axis=1)
 
 
 def mask_text(tools: TextTools) -> str:
@@ -174,13 +178,18 @@ def sampled(n: int, config: RunConfig, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng([seed, SAMPLE]).choice(n, config.sample_size, replace=False))
 
 
+def texts_apart(examples: Examples, config: RunConfig) -> NDArray[np.int64] | None:
+    """The `text_rows` that no batch may repeat, None with `batches: shuffled`."""
+    apart = isinstance(config, EncoderConfig) and config.batches == "no_duplicates"
+    return text_rows(examples) if apart else None
+
+
 def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
     """Batches: every epoch a new permutation, including the last smaller batch (if it has 2 examples)."""
-    chosen = sampled(len(examples), config, seed)
+    chosen, texts = sampled(len(examples), config, seed), texts_apart(examples, config)
     for epoch in range(config.epochs):
         order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
-        for start in range(0, len(order), config.batch_size):
-            batch = order[start : start + config.batch_size]
+        for batch in cut(order, config.batch_size, texts):
             if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
                 yield Batch(batch, epoch)
 

@@ -15,6 +15,7 @@ class PairsConfig(EncoderConfig):
     """InfoNCE on pairs, such as queries and passages; the defaults are sentence-transformers' recipe."""
 
     batch_size: int = 16
+    batches: str = "no_duplicates"
     learning_rate: float = 2e-5
     warmup_share: float = 0.1
     pooling: str = "avg"

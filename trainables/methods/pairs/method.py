@@ -10,25 +10,24 @@ from torch import Tensor
 
 from trainables.data.tokens import Texts
 from trainables.encoders.network import Encoded, Views
+from trainables.methods.batches import text_numbers
 from trainables.methods.losses import multiple_negatives, same_text
 from trainables.methods.method import (
+    TEXT,
     Batch,
     Examples,
     Method,
     TextTools,
     all_columns,
     is_negative,
-    text_numbers,
     tokenised_triplets,
 )
 from trainables.methods.pairs.config import PAIRS, PairsConfig
 
-TEXT = "text of "  # before a role: what its texts are known by
-
 
 def prepare(texts: Texts, config: PairsConfig, seed: int, tools: TextTools) -> Examples:
     """The token columns, and numbers by which equal texts are known."""
-    numbers = {TEXT + role: text_numbers(column) for role, column in texts.items()}
+    numbers = {TEXT + role: text_numbers(column, len(column)) for role, column in texts.items()}
     return replace(tokenised_triplets(texts, config, seed, tools), numbers=numbers)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.tokens import Texts
 from trainables.encoders.network import Encoded
+from trainables.methods.batches import cut
 from trainables.methods.losses import info_nce_hard
 from trainables.methods.method import (
     PLAIN_ENCODER,
@@ -23,6 +24,7 @@ from trainables.methods.method import (
     is_negative,
     negatives,
     sampled,
+    texts_apart,
     tokenised_triplets,
 )
 from trainables.methods.selfccl.config import SELFCCL, SelfcclConfig
@@ -54,12 +56,13 @@ def plan(examples: Examples, config: SelfcclConfig, seed: int) -> Iterator[Batch
     assert examples.order is not None
     chosen = sampled(len(examples), config, seed)
     order = examples.order[np.isin(examples.order, chosen)]
+    texts = texts_apart(examples, config)
     exponent = config.pacing_exponent if config.pacing else 0.0  # (t / T)^0 = 1: all triplets from the start
     if config.pacing_unit == "step":
         steps = config.epochs * max(1, len(order) // config.batch_size)
         rng = np.random.default_rng([seed, SHUFFLE])
-        return (Batch(numbers) for numbers in paced_steps(order, config.batch_size, steps, exponent, rng))
-    epochs = paced_epochs(order, config.batch_size, config.epochs, exponent, equal_steps=config.equal_steps)
+        return (Batch(numbers) for numbers in paced_steps(order, config.batch_size, steps, exponent, rng, texts))
+    epochs = paced_epochs(order, config.batch_size, config.epochs, exponent, texts, equal_steps=config.equal_steps)
     return (Batch(numbers, epoch) for epoch, numbers in epochs)
 
 
@@ -104,37 +107,53 @@ def paced_size(t: int, total: int, exponent: float, k: int) -> int:
     return min(k, math.ceil(round(math.pow(t / total, exponent) * k, 9)))
 
 
-def consecutive_batches(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Batches cut from `order` without shuffling; the last, smaller one is dropped unless it is the only one (D34)."""
-    if len(order) < size:
-        return [order]
-    return [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
+def consecutive_batches(
+    order: NDArray[np.int64], size: int, texts: NDArray[np.int64] | None = None
+) -> list[NDArray[np.int64]]:
+    """Batches `cut` from `order` without shuffling; smaller ones are dropped unless there is no other (D34)."""
+    batches = list(cut(order, size, texts))
+    return [batch for batch in batches if len(batch) == size] or batches[:1]
 
 
 def paced_epochs(
-    order: NDArray[np.int64], size: int, epochs: int, exponent: float, *, equal_steps: bool
+    order: NDArray[np.int64],
+    size: int,
+    epochs: int,
+    exponent: float,
+    texts: NDArray[np.int64] | None = None,
+    *,
+    equal_steps: bool,
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """(t - 1, batch): epoch t trains over the first g(t) triplets (pacing by epoch, D34).
 
     Args:
         size: batch size N.
         exponent: lambda of g; 0 uses all triplets in every epoch.
+        texts: as `cut` takes them.
         equal_steps: every epoch lasts floor(k / N) steps, its batches repeated in order as often as needed, so that
             any pacing makes the same number of steps (D35).
     """
     steps = max(1, len(order) // size)
     for t in range(1, epochs + 1):
-        batches = consecutive_batches(order[: paced_size(t, epochs, exponent, len(order))], size)
+        batches = consecutive_batches(order[: paced_size(t, epochs, exponent, len(order))], size, texts)
         yield from ((t - 1, batches[i % len(batches)]) for i in range(steps if equal_steps else len(batches)))
 
 
 def paced_steps(
-    order: NDArray[np.int64], size: int, steps: int, exponent: float, rng: np.random.Generator
+    order: NDArray[np.int64],
+    size: int,
+    steps: int,
+    exponent: float,
+    rng: np.random.Generator,
+    texts: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
     """Step t draws its batch without replacement from the first max(g(t), N) triplets (pacing by step, D34)."""
     for t in range(1, steps + 1):
         pool = max(paced_size(t, steps, exponent, len(order)), min(size, len(order)))
-        yield order[rng.choice(pool, min(size, pool), replace=False)]
+        if texts is not None:
+            yield next(cut(rng.permutation(order[:pool]), size, texts))
+        else:
+            yield order[rng.choice(pool, min(size, pool), replace=False)]
 
 
 METHOD = Method(
