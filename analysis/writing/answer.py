@@ -35,6 +35,12 @@ def state_lines(study: Study) -> list[str]:
     ended = ", ".join(f"{n} {kind}" for kind, n in counts.items())
     method = study.stored.tags.get("method", "")
     lines = [f"Study {study.name}{f' ({method})' if method else ''}: {len(study.trials)} trials: {ended}."]
+    given = {
+        "sampler": study.stored.params.get("search.sampler.class"),
+        "pruner": study.stored.params.get("pruner.class"),
+    }
+    if own := [f"{kind} {name.rpartition('/')[2]}" for kind, name in given.items() if name]:  # not one that is shipped
+        lines[0] += f" Searched with {' and '.join(own)}."
     if not study.finished:
         done = sum(n for kind, n in counts.items() if kind != "running")
         seeds = len(study.trials) > study.trials["point"].nunique()  # planned are points, and these are trials

@@ -166,9 +166,8 @@ def _told(folder: StudyFolder, session: Session, before: Any = lambda _: None) -
 def _name_code(folder: StudyFolder, options: Options) -> None:
     """One line before the code of a study that another user began runs as this one."""
     space, which = load_space(folder.space, run_code=False), identity(folder.journal)
-    code = [*space.plugins, *([space.script] if space.script else [])]
-    if code and which is not None and which.user not in ("", this_user()):
-        files = ", ".join(one.file for one in code)
+    if space.code and which is not None and which.user not in ("", this_user()):
+        files = ", ".join(one.file for one in space.code)
         line = f"{files}: code of a study that {which.user} began; it runs as {this_user() or 'you'}"
         options.console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -147,7 +147,7 @@ class Session:
 
         self._introduce(tracker)
         for line in [
-            *changed([*self.space.plugins, *([self.space.script] if self.space.script else [])]),
+            *changed(self.space.code),
             *(moved_on(self.folder.environment) if ledger.sessions else ()),
         ]:
             display.note(line)

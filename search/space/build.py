@@ -14,6 +14,7 @@ from typing import Any
 
 from search.space.checks import check_combinations, check_conditions, check_search, check_size
 from search.space.nodes import Node, Problems
+from search.space.optuna_class import PRUNER, SAMPLER, read_classes
 from search.space.params import KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
     Pruner,
@@ -75,8 +76,11 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False, run_
         message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
         problems.add(root.place("encoder"), message)
     metric = read_metric(root, data, method, problems, run_code)
-    search = settings(Search, root.get("search"), problems, {"time": seconds})
-    pruner = settings(Pruner, root.get("pruner"), problems, {"warmup": lambda word: None if word == "auto" else word})
+    classes, rest = read_classes(root, problems, run_code)
+    search = settings(Search, rest["search"], problems, {"time": seconds})
+    pruner = settings(Pruner, rest["pruner"], problems, {"warmup": lambda word: None if word == "auto" else word})
+    search = replace(search, sampler=classes[SAMPLER].name) if SAMPLER in classes else search
+    pruner = replace(pruner, kind=classes[PRUNER].name) if PRUNER in classes else pruner
     resources = settings(Resources, root.get("resources"), problems)
     check_settings(search, pruner, resources, root, problems)
     smoke = root.get("smoke")
@@ -103,7 +107,8 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False, run_
     space = Space(
         name=name, method=method.name, encoder=encoder, preset=preset, data=data, metric=metric, params=params,
         constants=constants, rows=rows, search=search, pruner=pruner, resources=resources,
-        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, unloaded=unloaded, source=source,
+        smoke=smoke.plain() if smoke else {}, plugins=plugins, script=script, classes=classes, unloaded=unloaded,
+        source=source,
     )  # fmt: skip
     check_size(space, root, problems)
     if len(problems.found) == before:

@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from search.space.build import TOP_KEYS
+from search.space.optuna_class import EXPECTED, PRUNER, SAMPLER, WITH_ARGS
 from search.space.params import KINDS
 from search.space.sections import TEXT, TEXTS, Data, Metric, Pruner, Resources, Schema, Search
 from search.space.space import NO_PRESET, TRAIN_KEYS
@@ -55,8 +56,8 @@ def json_schema() -> Schema:
             "description": "a bare value is a constant; {float: [low, high]}, {int: ...}, {choice: [...]} are searched",
         },
         "points": {"type": "array", "items": {"type": "object"}, "description": "listed points, not their product"},
-        "search": _section(Search),
-        "pruner": _section(Pruner),
+        "search": _with_class(_section(Search), SAMPLER),
+        "pruner": _with_class(_section(Pruner), PRUNER),
         "resources": _section(Resources),
         "train": _object({name: _value(known[name][0]) for name in TRAIN_KEYS if name in known}),
         "smoke": {"type": "object", "description": "changes that --smoke makes on top of its own"},
@@ -77,6 +78,20 @@ def json_schema() -> Schema:
 
 def _object(properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _with_class(section: Schema, kind: str) -> Schema:
+    """The section of a sampler or pruner, which may be a class of Optuna's or of anyone's."""
+    text = {"type": "string"}  # of the file, in a stored space
+    own = {"class": {**TEXT, "description": f"a {kind} of Optuna's interface: {EXPECTED}"}, "text": text}
+    args = {"args": {"type": ["object", "null"], "description": "of its constructor"}}
+    properties = section["properties"]
+    if kind == PRUNER:
+        return {**section, "properties": {**properties, **own, **args}}
+    plain = {key: value for key, value in properties[kind].items() if key not in ("description", "default")}
+    names = {**own, "name": {"enum": list(WITH_ARGS)}, **args}
+    either = {"description": properties[kind]["description"], "default": properties[kind]["default"]}
+    return {**section, "properties": {**properties, kind: {**either, "anyOf": [plain, _object(names)]}}}
 
 
 def _section(settings: type[Any]) -> Schema:

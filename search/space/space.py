@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from search.space.nodes import Node
+from search.space.optuna_class import BESIDE, PRUNER, SAMPLER, OptunaClass
 from search.space.params import Param
 from search.space.sections import Data, Metric, Pruner, Resources, Search
 from trainables.contract import formats
@@ -69,6 +70,7 @@ class Space:
         smoke: changes that `smoke()` makes on top of its own, as plain YAML data.
         plugins: the files that bring its method or evaluations, whole.
         script: what trains, where the method is a script.
+        classes: a "sampler" or "pruner" that is given as a class, or with arguments.
         unloaded: what the space itself shows of a method whose code was not run; None where it was, or is ours.
         source: the file it came from, for messages.
     """
@@ -88,6 +90,7 @@ class Space:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     plugins: tuple[Plugin, ...] = ()
     script: Plugin | None = None
+    classes: Mapping[str, OptunaClass] = field(default_factory=dict)
     unloaded: Declaration | None = None
     source: str = ""
 
@@ -114,6 +117,12 @@ class Space:
             (point.get(other, _OTHER) if other in self.params else self.base[other]) in allowed
             for other, allowed in self.params[name].when.items()
         )
+
+    @property
+    def code(self) -> list[Plugin]:
+        """Every file or module that it runs beside ours."""
+        own = [one.code for one in self.classes.values() if one.code]
+        return [*self.plugins, *([self.script] if self.script else []), *own]
 
     @property
     def what(self) -> str:
@@ -200,6 +209,11 @@ class Space:
             "smoke": dict(self.smoke),
             "plugins": [written(plugin) for plugin in self.plugins],
         }
+        if SAMPLER in self.classes:
+            out["search"][SAMPLER] = self.classes[SAMPLER].written()
+        if PRUNER in self.classes:
+            beside = {key: out[PRUNER][key] for key in BESIDE}
+            out[PRUNER] = self.classes[PRUNER].written() | beside
         if self.script:
             out["data"] = {name: value for name, value in out["data"].items() if value}
         for section, keys in LATER_KEYS.items():

@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.pruners import BasePruner
 
 from search.space import Pruner
+from search.space.optuna_class import PRUNER, OptunaClass
 
 EARLIEST = 15  # nothing is judged in the first 1/15 of a trial: see `earliest`
 
 
-def make_pruner(settings: Pruner, *, maximise: bool, first: int, longest: int) -> BasePruner:
+def make_pruner(
+    settings: Pruner, own: OptunaClass | None = None, *, maximise: bool, first: int, longest: int
+) -> BasePruner:
     """The pruner of a space.
 
     Args:
+        own: the class that the space names, if any.
         first: examples of the first evaluation at which a trial may be pruned.
         longest: examples of a full-length trial.
     """
+    if own is not None:
+        return cast(BasePruner, own.made(PRUNER))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are "experimental": optuna is pinned to one major version
         match settings.kind:

@@ -1,26 +1,30 @@
 """Proposing points: Optuna's samplers, seeded by trial number, never the same point twice.
 
 Every proposal makes a fresh sampler from (study seed, point number, attempt), so a resumed study proposes what the
-uninterrupted one would: the points depend on the study, not on what this process drew before.
+uninterrupted one would: the points depend on the study, not on what this process drew before. A class that a space
+names is made once a session: others keep state in their instances (docs/howto/sampler.md).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from search.space import PAPER, Param, Space, paper_point
-from search.study.sampler_view import SamplerView, label, sampled_value, sampler_distribution
+from search.space.optuna_class import SAMPLER, OptunaClass
+from search.store.layout import UserError
+from search.study.sampler_view import SamplerView, by_position, label, sampled_value, sampler_distribution
+from trainables.contract.errors import first_line
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
@@ -81,7 +85,9 @@ class PointSampler(BaseSampler):
         self._space, self._seen, self._storage, self._mean, self._memory = space, seen, storage, mean, memory
         self._grid = rows(space) if space.is_grid else None
         self._proposed: tuple[int | None, Point] = (None, {})
-        self._view: optuna.Study | None = None  # made at the first proposal, when the study exists
+        self._own: BaseSampler | None = None  # of the space's class, made at its first proposal
+        self._own_points: set[int] = set()  # that it has proposed
+        self._view: SamplerView | None = None  # made at the first proposal, when the study exists
 
     def infer_relative_search_space(
         self,
@@ -145,18 +151,45 @@ class PointSampler(BaseSampler):
             rng = np.random.default_rng([space.search.seed, trial.number, attempt])
             return random_point(space, rng)
         (seed,) = np.random.SeedSequence([space.search.seed, trial.number, attempt]).generate_state(1).tolist()
-        sampler = make_sampler(space, seed)
+        with named_error(space, SAMPLER):
+            return self._drawn(self._own_sampler(study, trial, seed) or make_sampler(space, seed), study, trial)
+
+    def _own_sampler(self, study: optuna.Study, trial: FrozenTrial, seed: int) -> BaseSampler | None:
+        """The one of the space's class, the same throughout a session, told of a new trial; None where it has none."""
+        if (own := self._space.classes.get(SAMPLER)) is None or own.code is None:
+            return None
+        if self._own is None:
+            self._own = own.made(SAMPLER, seed)
+        assert self._own is not None
+        if trial.number not in self._own_points:
+            self._own_points.add(trial.number)
+            self._own.before_trial(study, trial)
+        return self._own
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Told to the space's own class, of points that it has proposed; ours learn nothing by it."""
+        del study
+        if self._own is not None and self._view is not None and trial.number in self._own_points:
+            with named_error(self._space, SAMPLER):
+                (shown,) = by_position([trial], self._space.params)
+                self._own.after_trial(self._view, shown, state, values)
+
+    def _drawn(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial) -> Point:
         together = sampler.infer_relative_search_space(study, trial)
         drawn = sampler.sample_relative(study, trial, together)
 
         def draw(param: Param) -> Any:
+            seen = sampler_distribution(param)
             if param.name in drawn:
-                return sampled_value(param, drawn[param.name])
-            return sampled_value(
-                param, sampler.sample_independent(study, trial, param.name, sampler_distribution(param))
-            )
+                value = drawn[param.name]
+            else:
+                value = sampler.sample_independent(study, trial, param.name, seen)
+            seen.to_internal_repr(value)  # raises what it cannot be
+            return sampled_value(param, value)
 
-        return walk(space, draw)
+        return walk(self._space, draw)
 
     def _unseen(self, number: int) -> Point:
         """A random point not seen yet; the study has made sure that there is one."""
@@ -195,12 +228,20 @@ def rows(space: Space) -> list[Point]:
 
 def make_sampler(space: Space, seed: int) -> BaseSampler:
     """A fresh sampler of the space's kind. Optuna 5 defaults, but for conditional spaces (groups)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "experimental" arguments: optuna is pinned to one major version
-        if space.search.sampler == "gp":
-            return optuna.samplers.GPSampler(seed=seed)
-        assert space.search.sampler == "tpe", space.search.sampler
-        return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
+    own = space.classes.get(SAMPLER, OptunaClass(space.search.sampler, {}))
+    ours = {"multivariate": True, "group": True, "constant_liar": True} if own.name == "tpe" else {}
+    return cast(BaseSampler, own.made(SAMPLER, seed, **ours))
+
+
+@contextlib.contextmanager
+def named_error(space: Space, kind: str) -> Iterator[None]:
+    """Errors of a class that the space names, a "sampler" or a "pruner", in one line. Raises: UserError for them."""
+    try:
+        yield
+    except Exception as error:  # whatever it raises
+        if (own := space.classes.get(kind)) is None:
+            raise
+        raise UserError(f"{kind} {own.name}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _draw(param: Param, rng: np.random.Generator) -> Any:

@@ -15,13 +15,14 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
 from search.space import Space, paper_point
+from search.space.optuna_class import PRUNER
 from search.store.ledger import Event, Ledger, Trial, TrialRecord
 from search.study.ahead import Ahead
 from search.study.plan import make_trial, seed_values
 from search.study.pruners import earliest, first_rung, make_pruner, non_negative, warmup_examples
 from search.study.rungs import BudgetEnd, Promotion
 from search.study.sampler_view import FAILURE, distribution, label, value_of
-from search.study.samplers import Point, PointSampler, first_remembered, key, rows
+from search.study.samplers import Point, PointSampler, first_remembered, key, named_error, rows
 from search.study.seeds import ENDLESS, Seeds
 from trainables.contract.trial import Evaluation, Verdict
 
@@ -119,15 +120,16 @@ class SearchPlan:
         known = not self._report(asked, evaluation.rung, evaluation.value)
         if kind == "asha":
             return self._at_rung(trial, evaluation)
-        if self._replaying and kind not in ("successive_halving", "hyperband"):
+        if self._replaying and kind not in ("successive_halving", "hyperband") and PRUNER not in self.space.classes:
             self._ready_pruner(trial.params, evaluation)
-            return "go"  # only those two keep notes of what they were asked
+            return "go"  # only those two, and perhaps a class of others, keep notes of what they were asked
         if not known and kind != "none":
             warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
             self._ready_pruner(trial.params, evaluation)
             whole = evaluation.planned and evaluation.examples >= evaluation.planned
             if evaluation.examples >= earliest(self.space.pruner, warmup, evaluation.planned) and not whole:
-                stop = bool(asked.should_prune())  # asked of the baseline too: others are held against it
+                with named_error(self.space, PRUNER):  # asked of the baseline too: others are held against it
+                    stop = bool(asked.should_prune())
                 return "prune" if stop and not trial.baseline else "go"
         return "go"
 
@@ -272,7 +274,9 @@ class SearchPlan:
         self.rungs = (first, longest)
         if self.space.pruner.kind == "asha":
             self._promotion = Promotion(self.ledger, self.space.pruner.reduction, first, longest)
-        self.study.pruner = make_pruner(self.space.pruner, maximise=self.maximise, first=first, longest=longest)
+        self.study.pruner = make_pruner(
+            self.space.pruner, self.space.classes.get(PRUNER), maximise=self.maximise, first=first, longest=longest
+        )
 
     def _asked(self, number: int) -> optuna.Trial:
         """The handle of a trial that Optuna has."""

@@ -37,7 +37,7 @@ class Seeds:
         self._space, self._ledger, self._settle = space, ledger, settle
         self._sign = space.metric.sign
         self._known = space.known_metric
-        self._in_turn = space.pruner.kind in BY_ENDED
+        self._in_turn = space.pruner.kind in BY_ENDED or "pruner" in space.classes  # which may compare so, too
         self._points_first = not self._in_turn and space.search.sampler in BLIND and most < ENDLESS
 
     def due(self, points: Iterable[int]) -> int | None:

@@ -46,12 +46,15 @@ def format_tags() -> dict[str, str]:
 
 
 def study_params(space: Space) -> dict[str, str]:
-    """The resolved space, flat; plugins and scripts by their files, since their texts are in the space file."""
+    """The resolved space, flat; code by its files, since their texts are in the space file."""
     resolved = space.resolved()
     if space.plugins:
         resolved["plugins"] = [plugin.file for plugin in space.plugins]
     if space.script:
         resolved["script"] = space.script.file
+    for own in (resolved["search"]["sampler"], resolved["pruner"]):
+        if isinstance(own, dict):
+            own.pop("text", None)
     return texts(_flat(resolved))
 
 

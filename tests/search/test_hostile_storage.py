@@ -59,7 +59,23 @@ def with_module(text: str, plain: dict[str, Any]) -> None:
     plain["script"] = "evil_package.train:train"
 
 
-@pytest.mark.parametrize("hostile", [with_method, with_evaluation, by_path, with_script, with_module])
+def with_sampler(text: str, plain: dict[str, Any]) -> None:
+    plain["search"]["sampler"] = {"class": "/home/mallory/mine.py:Mine", "text": text}
+
+
+def with_pruner(text: str, plain: dict[str, Any]) -> None:
+    """By its path, and of a package that runs when it is imported."""
+    (file := Path("evil.py").absolute()).write_text(text)
+    plain["pruner"] = {"class": f"{file}:Mine"}
+    (package := Path("evil_package")).mkdir()
+    (package / "__init__.py").write_text(text)
+    plain["search"]["sampler"] = {"class": "evil_package:Mine"}
+
+
+HOSTILE = [with_method, with_evaluation, by_path, with_script, with_module, with_sampler, with_pruner]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_readers_run_nothing_of_a_stored_space(
     hostile: Callable[[str, dict[str, Any]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,13 +121,14 @@ def test_a_stored_space_reads_the_same_without_its_code(outside: Path) -> None:
 
 @pytest.mark.parametrize(("user", "named"), [("mallory", True), ("", False), (this_user(), False)])
 @pytest.mark.parametrize("go_on", [resume_study, confirm_study])
+@pytest.mark.parametrize("hostile", [with_method, with_sampler])
 def test_code_of_another_users_study_is_named_before_it_runs(
-    go_on: Callable[..., Any], user: str, named: bool, tmp_path: Path
+    hostile: Callable[[str, dict[str, Any]], None], go_on: Callable[..., Any], user: str, named: bool, tmp_path: Path
 ) -> None:
     world = World(make_space({"trials": 1}), tmp_path)
     world.folder.local.mkdir()
     plain = world.space.resolved()
-    with_method("raise RuntimeError('it ran')\n", plain)
+    hostile("raise RuntimeError('it ran')\n", plain)
     world.folder.space.write_text(yaml.safe_dump(plain))
     journal = Journal(world.folder.journal, Ledger())
     journal.append("space", space=plain, uuid="0" * 32, user=user)
@@ -119,5 +136,6 @@ def test_code_of_another_users_study_is_named_before_it_runs(
     console = Console(file=io.StringIO(), width=200)
     with pytest.raises(SpaceError, match="it ran"):
         go_on(str(tmp_path), options=Options(console=console))
-    line = f"/home/mallory/dcl.py: code of a study that mallory began; it runs as {this_user()}\n"
+    file = "dcl.py" if hostile is with_method else "mine.py"
+    line = f"/home/mallory/{file}: code of a study that mallory began; it runs as {this_user()}\n"
     assert console.file.getvalue() == (line if named else "")

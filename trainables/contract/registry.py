@@ -327,18 +327,24 @@ def read_script(given: str) -> Plugin:
 
 def script_function(script: Plugin) -> Callable[[dict[str, Any], Any], object]:
     """The script's function, its code imported. Raises: PluginError naming file and line."""
-    if script.text:
-        function, place = getattr(_import(script), FUNCTION, None), f"{script.file}: {FUNCTION}"
-    else:
-        module, name = script.file.split(":")
-        place = script.file
-        try:
-            function = getattr(importlib.import_module(module), name, None)
-        except Exception as error:  # whatever its import raises
-            raise _import_error(place, error) from error
+    function = getattr(code_module(script), FUNCTION if script.text else script.file.partition(":")[2], None)
     if not callable(function):
+        place = f"{script.file}: {FUNCTION}" if script.text else script.file
         raise PluginError(f"{place}: expected a function of (config, report), got {type(function).__name__}")
     return function  # type: ignore[no-any-return]  # its signature was checked when the space was read
+
+
+def code_module(code: Plugin) -> ModuleType:
+    """The module that a file is, or the one of `module:name` where there is no text; a file is run at every call.
+
+    Raises: PluginError naming file and line.
+    """
+    if code.text:
+        return _import(code)
+    try:
+        return importlib.import_module(code.file.partition(":")[0])
+    except Exception as error:  # whatever its import raises
+        raise _import_error(code.file, error) from error
 
 
 def _check_function(text: str, file: str, name: str) -> None:
