@@ -180,9 +180,9 @@ def test_which_sets_selected_and_which_test() -> None:
         "atec", "bq", "lcqmc", "pawsx", "stsb",
     )  # fmt: skip
     seen, unread = seen_sets(data, "builtin_dev")
-    assert [(part, p.name) for part, p in seen] == [("dev", "builtin")]
+    assert [(part, p.name) for part, p in seen] == [("dev", "builtin"), ("train", "builtin")]
     assert not unread
-    assert seen_sets(data, "other_dev") == ([], {})
+    assert [part for part, _ in seen_sets(data, "other_dev")[0]] == ["train"]
 
 
 def test_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
