@@ -10,8 +10,10 @@ import dataclasses
 from typing import Any
 
 from search.space.build import TOP_KEYS
+from search.space.data_sets import TEXT
+from search.space.nodes import Schema
 from search.space.params import KINDS
-from search.space.sections import TEXT, TEXTS, Data, Metric, Pruner, Resources, Schema, Search
+from search.space.sections import TEXTS, Data, Metric, Pruner, Resources, Search
 from search.space.space import NO_PRESET, TRAIN_KEYS
 from trainables.contract.config import GROUPS, Hyperparameter, hyperparameters
 from trainables.contract.registry import declared, method_names, trial_kinds
