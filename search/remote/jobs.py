@@ -326,11 +326,12 @@ def local_files(space: Space) -> list[tuple[str, Path, str]]:
 
     What is missing here may lie on the cluster's nodes; the driver there checks it before it starts.
     """
-    from trainables.data.catalogue import find_local, is_path
+    from trainables.data.catalogue import find_local, is_path, train_parts
     from trainables.data.files import matching
 
     data, found = space.data, []
-    for name, split in [(data.train, "train"), *((dev, split) for dev in data.dev for split in ("dev", "test"))]:
+    train = [(name, "train") for name in train_parts(data.train)]
+    for name, split in [*train, *((dev, split) for dev in data.dev for split in ("dev", "test"))]:
         path = Path(name.replace("{split}", split)).expanduser()
         if is_path(name):
             found += [(name, file, bundled_name(file)) for file in ([path] if path.is_dir() else matching(path))]
@@ -344,7 +345,7 @@ def local_files(space: Space) -> list[tuple[str, Path, str]]:
 
 def _renamed(space: Space, local: Set[str]) -> Space:
     """The space with its local files under the names that they have in the bundle."""
-    from trainables.data.catalogue import is_path
+    from trainables.data.catalogue import is_path, train_parts
 
     def there(name: Any) -> Any:
         if name not in local:
@@ -355,8 +356,9 @@ def _renamed(space: Space, local: Set[str]) -> Space:
     data = space.data
     moved = replace(
         data,
-        train=there(data.train),
+        train="+".join(map(there, train_parts(data.train))),
         dev=tuple(map(there, data.dev)),
+        columns={there(name): of_it for name, of_it in data.columns.items()} if data.columns else None,
         parser=there(data.parser),
         evaluations={key: there(file) for key, file in data.evaluations.items()} if data.evaluations else None,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from search.space.checks import check_combinations, check_conditions, check_search, check_size
-from search.space.nodes import Node, Problems
+from search.space.nodes import Node, Problems, entries, text
 from search.space.optuna_class import PRUNER, SAMPLER, read_classes
 from search.space.params import KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
@@ -21,13 +21,11 @@ from search.space.sections import (
     Resources,
     Search,
     check_settings,
-    entries,
     mistake,
     read_data,
     read_metric,
     seconds,
     settings,
-    text,
 )
 from search.space.space import NO_PRESET, TRAIN_KEYS, Space, unloaded_method
 from trainables.contract.config import Hyperparameter, hyperparameters

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
+from search.space.data_sets import set_nodes
 from search.space.nodes import Node, Problems, Where
 from search.space.params import Param, stored
 from search.space.sections import LANGUAGE, Search, evaluation_metrics, mistake
@@ -31,6 +32,7 @@ from trainables.data.catalogue import (
     is_hub,
     is_path,
     set_name,
+    train_parts,
     unlisted,
 )
 from trainables.data.retrieval import NANO, dev_metrics, find_folder, is_retrieval
@@ -248,12 +250,12 @@ def check_names(root: Node, problems: Problems) -> None:
 
 def _named_sets(root: Node) -> Iterator[tuple[str, str, Where]]:
     """(split, name, where it is written) of every text in data.train (joined by `+`) and data.dev."""
-    train, dev = root.get("data", "train"), root.get("data", "dev")
     found: list[tuple[str, str, Node]] = []
-    if train is not None and isinstance(train.value, str) and not os.path.isfile(train.value):
-        found += [("train", part.strip(), train) for part in train.value.split("+")]
-    for item in [] if dev is None else dev.value if isinstance(dev.value, list) else [dev]:
-        found += [("dev", item.value, item)] if isinstance(item.value, str) else []
+    for split in ("train", "dev"):
+        for item, _ in set_nodes(root.get("data", split)):
+            if isinstance(item.value, str):
+                parts = train_parts(item.value) if split == "train" else [item.value]
+                found += [(split, part, item) for part in parts]
     for split, name, node in found:
         if name.strip() and "\0" not in name:
             yield split, name, node.where.named(f"data.{split}")

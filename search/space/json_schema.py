@@ -10,9 +10,11 @@ import dataclasses
 from typing import Any
 
 from search.space.build import TOP_KEYS
+from search.space.data_sets import TEXT
+from search.space.nodes import Schema
 from search.space.optuna_class import EXPECTED, PRUNER, SAMPLER, WITH_ARGS
 from search.space.params import KINDS
-from search.space.sections import TEXT, TEXTS, Data, Metric, Pruner, Resources, Schema, Search
+from search.space.sections import TEXTS, Data, Metric, Pruner, Resources, Search
 from search.space.space import NO_PRESET, TRAIN_KEYS
 from trainables.contract.config import GROUPS, Hyperparameter, hyperparameters
 from trainables.contract.registry import declared, method_names, trial_kinds

@@ -16,6 +16,9 @@ from typing import Any
 import yaml
 
 from trainables.contract.config import GROUPS
+from trainables.contract.errors import did_you_mean
+
+Schema = dict[str, Any]  # a JSON schema, or a part of one
 
 MOST_VALUES = 20_000  # values in a file once its aliases are expanded; guards against alias bombs
 LONGEST = 300  # characters of a key or a message; a mistaken value may be a whole document
@@ -128,6 +131,27 @@ class Node:
         return {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "null"}.get(
             type(self.value), "a number"
         )
+
+
+def entries(node: Node | None, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
+    """The entries of a section that have known names; everything else is reported."""
+    if node is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node.where, f"expected a mapping with {', '.join(known)}, got {node.kind()}")
+        return {}
+    for name in node.value.keys() - known:
+        problems.add(node.place(name), "unknown" + did_you_mean(name, known))
+    return {name: item for name, item in node.value.items() if name in known}
+
+
+def text(node: Node, problems: Problems, expected: str = "text") -> str | None:
+    """A printable text that is not empty, or None with the reason in `problems`."""
+    if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():
+        return node.value
+    got = repr(node.value) if isinstance(node.value, (str, int, float)) else node.kind()
+    problems.add(node.where, f"expected {expected}, got {got}")
+    return None
 
 
 class _Loader(yaml.SafeLoader):

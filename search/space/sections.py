@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from search.space.nodes import Node, Problems
+from search.space.data_sets import SETS, TEXT, dev_sets, own_columns, train_sets
+from search.space.nodes import Node, Problems, Schema, entries, text
 from trainables.contract.config import AUTO, Hyperparameter, hyperparameter, hyperparameters
 from trainables.contract.declaration import Declaration
-from trainables.contract.errors import PluginError, close_to, did_you_mean
+from trainables.contract.errors import PluginError, close_to
 from trainables.contract.registry import evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
-from trainables.data.columns import ROLES, is_role
 from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
-Schema = dict[str, Any]
 
 SAMPLERS = ("auto", "grid", "random", "tpe", "gp", "qmc")
 PRUNERS = (
@@ -35,7 +34,6 @@ ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; 
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
 NULLABLE = {"parser", "columns", "evaluations", "prompts", "mine"}  # keys of data that may be null
-TEXT: Schema = {"type": "string", "minLength": 1}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
@@ -53,11 +51,11 @@ def shaped(default: Any, doc: str, **schema: Any) -> Any:
 class Data:
     """What is trained on and what selects."""
 
-    train: str = shaped("", "a named corpus or a file", **TEXT)
-    dev: tuple[str, ...] = shaped((), "named pair sets, files, or folders of retrieval sets", anyOf=[TEXT, TEXTS])
+    train: str = shaped("", "a named corpus or a file, or several; {file, columns} for columns of its own", anyOf=SETS)
+    dev: tuple[str, ...] = shaped((), "named pair sets, files, or folders of retrieval sets, as in train", anyOf=SETS)
     language: str = shaped("en", "its code: en, zh, de", type="string", pattern=f"^{LANGUAGE.pattern}$")
     parser: str | None = shaped(None, "spaCy pipeline of a method that parses", type=["string", "null"])
-    columns: Mapping[str, str] | None = shaped(None, "our column name: the file's", type=["object", "null"])
+    columns: Mapping[str, Any] | None = shaped(None, "our column name: the file's", type=["object", "null"])
     evaluations: Mapping[str, str | None] | None = shaped(
         None, "from outside: names, or name: folder of its data", anyOf=[TEXTS, {"type": ["object", "null"]}]
     )
@@ -179,18 +177,6 @@ class Resources:
         return dataclasses.replace(self, **{k: v for k, v in fields.items() if getattr(self, k) == AUTO})
 
 
-def entries(node: Node | None, known: tuple[str, ...], problems: Problems) -> dict[str, Node]:
-    """The entries of a section that have known names; everything else is reported."""
-    if node is None:
-        return {}
-    if not isinstance(node.value, dict):
-        problems.add(node.where, f"expected a mapping with {', '.join(known)}, got {node.kind()}")
-        return {}
-    for name in node.value.keys() - known:
-        problems.add(node.place(name), "unknown" + did_you_mean(name, known))
-    return {name: item for name, item in node.value.items() if name in known}
-
-
 def settings(
     cls: type[S], node: Node | None, problems: Problems, readers: Mapping[str, Callable[[Any], Any]] | None = None
 ) -> S:
@@ -232,15 +218,6 @@ def seconds(value: Any) -> Any:
     return sum(float(n) * unit for n, unit in zip(found.groups(), (86400, 3600, 60, 1), strict=True) if n)
 
 
-def text(node: Node, problems: Problems, expected: str = "text") -> str | None:
-    """A printable text that is not empty, or None with the reason in `problems`."""
-    if isinstance(node.value, str) and node.value.strip() and node.value.isprintable():
-        return node.value
-    got = repr(node.value) if isinstance(node.value, (str, int, float)) else node.kind()
-    problems.add(node.where, f"expected {expected}, got {got}")
-    return None
-
-
 def read_data(root: Node, method: Declaration | None, problems: Problems, run_code: bool) -> Data | None:
     """The data section of a document, or None when something in it is wrong. run_code: see `load_space`."""
     node, before = root.get("data"), len(problems.found)
@@ -255,7 +232,7 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
         for name in {"train", "dev"} - given.keys():
             problems.add(root.place("data", name), "missing")
     given = {name: item for name, item in given.items() if item.value is not None or name not in NULLABLE}
-    values: dict[str, Any] = {n: text(given[n], problems) for n in ("train", "parser", "language") if n in given}
+    values: dict[str, Any] = {n: text(given[n], problems) for n in ("parser", "language") if n in given}
     if (language := values.get("language")) is not None:
         known = method.languages if method is not None else None
         if not LANGUAGE.fullmatch(language):
@@ -263,17 +240,13 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
         elif method is not None and known is not None and language not in known:
             message = f"method {method.name} has rules for {', '.join(known)} only, got {language!r}"
             problems.add(given["language"].where, message)
+    if "train" in given:
+        values["train"] = train_sets(given["train"], problems)
     if "dev" in given:
-        values["dev"] = _dev_sets(given["dev"], problems)
+        values["dev"] = dev_sets(given["dev"], problems)
     if values.get("parser") and method is not None and not method.parser:
         problems.add(given["parser"].where, f"method {method.name} does not parse")
-    if "columns" in given:
-        values["columns"] = columns = given["columns"].plain()
-        if not isinstance(columns, dict) or not all(isinstance(name, str) for name in columns.values()):
-            problems.add(given["columns"].where, "expected a mapping of our column name to the file's")
-            columns = {}
-        for role in (role for role in columns if not is_role(role)):
-            problems.add(given["columns"].place(role), "unknown role" + did_you_mean(role, [*ROLES, "negative_1"]))
+    values["columns"] = own_columns(given, problems)
     if "evaluations" in given:
         values["evaluations"] = _evaluations(given["evaluations"], problems, run_code)
     if "prompts" in given:
@@ -296,21 +269,6 @@ def _mine(node: Node, method: Declaration | None, problems: Problems) -> dict[st
         message = f"expected two ranks from 0 with {found.count} (count) between them, got {list(found.range)}"
         problems.add(node.place("range"), message)
     return dataclasses.asdict(found)
-
-
-def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
-    items = node.value if isinstance(node.value, list) else [node]
-    items = [Node(item.value, item.where.named(node.where.key)) for item in items]
-    if not items:
-        problems.add(node.where, "expected at least one set, got an empty list")
-    names = [text(item, problems) for item in items]
-    keys: dict[str, str] = {}
-    for name, item in zip(names, items, strict=True):
-        if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:
-            problems.add(item.where, f"{name!r} is given twice")
-        elif name and other != name:
-            problems.add(item.where, f"{name!r} and {other!r} would both be called {dev_metrics(name)[0]}")
-    return tuple(name for name in names if name)
 
 
 def _evaluations(node: Node, problems: Problems, run_code: bool) -> dict[str, str | None] | None:

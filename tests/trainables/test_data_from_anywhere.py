@@ -147,11 +147,12 @@ def test_a_corpus_that_lacks_most_texts_is_refused(tmp_path: Path, monkeypatch: 
         check_data({"method": "simcse_sup", "data": data})
     for beginning, first in (([1, 0, 2, 0, 0], 2), ([0, 0, 0, 0, 1], 1)):
         write(file, with_negatives(beginning) + with_negatives([1] * 50))
+        monkeypatch.setattr(checks, "WHOLE", 1)
         monkeypatch.setattr(checks, "HEAD", len("".join(file.read_text().splitlines(keepends=True)[:5])) + 1)
         (note,) = check_data({"method": "simcse_sup", "data": data})
         lost = beginning.count(0)
         assert note.startswith(f"{file}:{first}: a text of the triplet is missing; {lost} of 5 rows are left out for")
-        assert note.endswith(" (as far as was looked at)")
+        assert note.endswith(f"{file}: has more than 0 MB; its beginning is checked")
 
 
 def test_several_hard_negatives_and_their_roles(tmp_path: Path) -> None:
@@ -278,3 +279,16 @@ def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
     for which in (tmp_path / "set", f"{tmp_path}/x.csv+{tmp_path}/y.csv", f"{tmp_path}/y.csv+{tmp_path}/x.csv"):
         with pytest.raises(DataError, match=r"expected the columns of \S+ \(anchor, .*\), got anchor"):
             load_corpus(str(which), "en", "triplets")
+        data = {"train": str(which), "dev": ["builtin"], "language": "en"}
+        with pytest.raises(DataError, match=r"expected the columns of \S+ \(anchor, .*\), got anchor"):
+            check_data({"method": "simcse_sup", "data": data})
+
+
+def test_a_fault_behind_the_beginning_is_found_before_a_trial(tmp_path: Path) -> None:
+    rows = [f'{{"text": "{i} {"long " * 400}"}}' for i in range(1000)]  # 2 MB
+    (tmp_path / "x.jsonl").write_text("\n".join([*rows, '{"text": ["cut']))
+    (tmp_path / "x.txt").write_bytes(b"A sentence.\n" * 6_000_000 + b"caf\xe9\n")  # more than a trial keeps in memory
+    for name, said in (("x.jsonl", ":1001: not JSON"), ("x.txt", ": cannot be read as UTF-8 text: ")):
+        data = {"train": str(tmp_path / name), "dev": ["builtin"], "language": "en"}
+        with pytest.raises(DataError, match=rf"{name}{said}"):
+            check_data({"method": "simcse", "data": data})

@@ -27,6 +27,12 @@ _HUB_NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})((?::[\w.-]+){0,2})
 BUILTIN, BUILTIN_LANGUAGES = "builtin", builtin.LANGUAGES
 EDACSE = "edacse-zh"
 EDACSE_PARTS = ("atec", "bq", "lcqmc", "pawsx", "stsb")  # methods 3.2
+OTHER_KINDS = {  # files that people have, and that are not read
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet"),
+    **dict.fromkeys((".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz"), "an archive or compressed otherwise"),
+    **dict.fromkeys((".pkl", ".pickle", ".pt", ".npy", ".npz"), "an object that Python saved"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "a database"),
+}
 SUITES = {  # the test sets of a language, sealed until a study is tested
     "en": ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"),
     "zh": ("atec", "bq", "lcqmc", "pawsx", "stsb"),
@@ -116,12 +122,12 @@ def data_dir() -> Path | None:
 
 def is_path(name: str) -> bool:
     """Whether a `data:` entry means a file rather than a named set."""
-    return kind_of(Path(name)) is not None or os.sep in name
+    return kind_of(Path(name)) is not None or os.sep in name or ("." in name and os.path.isfile(name))
 
 
 def train_parts(train: str) -> list[str]:
     """The entries of `data.train`, joined by `+` unless that is in a file's name."""
-    return [train] if Path(train).expanduser().is_file() else [part.strip() for part in train.split("+")]
+    return [train] if os.path.isfile(os.path.expanduser(train)) else [part.strip() for part in train.split("+")]
 
 
 def set_name(name_or_path: str) -> str:
@@ -176,6 +182,8 @@ def unlisted(name: str, language: str, split: str) -> str | None:
         return f"{name!r} is known for language {', '.join(others)} only, not {language}"
     names = [n for (lang, n), h in HUB.items() if lang == language and split in h.files]
     names += [BUILTIN, *([EDACSE] if split == "train" and language == "zh" else [])]
+    if os.path.isfile(name):
+        return f"{name!r} is a file without an ending; give it the one of its kind: {', '.join(SUFFIXES)}"
     unknown = f"unknown data set {name!r}"
     if hint := close_to(name, names):
         return unknown + hint
@@ -241,11 +249,17 @@ def find_file(name: str, split: str, *, download: bool = True) -> Source:
     path = Path(name.replace("{split}", split)).expanduser()
     if path.is_dir() and split == "train":
         return Source(folder_files(path))
+    if path.is_dir():
+        raise DataError(f"data file {str(path)!r}: expected a file, got a folder")
     if not matching(path):
         raise DataError(f"data file {str(path)!r}: does not exist (looked in {path.absolute().parent}); check the path")
     if kind_of(path) is None:
+        what = OTHER_KINDS.get(
+            path.suffix.lower(), f"a {path.suffix} file" if path.suffix else "a file without an ending"
+        )
+        kinds = ", ".join(SUFFIXES)
         raise DataError(
-            f"data file {str(path)!r}: expected one of {', '.join(SUFFIXES)} (or with .gz), got {path.name}"
+            f"data file {str(path)!r}: is {what}, which is not read; save it as one of {kinds} (or with .gz)"
         )
     return Source(path)
 

@@ -1,4 +1,4 @@
-"""The pre-flight check of a run's data (whole dev sets, the beginning of the training data), and what its files hold.
+"""The pre-flight check of a run's data (of training data above 200 MB: the beginning), and what its files hold.
 
 No torch, no download.
 """
@@ -29,11 +29,13 @@ from trainables.data.catalogue import (
     train_parts,
 )
 from trainables.data.columns import Columns
-from trainables.data.files import matching, text_size
+from trainables.data.files import check_text, kind_of, matching, text_size
 from trainables.data.retrieval import check_retrieval, dev_metrics, is_retrieval, retrieval_files
 from trainables.data.sets import (
     BUILTIN_EXAMPLES,
     BUILTIN_SCORED,
+    IN_MEMORY,
+    TRIPLET,
     Split,
     corpus_columns,
     edacse_note,
@@ -41,18 +43,20 @@ from trainables.data.sets import (
     held_out,
     load_corpus,
     load_pairs,
+    other_columns,
 )
 
 SHARED = 0.01  # of a set's sentences in the training data, from which a note tells it
 OVERLAP_BYTES = 1 << 25  # of a training file that is read whole to look for sentences of dev and test sets
-HEAD = 1 << 20  # characters (of Parquet files: rows) of training data that are checked
+WHOLE = 200 << 20  # bytes of text up to which training data are checked to their end
+HEAD = 1 << 20  # characters (of Parquet files: rows) that are checked of larger ones
 _seen: dict[tuple[object, ...], Any] = {}
 T = TypeVar("T")
 
 
 def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str]:
-    """Every set of a run is there, has the columns its method needs and can be read: dev sets to their ends, training
-    data from its beginning.
+    """Every set of a run is there, has the columns its method needs and can be read to its end (training data above
+    200 MB: its beginning), by the functions that a trial reads it with.
 
     Args:
         spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" and "holdout"
@@ -88,6 +92,7 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
     if not method.scripted:
         wrong += _wrong_names(spec, data)
     if not (wrong or method.scripted):
+        wrong += _differ(train_parts(train), language, method.rows(data), columns)
         shared, same = overlaps(data, method.rows(data))
         notes += shared
         wrong += same
@@ -234,7 +239,7 @@ def _check_corpus(name: str, language: str, needs: str, columns: Columns | None,
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
-            notes.append(_once([source], partial(_look, part, source, needs, columns), needs, columns))
+            notes.append(_looked(part, source, needs, columns)[0])
     return "; ".join(filter(None, notes))
 
 
@@ -246,10 +251,33 @@ def _sources(name: str, language: str, needs: str, local_only: bool) -> dict[str
     return {part: found for part in parts if (found := _source(part, language, "train", local_only))}
 
 
-def _look(name: str, source: Source, needs: str, columns: Columns | None) -> str:
-    part = text_size(source.path) > HEAD
-    note = corpus_columns(name, source, needs, columns, HEAD if part else None)[1]
-    return f"{note} (as far as was looked at)" if note and part else note
+def _looked(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
+    """The note on a corpus and the names of its columns."""
+    return _once([source], partial(_look, name, source, needs, columns), needs, columns)
+
+
+def _look(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
+    size, path = text_size(source.path), source.path
+    stored = kind_of(path) == ".txt" and size > IN_MEMORY  # a trial reads it from the disk
+    if stored and size <= WHOLE:
+        check_text(path)
+    texts, note, _ = corpus_columns(name, source, needs, columns, HEAD if stored or size > WHOLE else None)
+    beginning = f"{path}: has more than {WHOLE >> 20} MB; its beginning is checked" if size > WHOLE else ""
+    return "; ".join(filter(None, (note, beginning))), tuple(texts)
+
+
+def _differ(parts: Sequence[str], language: str, needs: str, columns: Columns | None) -> list[str]:
+    """Parts of the training data that cannot be joined, since their columns differ: a line each."""
+    found: dict[str, tuple[str, ...]] = {}
+    if BUILTIN in parts:
+        of_needs = {"triplets": TRIPLET, "pairs": TRIPLET, "scored_pairs": ("first", "second", "score")}
+        found[BUILTIN] = of_needs.get(needs, ("sentence",))
+    for part in parts if len(parts) > 1 else ():
+        for name, source in _sources(part, language, needs, local_only=True).items():
+            if matching(source.path):
+                found[name] = _looked(name, source, needs, columns)[1]
+    first = next(iter(found.items()), None)
+    return [other_columns(name, roles, *first) for name, roles in found.items() if first and roles != first[1]]
 
 
 def _check_pairs(name: str, language: str, columns: Columns | None, holdout: float, local_only: bool) -> str:

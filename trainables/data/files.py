@@ -25,6 +25,7 @@ from trainables.data.tokens import StoredTexts, cache_dir, ready
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
+BLOCK = 1 << 24  # bytes that are looked through at once
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
 PACKED = {
@@ -95,6 +96,22 @@ def read_text(path: Path, head: int | None = None) -> str:
     return text
 
 
+def check_text(path: Path) -> None:
+    """Read files of any size to their ends, a part at a time.
+
+    Raises: DataError as `read_text`.
+    """
+    for file in matching(path):
+        read_text(file, 4096)
+        opener = gzip.open if file.name.endswith(".gz") else open
+        try:
+            with opener(file, "rt", encoding="utf-8", newline="") as text:
+                while text.read(BLOCK):
+                    pass
+        except UNREADABLE as error:
+            raise DataError(f"{file}: cannot be read as UTF-8 text: {error}{_encoding(file, error)}") from error
+
+
 def _encoding(path: Path, error: Exception) -> str:
     """What a file is that is no UTF-8, as a part of a message; "" where that cannot be told."""
     if not isinstance(error, UnicodeDecodeError):
@@ -130,7 +147,6 @@ def is_cut(text: str, head: int | None) -> bool:
     return head is not None and len(text) >= head
 
 
-BLOCK = 1 << 24  # bytes that are looked through for line ends at once
 LINES = 8192  # that are read at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -77,7 +77,8 @@ def is_retrieval(name: str) -> bool:
     """Whether an entry of `data.dev` is a retrieval set: a folder, a whole repository, or a name of NanoBEIR."""
     if is_hub(name):
         return name.count(":") == 1
-    return name in NANO or (os.sep in name and kind_of(Path(name)) is None)
+    folder = os.sep in name and kind_of(Path(name)) is None and not os.path.isfile(os.path.expanduser(name))
+    return name in NANO or folder
 
 
 def dev_metrics(name: str) -> list[str]:

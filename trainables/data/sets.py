@@ -109,8 +109,7 @@ def load_corpus(name_or_path: str, language: str, needs: str = "sentences", colu
         parts = [load_corpus(name, language, needs, columns) for name in names]
         for part in parts:
             if part.columns.keys() != parts[0].columns.keys():
-                first, other = (", ".join(one.columns) for one in (parts[0], part))
-                raise DataError(f"{part.name}: expected the columns of {parts[0].name} ({first}), got {other}")
+                raise DataError(other_columns(part.name, part.columns, parts[0].name, parts[0].columns))
             if needs == "scored_pairs":
                 check_same_scale(parts[0].name, part.name, [one.columns["score"] for one in (parts[0], part)])
         texts = {role: [t for part in parts for t in part.columns[role]] for role in parts[0].columns}
@@ -272,6 +271,11 @@ def _edacse(language: str, needs: str) -> Corpus:
     texts = _distinct(corpus_columns(part, source, needs)[0]["sentence"] for part, source in sources.items())
     revision = "+".join(f"{part}:{source.revision}" for part, source in sources.items())
     return Corpus(EDACSE, language, {"sentence": texts}, revision)
+
+
+def other_columns(name: str, columns: Iterable[str], first: str, expected: Iterable[str]) -> str:
+    """The message on a corpus whose columns are not those of the one that it is joined to."""
+    return f"{name}: expected the columns of {first} ({', '.join(expected)}), got {', '.join(columns)}"
 
 
 def without_text(columns: Sequence[Sequence[str]]) -> list[int]:

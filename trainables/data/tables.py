@@ -123,11 +123,14 @@ def _tsv_rows(path: Path, text: str, head: int | None, notes: list[str]) -> list
     if marks and _quoted("\n".join(lines)):
         notes.append(f"{path}: read as a quoted table: the quotation marks around its fields are no part of the texts")
         return _csv_rows(path, text, head, notes, "\t")
-    if marks and any(re.search(r'(?:^|\t)"[^\t]*"(?:\t|$)', line) for line in lines):
+    if marks and any(_DOUBLED.search(line) for line in lines):
         notes.append(f"{path}: read as a plain table: the quotation marks around some fields are part of the texts")
     return [(number, line.split("\t")) for number, line in enumerate(lines, start=1)]
 
 
+_DOUBLED = re.compile(
+    r'(?:^|\t)"(?:[^"\t]|"")*""(?:[^"\t]|"")*"(?:\t|$)'
+)  # a field as only a writer that quotes has it
 _FIELD = re.compile(r'(?:"((?:[^"]|"")*)"|([^"\t\n]*))(?:\t|\n|$)')
 
 

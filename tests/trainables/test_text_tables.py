@@ -159,11 +159,13 @@ def test_excel_quotes_what_has_a_comma(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "note"),
     [
-        (['"Stop!"', "x"], True),  # a text in quotation marks: who quotes fields would double them
+        (['"Stop!"', "x"], False),  # a text in quotation marks: who quotes fields would double them
         (['"Go," he said', 'a "b" c'], False),
-        (['""', '"x'], True),
+        (['""', '"x'], False),
         (["it's", '5"'], False),
-        (['"a"b"', '"c"'], True),
+        (['"a"b"', '"c"'], False),
+        (['"say ""so"""', 'a "b" c'], True),  # only one of the two is quoted
+        (['"say ""so"""', '"c"'], True),
     ],
 )
 def test_other_quotation_marks_of_a_tsv_are_text(first: list[str], note: bool, tmp_path: Path) -> None:
