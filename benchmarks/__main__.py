@@ -77,8 +77,8 @@ def measure(name: str, runs: int, out: Path | None) -> None:
 def main() -> None:
     """The benchmarks behind docs/performance.md.
 
-    With options of their own: python -m benchmarks.calibration (docs/statistics.md) and python -m
-    benchmarks.curves.record (the learning curves that `quality` plays).
+    With options of their own: python -m benchmarks.shipped (docs/statistics.md), benchmarks.calibration
+    (docs/development/statistics.md) and benchmarks.curves.record (the learning curves that `quality` plays).
     """
 
 

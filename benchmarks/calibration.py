@@ -4,7 +4,8 @@
 
 Every cell is one world of tests/analysis/simulate.py; a cell's studies depend on the seed and on the cell alone. Cells
 that the file has with as many studies are not run again, so that the grid can be run in pieces (`--cells` takes a
-regular expression) and by several processes. At the end: the table of docs/statistics.md, of all that is in the file.
+regular expression) and by several processes. At the end: the table of all that is in the file, which
+docs/development/statistics.md sums up.
 """
 
 from __future__ import annotations

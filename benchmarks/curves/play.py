@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import tempfile
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from search.space import space_from
 from search.store.journal import Journal
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
+from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver
 from search.study.related import related_points
 from search.study.samplers import Point
@@ -143,6 +145,7 @@ class Ours:
             journal.append(kind, self._tick(), **fields)
 
         plan = SearchPlan(space, folder.study, journal.ledger, [], note)
+        self.journal, self._folder, self._space = journal, folder, space
         self._driver = Driver(
             space, folder, journal, plan, stage="search", capacity=lambda: workers, observe=lambda event: None,  # noqa: ARG005
             clock=lambda: self._tick() / 1000,
@@ -167,6 +170,37 @@ class Ours:
         self._driver.evaluated(job.id, self._evaluation(job, float(job.curve[-1])))
         best, at = float(job.curve.max()), (int(job.curve.argmax()) + 1) * self._table.rung
         self._driver.ended(job.id, Outcome("completed", best, at, job.done * self._table.rung, float(job.done)))
+
+    def confirmed(self, train: Callable[[Point, int], float], workers: int, trials: int, name: str) -> Ledger:
+        """What the study's ledger becomes by `search confirm --trials`, in a copy: the search stays as it is.
+
+        Args: train: point and seed to a trial's value; name: of the copy.
+        """
+        folder = StudyFolder(str(self._folder.local.parent), f"{self._folder.study}-{name}")
+        folder.local.mkdir(parents=True)
+        folder.journal.write_bytes(self._folder.journal.read_bytes())
+        journal, running = Journal(folder.journal, Ledger()), deque[Trial]()
+        journal.append("session", self._tick(), stage="confirm", trials=trials)
+        plan = ConfirmPlan(self._space, journal.ledger, trials=trials)
+        driver = Driver(
+            self._space, folder, journal, plan, stage="confirm", capacity=lambda: workers, budgets=False,
+            observe=lambda event: None, clock=lambda: self._tick() / 1000,  # noqa: ARG005
+        )  # fmt: skip
+        while True:
+            while len(running) < workers and (trial := driver.next_trial()) is not None:
+                running.append(trial)
+            if not running:
+                break
+            ended, rung = running.popleft(), self._table.rung
+            value = train(dict(ended.point), SEED_OF_TRIALS + ended.seed)
+            driver.ended(ended.id, Outcome("completed", value, rung, self._table.evaluations * rung, 1.0))
+        journal.close()
+        return journal.ledger
+
+    def close(self) -> None:
+        """The search ends: what waits at its rung stays there or is pruned."""
+        self._driver.close_session()
+        self.journal.close()
 
     def _evaluation(self, job: Job, value: float) -> Evaluation:
         rung, best = self._table.rung, job.curve[: job.done]

@@ -105,7 +105,7 @@ class ConfirmPlan:
 
     def _settled(self, leader: int, rivals: int, worth: float) -> bool:
         """Whether the leader's gain over the baseline is known well enough; without a baseline its value is, after as
-        many seeds. An interim analysis follows every common seed: number j has the level .025 / (j (j + 1))."""
+        many seeds."""
         mine = confirming_values(self._ledger, leader)
         if self._baseline is None or self._failed(self._baseline):
             return len(mine) >= LEAST
@@ -167,17 +167,17 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: floa
     """Whether the mean of these paired differences is known to be above 0, or known to be less than `worth`.
 
     Student's interval with a prior of `PRIOR_DF` at twice the variance over seeds; its lower end allows for the rivals
-    (Bonferroni) and for the analyses j = 1, 2, ... after every common seed from `LEAST` on, at a level of
-    TAIL / (j (j + 1)) each.
+    (Bonferroni) and for the analyses j = 1, 2, ... after every common seed from `LEAST` on, each at 1 / (j (j + 1)) of
+    the level that the claim at the end leaves: to end with a lead is a chance of a false claim, too.
 
     Args: rivals: points that had a chance to be the leader, itself one.
     """
     if len(gaps) < LEAST:
         return False
-    from analysis.statistics.selection import TAIL, Error  # scipy: 40 MiB that a search has no use for
+    from analysis.statistics.selection import TAIL, Error, spent  # scipy: 40 MiB that a search has no use for
 
     variance, df = moderate(gaps, 2 * seed_sd**2, 0.0)
     gain, n = float(np.mean(gaps)), len(gaps)
     analysis = n - LEAST + 1
-    low = gain - Error(variance / n, df, candidates=rivals).bound(TAIL / (analysis * (analysis + 1)))
+    low = gain - Error(variance / n, df, candidates=rivals).bound((TAIL - spent(1)) / (analysis * (analysis + 1)))
     return low > 0 or gain + Error(variance / n, df).bound(TAIL) < worth

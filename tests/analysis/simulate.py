@@ -1,7 +1,8 @@
-"""Simulated studies with known truth, judged by the analysis as a black box.
+"""Simulated studies with known truth, judged by the analysis.
 
-Nothing here is taken from what it judges: values are drawn from the physics below, written into a table as a search
-would leave it, and only `judge` (over `points_table`) is called. All amounts are in points (Spearman x 100).
+Values are drawn from the model below and written into a table as a search would leave it. Shared with what is judged:
+`points_table`, `Evaluated` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points (Spearman
+x 100).
 
     value of a trial = LEVEL + effect of its configuration + luck of the dev pairs with it + luck of its seed
 
@@ -222,9 +223,11 @@ def _clearly_worse(values: list[float], leader: list[float]) -> bool:
     return bool(gaps.mean() > 3.2 * gaps.std(ddof=1) / np.sqrt(len(gaps)))
 
 
-class _Bank:
+class Bank:
     """Cosines of the models on one dev set. What the analysis estimates from few pairs differs from dev set to dev set
     (by 22 % of the variance at 400), so that studies take turns among BANKS of them."""
+
+    metric = METRIC
 
     def __init__(self, pairs: int, number: int = 0, size: int = 64) -> None:
         rng = np.random.default_rng([pairs, number])
@@ -245,7 +248,7 @@ class _Bank:
 
         key = (alike(first, 0), alike(second, 8))
         if key not in self._noise:
-            self._noise[key] = pair_noise(*key, METRIC.parts, self)
+            self._noise[key] = pair_noise(*key, self.metric.parts, self)
         return self._noise[key]
 
     def __call__(self, run_id: str) -> dict[str, NDArray[np.float32]]:
@@ -255,7 +258,7 @@ class _Bank:
 
 
 BANKS = 32
-_BANKS: dict[tuple[int, int], _Bank] = {}
+_BANKS: dict[tuple[int, int], Bank] = {}
 
 
 def simulate(world: World, rng: np.random.Generator) -> Outcome:
@@ -263,7 +266,7 @@ def simulate(world: World, rng: np.random.Generator) -> Outcome:
     study = SimulatedStudy(world, rng)
     drawn = world.pairs, int(rng.integers(BANKS))
     if drawn not in _BANKS:
-        _BANKS[drawn] = _Bank(*drawn)
+        _BANKS[drawn] = Bank(*drawn)
     bank = _BANKS[drawn]
     looks = world.looks if world.confirm != "no" else 1
     for look in range(1, looks + 1):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from simulate import BANKS, METRIC, SimulatedStudy, World, _Bank
+from simulate import BANKS, METRIC, Bank, SimulatedStudy, World
 
 from analysis.statistics.league import Duel, compared
 from analysis.statistics.pairs import pair_noise
 from analysis.statistics.verdict import Verdict, judged
 
-_BANKS: dict[tuple[int, int], _Bank] = {}
+_BANKS: dict[tuple[int, int], Bank] = {}
 
 
 def simulate_duel(world: World, rng: np.random.Generator, longer: int = 1) -> tuple[Duel, float] | None:
     """The duel and the true difference, in units of the metric. longer: how many times the second's points the first
     search has tried; None if it has not confirmed the best of its first `world.points`."""
     key = world.pairs, int(rng.integers(BANKS))
-    bank = _BANKS.setdefault(key, _BANKS.get(key) or _Bank(*key))
+    bank = _BANKS.setdefault(key, _BANKS.get(key) or Bank(*key))
     studies = [SimulatedStudy(replace(world, points=n * world.points), rng) for n in (longer, 1)]
     shift = studies[0].common - studies[1].common  # the dev set is one
     studies[1].rows = [(p, stage, seed, value + shift, stop) for p, stage, seed, value, stop in studies[1].rows]
