@@ -237,13 +237,19 @@ class TrialInputs:
         return scores
 
     def untrained(
-        self, method: Method, config: RunConfig, seed: int, metric: str, value: Callable[[Embed], float], world: World
+        self,
+        method: Method,
+        config: RunConfig,
+        seed: int,
+        metric: str,
+        value: Callable[[Embed], float],
+        world: World | None = None,
     ) -> float:
         """The selecting metric (`metric` its name, `value` what computes it) of the method's untrained network."""
 
         def scored(make: Callable[[Any, Any, int], Any], value: Callable[[Embed], float] = value) -> float:
             network = functools.cache(lambda: make(config, self.source, seed).to(self.tools.device))
-            return world.by_one(value, lambda sequences: network().embed(sequences))
+            return (world or World()).by_one(value, lambda sequences: network().embed(sequences))
 
         phase("evaluating the untrained encoder")
         if (untrained := method.untrained) is None:
