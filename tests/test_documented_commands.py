@@ -120,6 +120,11 @@ STORY = [
     Step('analysis test --reason "the paper\'s table"', "", "opened"),
     Step("search track simcse_unsup-1", "", "trials"),
     Step("search run spaces/simcse_sup.yaml --from simcse_unsup-1", FEW, "is finished"),
+    Step(
+        "search run spaces/retrieval.yaml --set data.train=my.csv --set 'data.dev=[my_beir]'",
+        "--set encoder=my-encoder --set search.trials=2 --set search.repeats=1 --set train.max_examples=64",
+        "study retrieval-1 is finished",
+    ),
     Step("search run spaces/edacse.yaml --smoke", FEW, "is finished"),
     Step("search run spaces/edacse.yaml", FEW, "is finished"),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
@@ -189,6 +194,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         shutil.copy(ROOT / "docs" / "examples" / name, folder)
     shutil.copytree(encoder_folder("en", tmp_path_factory.mktemp("encoder")), folder / "my-encoder")
     (folder / "sentences.txt").write_text("".join(f"a red cat sleeps on mat {k}\n" for k in range(300)))
+    (folder / "my.csv").write_text(
+        "anchor,positive\n" + "".join(f"who sleeps on {k},a cat sleeps on {k}\n" for k in range(99))
+    )
+    shutil.copytree(ROOT / "trainables" / "data" / "builtin" / "en_retrieval", folder / "my_beir")
     (folder / "own.yaml").write_text(space("own_text").text)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "SEARCH_STORAGE"):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from search.space.nodes import Node, Problems
@@ -21,7 +23,7 @@ from trainables.contract.registry import evaluation_named
 from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
 from trainables.data.files import ROLES, is_role
-from trainables.data.retrieval import dev_metrics, is_retrieval
+from trainables.data.retrieval import dev_metrics, is_beir, is_retrieval
 from trainables.data.tokens import PROMPTS
 
 S = TypeVar("S")
@@ -276,6 +278,7 @@ def _dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     if not items:
         problems.add(node.where, "expected at least one set, got an empty list")
     names = [text(item, problems) for item in items]
+    names = [f".{os.sep}{name}" if name and os.sep not in name and is_beir(Path(name)) else name for name in names]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
         if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:
@@ -309,11 +312,15 @@ def evaluation_metrics(names: Iterable[str]) -> list[str]:
 def read_metric(
     root: Node, data: Data | None, method: Declaration | None, problems: Problems, run_code: bool
 ) -> Metric | None:
-    """The metric section; its name must be made of the listed dev sets, or of what a script is to report.
+    """The metric section; its name must be made of the listed dev sets, or of what a script is to report. Without the
+    section the mean of the main metrics of all dev sets selects.
 
     Args: run_code: see `load_space`.
     """
     node, before = root.get("metric"), len(problems.found)
+    if node is None and data is not None and data.dev:
+        main = ",".join(dev_metrics(dev_set)[0] for dev_set in data.dev)
+        return Metric(name=f"mean({main})" if len(data.dev) > 1 else main)
     if node is None:
         problems.add(root.place("metric"), "missing; expected a mapping with name, such as stsb_dev")
     metric = settings(Metric, node, problems, {"holdout": lambda share: 0.0 if share is None else share})
