@@ -121,6 +121,11 @@ STORY = [
     Step('analysis test --reason "the paper\'s table"', "", "opened"),
     Step("search track simcse_unsup-1", "", "trials"),
     Step("search run spaces/simcse_sup.yaml --from simcse_unsup-1", FEW, "is finished"),
+    Step(
+        "search run spaces/retrieval.yaml --set data.train=my.csv --set 'data.dev=[my_beir]'",
+        "--set encoder=my-encoder --set search.trials=2 --set search.repeats=1 --set train.max_examples=64",
+        "study retrieval-1 is finished",
+    ),
     Step("search run spaces/edacse.yaml --smoke", FEW, "is finished"),
     Step("search run spaces/edacse.yaml", FEW, "is finished"),
     Step(
@@ -131,7 +136,6 @@ STORY = [
     Step("search run questions.yaml", f"{PAIRS} --set search.trials=3", "study questions-1 is finished"),
     Step("search confirm questions-1", "--top 1 --seeds 2", "is finished"),
     Step('analysis test --reason "before the release" --set questions/test', "", "questions_ndcg10_test"),
-    Step("search run spaces/retrieval.yaml --set data.train=my.csv --set data.dev=[./my_beir]", FEW, "is finished"),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
     Step("search check own.yaml", "", "20 trials"),
     Step("search run own.yaml --smoke", FEW, "study own_text-1 is finished"),
@@ -201,6 +205,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     (folder / "sentences.txt").write_text("".join(f"a red cat sleeps on mat {k}\n" for k in range(300)))
     rows = [f"what is item {k},item {k} is a red cat on mat {k}" for k in range(300)]
     (folder / "questions.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    (folder / "my.csv").write_text(
+        "anchor,positive\n" + "".join(f"who sleeps on {k},a cat sleeps on {k}\n" for k in range(99))
+    )
+    shutil.copytree(ROOT / "trainables" / "data" / "builtin" / "en_retrieval", folder / "my_beir")
     (folder / "own.yaml").write_text(space("own_text").text)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "SEARCH_STORAGE"):

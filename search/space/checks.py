@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
@@ -35,7 +36,7 @@ from trainables.data.catalogue import (
     train_parts,
     unlisted,
 )
-from trainables.data.retrieval import NANO, dev_metrics, find_folder, is_retrieval
+from trainables.data.retrieval import BUILTIN_RETRIEVAL, NANO, dev_metrics, find_folder, is_beir, is_retrieval
 from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.facts import EncoderFacts, available_facts, unfit
 from trainables.encoders.locate import available_folder, local_folder
@@ -264,7 +265,7 @@ def _named_sets(root: Node) -> Iterator[tuple[str, str, Where]]:
 def _lost_set(name: str, split: str, language: str) -> str | None:
     """Why a data set cannot be found."""
     dev = split == "dev"
-    if dev and name in NANO:
+    if dev and (name in NANO or name in BUILTIN_RETRIEVAL.values() or is_beir(Path(name))):
         return None
     if not is_path(name):
         return None if find_local(name, language, split) else unlisted(name, language, split)

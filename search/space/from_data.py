@@ -81,13 +81,16 @@ def space_from_data(
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """A space file with other values of some top-level keys, and without the comment at its beginning."""
+    """A space file with other values of some top-level keys, new ones behind `data`, without the comment at its
+    beginning."""
     blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
     while blocks and (not blocks[0].strip() or blocks[0].startswith("#")):
         blocks.pop(0)
-    return "".join(
-        f"{key}: {values[key]}\n" if (key := block.partition(":")[0]) in values else block for block in blocks
-    )
+    keys = [block.partition(":")[0] for block in blocks]
+    new = [key for key in values if key not in keys]
+    order = [name for key in keys for name in ((key, *new) if key == "data" else (key,))]
+    written = dict(zip(keys, blocks, strict=True)) | {key: f"{key}: {value}\n" for key, value in values.items()}
+    return "".join(written[key] for key in order)
 
 
 def _named(dev: str) -> str:

@@ -31,7 +31,7 @@ from trainables.contract.errors import DataError, close_to
 from trainables.contract.registry import declared
 from trainables.contract.trial import metric_parts
 from trainables.data.catalogue import BUILTIN_LANGUAGES
-from trainables.data.retrieval import dev_metrics
+from trainables.data.retrieval import BUILTIN_RETRIEVAL, dev_metrics, is_retrieval
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -275,7 +275,8 @@ def build_smoke(space: Space, changes: Node, problems: Problems) -> Space | None
 def scaled_down(space: Space) -> dict[str, Any]:
     """The resolved space, changed; not yet checked.
 
-    The dev sets are replaced by the builtin one, so a metric of theirs becomes `builtin_dev`.
+    The dev sets are replaced by the builtin one, so a metric of theirs becomes `builtin_dev`; where all are retrieval
+    sets, by the builtin one of those.
     """
     method = declared(space.method)
     small = _few_rows(space if method.scripted else _capped(space))
@@ -293,10 +294,11 @@ def scaled_down(space: Space) -> dict[str, Any]:
     out["encoder"] = method.encoders.builtin
     language = space.data.language if space.data.language in BUILTIN_LANGUAGES else "en"
     parser = "builtin" if method.parser else None
-    out["data"] |= {"train": "builtin", "dev": ["builtin"], "columns": None, "language": language, "parser": parser}
+    dev = BUILTIN_RETRIEVAL[language] if all(map(is_retrieval, space.data.dev)) else "builtin"
+    out["data"] |= {"train": "builtin", "dev": [dev], "columns": None, "language": language, "parser": parser}
     of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
     if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
-        out["metric"]["name"] = "builtin_dev"
+        out["metric"]["name"] = dev_metrics(dev)[0]
     short = {"max_examples": EXAMPLES, "eval_examples": EVAL_EXAMPLES, "eval_steps": None, "precision": "fp32"}
     for name, value in (short | dict(method.smoke)).items():
         if name not in small.params:  # what is searched stays searched

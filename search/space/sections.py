@@ -295,11 +295,15 @@ def evaluation_metrics(names: Iterable[str]) -> list[str]:
 def read_metric(
     root: Node, data: Data | None, method: Declaration | None, problems: Problems, run_code: bool
 ) -> Metric | None:
-    """The metric section; its name must be made of the listed dev sets, or of what a script is to report.
+    """The metric section; its name must be made of the listed dev sets, or of what a script is to report. Without the
+    section the mean of the main metrics of all dev sets selects.
 
     Args: run_code: see `load_space`.
     """
     node, before = root.get("metric"), len(problems.found)
+    if node is None and data is not None and data.dev:
+        main = ",".join(dev_metrics(dev_set)[0] for dev_set in data.dev)
+        return Metric(name=f"mean({main})" if len(data.dev) > 1 else main)
     if node is None:
         problems.add(root.place("metric"), "missing; expected a mapping with name, such as stsb_dev")
     metric = settings(Metric, node, problems, {"holdout": lambda share: 0.0 if share is None else share})

@@ -134,3 +134,5 @@ def test_values_are_put_in_place_of_a_ready_spaces_own() -> None:
     text = "# about\n# more\n\nname: old\ndata:\n  train: wiki\n  dev: [stsb]\n# why\nparams:\n  a: 1  # kept\n"
     changed = with_values(text, {"name": "new", "data": "{train: x}"})
     assert changed == "name: new\ndata: {train: x}\n# why\nparams:\n  a: 1  # kept\n"
+    more = with_values(text, {"metric": "{name: a_dev}"})
+    assert more == text.partition("\n\n")[2].replace("# why", "metric: {name: a_dev}\n# why")

@@ -208,6 +208,39 @@ def test_names_of_mean_metrics_are_normalised(tmp_path: Path) -> None:
     assert space.metric.name == "mean(stsb_dev,sickr_dev)"
 
 
+@pytest.mark.parametrize(
+    ("dev", "metric"),
+    [
+        ("[stsb]", "stsb_dev"),
+        ("[NanoNQ, stsb]", "mean(NanoNQ_ndcg10_dev,stsb_dev)"),
+        ("[my_beir]", "my_beir_ndcg10_dev"),
+        ("[./my_beir]", "my_beir_ndcg10_dev"),
+    ],
+)
+def test_without_a_metric_the_dev_sets_select(
+    dev: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a folder beside, written with or without a slash."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_beir" / "qrels").mkdir(parents=True)
+    space = load_space("retrieval", [f"data.dev={dev}"])
+    assert space.metric.name == metric
+    assert space_from(space.resolved()).metric.name == metric
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "dev"),
+    [
+        ("retrieval", "en", "builtin_retrieval"),
+        ("retrieval", "zh", "builtin_retrieval_zh"),
+        ("similarity", "en", "builtin"),
+    ],
+)
+def test_smoke_of_retrieval_sets_selects_on_the_builtin_one(name: str, language: str, dev: str) -> None:
+    small = smoke(load_space(name, [f"data.language={language}"]))
+    assert (small.data.dev, small.metric.name) == ((dev,), dev_metrics(dev)[0])
+
+
 def test_the_holdout_share_is_stored_and_kept_in_smoke(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, "metric.holdout=0.5")
     assert space.metric.holdout == 0.5

@@ -18,6 +18,7 @@ from search.space.json_schema import json_schema
 from search.space.nodes import Problems, Where, read_file
 from trainables.contract.config import build
 from trainables.contract.registry import declared, method_names
+from trainables.data.retrieval import dev_metrics
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "spaces").rglob("*.yaml"))
@@ -90,7 +91,8 @@ def test_a_shipped_space_builds_every_trial_and_a_small_smoke_test(path: Path) -
     base = small.values(paper_point(small))
     assert base["max_examples"] <= 2000
     assert base["batch_size"] <= 64
-    assert (small.data.dev, small.metric.name, small.resources.gpus) == (("builtin",), "builtin_dev", 0)
+    dev = "builtin_retrieval" if space.method == "pairs" else "builtin"
+    assert (small.data.dev, small.metric.name, small.resources.gpus) == ((dev,), dev_metrics(dev)[0], 0)
 
 
 @pytest.mark.parametrize("path", PRACTICAL, ids=name)

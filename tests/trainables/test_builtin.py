@@ -12,6 +12,13 @@ import pytest
 from trainables.contract.errors import DataError
 from trainables.data.builtin import FOLDER, word_vectors
 from trainables.data.parses import builtin_parses
+from trainables.data.retrieval import (
+    BUILTIN_RETRIEVAL,
+    check_retrieval,
+    dev_metrics,
+    is_retrieval,
+    load_retrieval,
+)
 from trainables.data.sets import load_corpus, load_pairs
 from trainables.encoders.builtin_encoder import encoder_folder
 
@@ -29,7 +36,7 @@ def sentences(language: str) -> tuple[str, ...]:
 
 def test_datasheet_has_the_hash_of_every_file() -> None:
     listed = dict(re.findall(r"^\| `(\S+)` .* `([0-9a-f]{64})` \|$", (FOLDER / "README.md").read_text(), re.MULTILINE))
-    found = [file for file in FOLDER.rglob("*") if file.suffix in (".gz", ".npz", ".json")]
+    found = [file for file in FOLDER.rglob("*") if file.suffix in (".gz", ".npz", ".json", ".tsv")]
     assert listed == {str(f.relative_to(FOLDER)): hashlib.sha256(f.read_bytes()).hexdigest() for f in found}
     assert sum(file.stat().st_size for file in found) < 1_500_000
     assert Path(str(files("trainables.data.builtin"))) == FOLDER
@@ -45,6 +52,17 @@ def test_corpora_and_their_revision(language: str) -> None:
     assert len(scored) == 3000
     assert not dev & {*scored.columns["first"], *scored.columns["second"]}
     assert all(negative not in rest for *rest, negative in zip(*triplets.columns.values(), strict=True))
+
+
+def test_retrieval_set(language: str) -> None:
+    name = BUILTIN_RETRIEVAL[language]
+    found, train = load_retrieval(name), {*load_corpus("builtin", language, "triplets").columns["anchor"]}
+    assert is_retrieval(name)
+    assert dev_metrics(name)[0] == f"{name}_ndcg10_dev"
+    assert (len(found.documents), len(found.queries), found.revision) == (600, 150, "builtin")
+    assert all(any(grades.values()) for grades in found.grades)
+    assert not train & {*found.documents, *found.queries}
+    assert check_retrieval(name) == ""
 
 
 def test_builtin_sets_exist_in_two_languages() -> None:

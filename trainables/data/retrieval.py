@@ -6,7 +6,8 @@ A folder, or a data set repository of the hub at a pinned commit, with
     queries.jsonl    {"_id": ..., "text": ...} a line                   or queries/*.parquet
     qrels/dev.tsv    query-id, corpus-id, score; with a header          or qrels/dev*.parquet (or one other split)
 
-(`.jsonl` also gzipped.) NanoBEIR's sets are known by name (`NanoNFCorpus`); their one split selects here. No torch.
+(`.jsonl` also gzipped.) NanoBEIR's sets are known by name (`NanoNFCorpus`); their one split selects here. So are the
+generated ones, `builtin_retrieval` and `builtin_retrieval_zh`. No torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any
 
 from trainables.contract.errors import DataError, first_line
 from trainables.contract.trial import DEV_SUFFIX, RETRIEVAL_MEASURES
-from trainables.data.catalogue import hub_name, is_hub, set_name, snapshot
+from trainables.data import builtin
+from trainables.data.catalogue import BUILTIN, hub_name, is_hub, set_name, snapshot
 from trainables.data.cells import replaced_note, text_of
 from trainables.data.files import UNREADABLE, kind_of
 
@@ -36,6 +38,7 @@ PATTERNS = ("corpus.jsonl*", "queries.jsonl*", "corpus/*.parquet", "queries/*.pa
 CHECKED = 200e6  # bytes of each part that a check reads
 _ID, _QUERY, _DOCUMENT, _GRADE = ("_id", "id"), ("query-id",), ("corpus-id",), ("score",)
 
+BUILTIN_RETRIEVAL = {"en": "builtin_retrieval", "zh": "builtin_retrieval_zh"}  # names of the generated sets
 # Commits are those that mteb 2.26 pins.
 NANO = {
     "NanoArguAna": "mteb/NanoArguAnaRetrieval@63ac9f026e8f6b85dc0622f3d630ed7a1758e9ec",
@@ -73,12 +76,17 @@ class Retrieval:
     revision: str
 
 
+def is_beir(folder: Path) -> bool:
+    """Whether a folder is laid out as a retrieval set."""
+    return folder.is_dir() and (folder / QRELS).is_dir()
+
+
 def is_retrieval(name: str) -> bool:
-    """Whether an entry of `data.dev` is a retrieval set: a folder, a whole repository, or a name of NanoBEIR."""
+    """Whether an entry of `data.dev` is a retrieval set: a folder, a whole repository, or a known name."""
     if is_hub(name):
         return name.count(":") == 1
     folder = os.sep in name and kind_of(Path(name)) is None and not os.path.isfile(os.path.expanduser(name))
-    return name in NANO or folder
+    return name in NANO or name in BUILTIN_RETRIEVAL.values() or folder
 
 
 def dev_metrics(name: str) -> list[str]:
@@ -321,7 +329,10 @@ class _Reading:
 
 
 def _folder(name: str, download: bool = True) -> tuple[Path, str | None]:
-    """Where the files lie, and the revision of a repository."""
+    """Where the files lie, and the revision of a repository or builtin set."""
+    for language, known in BUILTIN_RETRIEVAL.items():
+        if name == known:
+            return builtin.FOLDER / f"{language}_retrieval", BUILTIN
     if name in NANO or is_hub(name):
         where = hub_name(f"hub:{NANO[name]}" if name in NANO else name)
         return snapshot(where, PATTERNS, download=download), where.revision
