@@ -135,7 +135,7 @@ STORY = [
     ),
     Step("search run questions.yaml", f"{PAIRS} --set search.trials=3", "study questions-1 is finished"),
     Step("search confirm questions-1", "--top 1 --seeds 2", "is finished"),
-    Step('analysis test --reason "before the release" --set questions/test', "", "questions_ndcg10_test"),
+    Step('analysis test --reason "before the release" --set ./questions_test', "", "questions_ndcg10_test"),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
     Step("search check own.yaml", "", "20 trials"),
     Step("search run own.yaml --smoke", FEW, "study own_text-1 is finished"),

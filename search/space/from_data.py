@@ -40,7 +40,8 @@ def space_from_data(
         says of the space: then its file stays, to be corrected.
     """
     found = recognise(find_file(data, "train").path, columns)
-    name = re.sub(r"[\W_]*(train)?[\W_]*$", "", set_name(data), flags=re.IGNORECASE).lower() or "own"
+    stem = out.stem if out else re.sub(r"[\W_]*(train)?[\W_]*$", "", set_name(data), flags=re.IGNORECASE)
+    name = re.sub(r"[^\w-]+", "_", stem).strip("_") or "own"
     file = out or Path(f"{name}.yaml")
     if file.exists():
         raise DataError(f"{file}: exists, and nothing is overwritten; choose another --out")
@@ -49,13 +50,12 @@ def space_from_data(
             f"{found.path}: sentences have no scores to select by; name a dev set with --dev: a file of scored pairs, "
             "or a folder in BEIR's layout"
         )
-    lines, train, test = found.lines(), data, ""
+    lines, train, test = found.lines(), _named(data), ""
     if dev:
         sets = [_named(one) for one in dev]
         roles = {role: column for role, column in found.roles.items() if role != column}
     else:
-        folder = file.with_suffix("")
-        parts = split(found, folder)
+        parts = split(found, str(file.with_suffix("")))
         train, roles = str(parts["train"][0]), {}
         sets, test = [_named(str(parts["dev"][0]))], _named(str(parts["test"][0]))
         unit = "pairs" if found.kind == SCORED else "queries"
@@ -94,8 +94,8 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _named(dev: str) -> str:
-    """A dev set as `data.dev` tells it from a named set."""
-    return f"./{dev}" if Path(dev).exists() and "/" not in dev else dev
+    """A file or folder as a space tells it from a named set."""
+    return f"./{dev}" if Path(dev).is_dir() and "/" not in dev else dev
 
 
 def _flow(value: Mapping[str, object]) -> str:

@@ -62,12 +62,13 @@ def test_a_file_becomes_a_checked_space_with_held_out_parts(
     assert (space.name, space.method, space.encoder, space.metric.name) == (
         "questions", method, "builtin:tiny", metric,
     )  # fmt: skip
-    assert space.data.train == "questions/train.jsonl"
-    assert "questions/train.jsonl: 320 rows" in done.output
+    assert space.data.train == "questions_train.jsonl"
+    assert "questions_train.jsonl: 320 rows" in done.output
     commands = [line.split("  ")[1] for line in done.output.split("Next\n")[1].splitlines()]
     assert commands[:3] == ["search check questions.yaml --forecast", "search run questions.yaml",
                             "search confirm questions-1"]  # fmt: skip
-    assert any(c.startswith('analysis test --reason "..." --set questions/test') for c in commands)
+    test = "./questions_test" if method == "pairs" else "questions_test.jsonl"
+    assert any(c.startswith(f'analysis test --reason "..." --set {test}') for c in commands)
     assert run("check", "questions.yaml").exit_code == 0
 
     before = {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
@@ -77,7 +78,7 @@ def test_a_file_becomes_a_checked_space_with_held_out_parts(
     )  # fmt: skip
     Path("questions.yaml").unlink()
     again = run("init", "questions.tsv", *ENCODER)
-    assert again.output.startswith("questions: exists, and nothing is overwritten")
+    assert again.output.startswith("questions_train.jsonl: exists, and nothing is overwritten")
     assert {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}.items() <= before.items()
 
 
@@ -85,19 +86,19 @@ def test_a_dev_set_of_ones_own_selects() -> None:
     beir(Path("docs_dev"))
     Path("my").mkdir()
     for part in "ab":
-        Path(f"my/{part}.csv").write_text(rows("frage,antwort", f"was ist # {part},das ist # {part}", 5))
+        Path(f"my/{part}.csv").write_text(rows("frage,antwort", f"was ist # {part},das ist # {part}", 100))
     Path("scored.csv").write_text(rows("sentence1,sentence2,score", "one #,two #,#", 5))
     done = run("init", "my", "--dev", "docs_dev", "--dev", "scored.csv", *ENCODER, "--out", "mine.yaml",
                "--column", "anchor=frage", "--column", "positive=antwort")  # fmt: skip
     assert done.exit_code == 0, done.output
     written = yaml.safe_load(Path("mine.yaml").read_text())
     assert written["data"] == {
-        "train": "my", "columns": {"anchor": "frage", "positive": "antwort"},
-        "dev": ["./docs_dev", "./scored.csv"], "language": "en",
+        "train": "./my", "columns": {"anchor": "frage", "positive": "antwort"},
+        "dev": ["./docs_dev", "scored.csv"], "language": "en",
     }  # fmt: skip
     assert written["metric"] == {"name": "mean(docs_ndcg10_dev,scored_dev)"}
     assert "analysis test" not in done.output
-    assert not Path("mine").exists()
+    assert not Path("mine_train.jsonl").exists()
 
 
 def test_sentences_need_a_dev_set() -> None:

@@ -198,32 +198,32 @@ def _length(values: Sequence[str]) -> str:
     return f"{statistics.median(map(len, values)):.0f} characters"
 
 
-def split(found: Recognised, folder: Path) -> dict[str, tuple[Path, int]]:
+def split(found: Recognised, start: str) -> dict[str, tuple[Path, int]]:
     """Write a file's rows as three parts without a common text: train, dev and test.
 
     Rows that share a text (of an anchor or positive; of a sentence of a scored pair) stay together. Which rows are held
     out is drawn by the hash of their texts: the same whatever the order of the rows. A held-out text among the hard
     negatives of a training row is left out there.
 
-    Args: folder: that is made, with `train.jsonl`, and of pairs and triplets `dev/` and `test/` (BEIR's layout: the
-        held-out anchors are queries, their positives the documents), of scored pairs `dev.jsonl` and `test.jsonl`.
+    Args: start: of the paths: `START_train.jsonl`, and of pairs and triplets the folders `START_dev` and `START_test`
+        (BEIR's layout: the held-out anchors are queries, their positives the documents), of scored pairs
+        `START_dev.jsonl` and `START_test.jsonl`.
     Returns: part -> its path, rows.
-    Raises: DataError if too few rows can be held out, or the folder exists.
+    Raises: DataError if too few rows can be held out, or one of the paths exists.
     """
-    if folder.exists():
-        raise DataError(f"{folder}: exists, and nothing is overwritten; remove it, or choose another --out")
+    files = found.kind == SCORED
+    paths = {p: Path(f"{start}_{p}" + (".jsonl" if files or p == "train" else "")) for p in ("train", "dev", "test")}
+    if there := next((path for path in paths.values() if path.exists()), None):
+        raise DataError(f"{there}: exists, and nothing is overwritten; remove it, or choose another --out")
     roles = found.texts[:2]
-    groups = _groups([found.columns[role] for role in roles])
-    parts = _drawn(groups, len(found), found.path, found.columns[roles[0]])
-    folder.mkdir(parents=True)
-    written = {}
-    for part, rows in parts.items():
-        if part != "train" and found.kind != SCORED:
-            written[part] = folder / part, _write_retrieval(folder / part, part, found, rows)
-        else:
-            out = set[str]() if found.kind == SCORED else _held(found, [*parts["dev"], *parts["test"]])
-            written[part] = folder / f"{part}.jsonl", _write_rows(folder / f"{part}.jsonl", found, rows, out)
-    return written
+    parts = _drawn(_groups([found.columns[role] for role in roles]), len(found), found.path, found.columns[roles[0]])
+    out = set[str]() if files else _held(found, [*parts["dev"], *parts["test"]])
+    counts = {}
+    for part, path in paths.items():
+        rows = parts[part]
+        plain = files or part == "train"
+        counts[part] = _write_rows(path, found, rows, out) if plain else _write_retrieval(path, part, found, rows)
+    return {part: (path, counts[part]) for part, path in paths.items()}
 
 
 def _groups(columns: Sequence[Sequence[str]]) -> list[list[int]]:
