@@ -101,8 +101,9 @@ def load_corpus(name_or_path: str, language: str, needs: str = "sentences", colu
         needs: "sentences", "triplets" (anchor, positive, hard negative), "pairs" (hard negatives if there are) or
             "scored_pairs".
         columns: role -> column name where a table's header does not use the default names; or entry -> such a mapping.
-    Returns: sentences in file order (of pairs and triplets: without exact duplicates, an empty line as one blank);
-        triplets without those that lack a text, and without hard negatives that most of them lack.
+    Returns: sentences in file order (of a text file, an empty line as one blank; of a table, without rows that lack
+        one; of pairs and triplets, without exact duplicates); triplets without those that lack a text, and without hard
+        negatives that most of them lack.
     Raises: DataError, also when more than half of the triplets lack a text; see `catalogue.find_named`.
     """
     if len(names := train_parts(name_or_path)) > 1:
@@ -197,7 +198,9 @@ def corpus_columns(
         if needs != "sentences":
             texts, note, lost = whole_triplets(path, read, needs, whole_file=head is None)
         elif "sentence" in table:
-            texts = {"sentence": [t or " " for t in table["sentence"]]}
+            rows = without_text([table["sentence"]])
+            note, lost, gone = left_out(path, read.lines, rows, "no text", "rows"), len(rows), set(rows)
+            texts = {"sentence": [text for i, text in enumerate(table["sentence"]) if i not in gone]}
         else:
             if name == "pawsx":
                 table = {r: ["" if t == UNTRANSLATED else t for t in column] for r, column in table.items()}
