@@ -26,7 +26,8 @@ from analysis.statistics.selection import NORMAL
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
-from trainables.contract.trial import metric_parts
+from trainables.contract.origin import JOURNAL, at_origin
+from trainables.contract.trial import metric_parts, study_folder
 from trainables.data.catalogue import SUITES, set_name
 from trainables.data.retrieval import is_retrieval
 from trainables.data.sets import Pairs, load_pairs
@@ -232,7 +233,8 @@ def open_tests(
             )
         )  # fmt: skip
         _log(record, results[-1])
-    seen, unread = seen_sets(data, spec.metric)
+    with at_origin(f"{study_folder(folders[0])}/{JOURNAL}", spec.encoder, data):
+        seen, unread = seen_sets(data, spec.metric)
     return Opened(tuple(results), tuple(overlaps(pairs, seen)), record.earlier, missing, unread)
 
 
