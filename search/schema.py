@@ -10,8 +10,10 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 from trainables.contract import formats
 from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
@@ -105,6 +107,7 @@ def best_key(metric: str) -> str:
 
 SQLITE: Final = "sqlite:///"
 DATABASE: Final = "mlflow.db"
+ARTIFACTS: Final = "artifacts"  # beside the database
 DEFAULT_STORAGE: Final = "runs"
 ANSWER_S: Final = 4.0  # how long a tracking server may take to accept a connection
 
@@ -113,14 +116,61 @@ def tracking_uri(option: str | None = None, storage: str | None = None, environ:
     """The MLflow store: `option`, else MLFLOW_TRACKING_URI, else `<storage>/mlflow.db` (storage ./runs by default).
 
     What is given without a scheme is the path of an SQLite file. A storage behind a URI keeps its database in ./runs.
+    User and password in a server's address go into the variables that MLflow's client reads: nothing prints or stores
+    them then.
     """
     given = option or environ.get("MLFLOW_TRACKING_URI")
     if given:
-        return given if "://" in given or given == "databricks" else f"{SQLITE}{given}"
+        return _without_login(given) if "://" in given or given == "databricks" else f"{SQLITE}{given}"
     folder = (storage or DEFAULT_STORAGE).removeprefix("file://")
     if "://" in folder:
         folder = DEFAULT_STORAGE
     return f"{SQLITE}{os.path.join(os.path.abspath(os.path.expanduser(folder)), DATABASE)}"
+
+
+def _without_login(uri: str) -> str:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # no address, which is reported where it is used
+        return uri
+    if parts.scheme not in ("http", "https") or parts.username is None:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def shown(text: str) -> str:
+    """A text without the passwords of addresses in it.
+
+    >>> shown("cannot reach postgresql://me:secret@host/db")
+    'cannot reach postgresql://me:***@host/db'
+    """
+    return re.sub(r"(://[^\s/@:]*):[^\s/]*@", r"\1:***@", text)
+
+
+def database(uri: str) -> Path | None:
+    """The file of an SQLite store, None of other stores."""
+    return Path(unquote(uri[len(SQLITE) :].split("?")[0])).absolute() if uri.lower().startswith(SQLITE) else None
+
+
+def moved_artifacts(uri: str, stored: str) -> Path | None:
+    """Where the artifacts of a run or an experiment lie if they were moved or copied together with the SQLite store.
+
+    Args: stored: their address in the store, `file:///old/runs/artifacts/EXPERIMENT/...`.
+    Returns: the same folder in the `artifacts` beside the database; None where the stored address holds.
+    """
+    parts, file = urlsplit(stored), database(uri)
+    if file is None or parts.scheme not in ("", "file"):
+        return None
+    path = Path(url2pathname(parts.path))
+    # of an experiment .../artifacts/NAME, of a run .../artifacts/NAME/RUN/artifacts
+    length = 4 if path.parts[-4::3] == (ARTIFACTS, ARTIFACTS) else 2
+    if path.parts[-length:][:1] != (ARTIFACTS,):
+        return None
+    here = file.parent.joinpath(*path.parts[-length:])
+    is_here = (file.parent / ARTIFACTS / path.parts[1 - length]).is_dir() or not path.parents[length - 2].is_dir()
+    return here if is_here and here != path else None
 
 
 def unreachable(uri: str) -> str:

@@ -27,7 +27,8 @@ from analysis.statistics.selection import NORMAL
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
-from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES
+from trainables.contract.origin import JOURNAL, at_origin
+from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES, study_folder
 from trainables.data.catalogue import SUITES
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Pairs, load_pairs
@@ -223,11 +224,13 @@ def open_tests(
             )
         )  # fmt: skip
         _log(record, results[-1])
-    seen, unread = seen_sets(data, spec.metric)
-    lines = overlaps([one for one in tests if isinstance(one, Pairs)], seen)
-    for one in tests:
-        if isinstance(one, Retrieval):
-            lines += shared_texts(f"{one.name} test", one.queries, data, "queries")
+    lines = []
+    with at_origin(f"{study_folder(folders[0])}/{JOURNAL}", spec.encoder, data):
+        seen, unread = seen_sets(data, spec.metric)
+        for one in tests:
+            if isinstance(one, Retrieval):
+                lines += shared_texts(f"{one.name} test", one.queries, data, "queries")
+    lines += overlaps([one for one in tests if isinstance(one, Pairs)], seen)
     return Opened(tuple(results), tuple(lines), record.earlier, missing, unread)
 
 

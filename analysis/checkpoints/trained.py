@@ -17,8 +17,9 @@ from analysis.errors import AnalysisError
 from trainables.contract.config import build
 from trainables.contract.errors import PluginError
 from trainables.contract.formats import NewerFormatError
+from trainables.contract.origin import JOURNAL, at_origin
 from trainables.contract.registry import use_plugins
-from trainables.contract.trial import TrialSpec
+from trainables.contract.trial import TrialSpec, study_folder
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.load import EncoderSource, change, is_part, load_source, token_ids
 from trainables.encoders.word_vectors import WordVectors
@@ -115,7 +116,8 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
     except PluginError as error:
         raise AnalysisError(f"{folder}: {error}") from error
     config = build(method.config, spec.params)
-    source = load_source(method.declaration.encoders, spec.encoder, str(spec.data.get("language", "en")), texts)
+    with at_origin(f"{study_folder(folder)}/{JOURNAL}", spec.encoder, spec.data):
+        source = load_source(method.declaration.encoders, spec.encoder, str(spec.data.get("language", "en")), texts)
     if changed := change(source, record.get("encoder"), weights=untrained or is_part(weights)):
         raise AnalysisError(
             f"{folder}: {changed} in encoder {spec.encoder} are not those that the trial started from; put them back"

@@ -155,7 +155,7 @@ def compare(
     texts: list[str] = []
     left_out: list[str] = []
     for one in chosen:
-        mine = runs if studies else [run for run in runs if run.experiment == one.space]
+        mine = runs if studies else [run for run in runs if run.space == one.space]
         read, without = studies_with_trials(store, mine, None, named=bool(studies)) if store else ([], [])
         left_out += without
         cells = cells_of(one, read)

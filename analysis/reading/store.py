@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote
 
 from analysis.errors import AnalysisError, InputError, unknown
 from search.schema import (
@@ -28,16 +28,19 @@ from search.schema import (
     OPENING,
     PARENT,
     ROLE,
-    SQLITE,
     STUDY_ID,
     STUDY_UUID,
     TRIALS_TAG,
     USER,
     best_key,
+    database,
     is_dev,
+    moved_artifacts,
+    shown,
     unreachable,
 )
 from trainables.contract.errors import first_line
+from trainables.contract.origin import JOURNAL
 
 MetricRow = tuple[str, str, int, float]  # (run id, metric, step = training examples seen, value)
 SHORT_UUID = 8  # digits that name a study in messages
@@ -76,6 +79,11 @@ class StoredRun:
     metrics: Mapping[str, float]
     at_best: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def space(self) -> str:
+        """The name of a study's space; its experiment may have a number behind it, where one was deleted in MLflow."""
+        return self.params.get("name", self.experiment)
+
 
 class Store:
     """A tracking store. Deleted runs and experiments are never returned.
@@ -101,7 +109,19 @@ class Store:
     def studies(self) -> list[StoredRun]:
         """All study runs (tag role=study), newest first."""
         found = self._search(sorted(self._names), f"tags.`{ROLE}` = 'study'")
-        return sorted(found, key=lambda run: run.start, reverse=True)
+        return sorted(map(self._located, found), key=lambda run: run.start, reverse=True)
+
+    def _located(self, study: StoredRun) -> StoredRun:
+        """A study with the folder where it lies now: in the storage that is named or beside the database, if the study
+        of its uuid is there; the folder where it ran is only the last to be tried."""
+        file = database(self.uri)
+        for storage in (self.storage, str(file.parent) if file else ""):
+            folder = f"{storage}/{study_name(study)}"
+            if not storage or folder == study.tags.get(FOLDER):
+                break
+            if _is_of(folder, study.tags.get(STUDY_UUID, ""), study.tags.get(FOLDER, "")):
+                return replace(study, tags={**study.tags, FOLDER: folder})
+        return study
 
     def trials(self, study: StoredRun) -> list[StoredRun]:
         """The study's trial runs in the order they started, most of them from the file of ended trials that the search
@@ -162,11 +182,24 @@ class Store:
 
     def artifact(self, run: StoredRun, path: str) -> bytes | None:
         """Content of an artifact file; None if there is no such file or it cannot be reached from here."""
+        moved = moved_artifacts(self.uri, run.artifact_uri)
         with TemporaryDirectory() as folder:
             try:
+                if moved is not None:
+                    return (moved / path).read_bytes()
                 return Path(self._client.download_artifacts(run.run_id, path, folder)).read_bytes()
             except Exception:  # the artifact stores have no error in common
                 return None
+
+    def deleted(self) -> dict[str, str]:
+        """Name -> id of the experiments with studies that were deleted in MLflow."""
+        from mlflow.entities import ViewType
+
+        with self._errors():
+            found = _pages(self._client.search_experiments, view_type=ViewType.DELETED_ONLY)
+        held = {e.experiment_id: e.name for e in found}
+        runs = self._search(sorted(held), f"tags.`{ROLE}` = 'study'", "all", held)
+        return {run.experiment: run.experiment_id for run in runs}
 
     def count_runs(self) -> int:
         """Runs of any kind (1 stands for "some"): tells an empty store from another program's."""
@@ -186,7 +219,11 @@ class Store:
     def log_files(self, run_id: str, folder: Path, into: str | None = None) -> None:
         """Write a folder's files to a run's artifacts."""
         with self._errors("cannot write to"):
-            self._client.log_artifacts(run_id, str(folder), into)
+            moved = moved_artifacts(self.uri, self._client.get_run(run_id).info.artifact_uri)
+            if moved is not None:
+                shutil.copytree(folder, moved / (into or ""), dirs_exist_ok=True)
+            else:
+                self._client.log_artifacts(run_id, str(folder), into)
 
     def _ended_trials(self, study: StoredRun) -> dict[str, StoredRun]:
         """Run id -> trial, of the study's file of ended trials; {} if it has none, or an unreadable one."""
@@ -200,7 +237,9 @@ class Store:
         except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError):  # cut off, or of another version
             return {}
 
-    def _search(self, experiments: list[str], condition: str, view: str = "active_only") -> list[StoredRun]:
+    def _search(
+        self, experiments: list[str], condition: str, view: str = "active_only", names: Mapping[str, str] | None = None
+    ) -> list[StoredRun]:
         if not experiments:
             return []
         from mlflow.entities import ViewType
@@ -212,7 +251,7 @@ class Store:
             )  # fmt: skip
         return [
             _run(
-                self._names[r.info.experiment_id], run_id=r.info.run_id, experiment_id=r.info.experiment_id,
+                (names or self._names)[r.info.experiment_id], run_id=r.info.run_id, experiment_id=r.info.experiment_id,
                 name=r.info.run_name or "", status=r.info.status, start=r.info.start_time or 0, end=r.info.end_time,
                 artifact_uri=r.info.artifact_uri or "", tags=r.data.tags, params=r.data.params, metrics=r.data.metrics,
             )
@@ -226,8 +265,8 @@ class Store:
         except Exception as fault:  # MLflow's, SQLAlchemy's and the drivers' own share no base class
             code = getattr(fault, "get_http_status_code", lambda: 0)()
             if code in (401, 403):
-                raise InputError(f"{self.uri} refused the credentials (HTTP {code})") from None
-            raise AnalysisError(f"{what} the tracking store {self.uri}: {first_line(fault)}") from None
+                raise InputError(f"{shown(self.uri)} refused the credentials (HTTP {code})") from None
+            raise AnalysisError(shown(f"{what} the tracking store {self.uri}: {first_line(fault)}")) from None
 
 
 def open_store(uri: str, storage: str = "") -> Store:
@@ -235,8 +274,7 @@ def open_store(uri: str, storage: str = "") -> Store:
 
     Raises: InputError if an SQLite file is missing or may not be read, AnalysisError if the store cannot be read.
     """
-    if uri.lower().startswith(SQLITE):
-        path = Path(unquote(uri[len(SQLITE) :].split("?")[0]))
+    if (path := database(uri)) is not None:
         try:
             if not path.is_file():
                 hint = "start a search first, or give --storage or --tracking-uri"
@@ -261,11 +299,15 @@ def studies(store: Store) -> list[StoredRun]:
     found = store.studies()
     if found:
         return found
-    if store.count_runs():
+    where = shown(store.uri)
+    if deleted := store.deleted():
         raise AnalysisError(
-            f"{store.uri} holds runs, but none of a study of `search` (no run has the tag {ROLE}=study)"
+            f"{where}: its studies were deleted in MLflow, with experiment {', '.join(deleted)}; `search track STUDY` "
+            f"writes one again, `mlflow experiments restore -x {next(iter(deleted.values()))}` brings back all"
         )
-    raise AnalysisError(f"{store.uri} is empty: no study has been run yet")
+    if store.count_runs():
+        raise AnalysisError(f"{where} holds runs, but none of a study of `search` (no run has the tag {ROLE}=study)")
+    raise AnalysisError(f"{where} is empty: no study has been run yet")
 
 
 def find_study(store: Store, name: str | None = None) -> StoredRun:
@@ -285,9 +327,22 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
             raise InputError(_ambiguous(name, list(of_name.values())))
         return here[-1]  # the folders of the others are gone
     of_uuid = [study for study in found if len(name) >= SHORT_UUID and study.tags.get(STUDY_UUID, "").startswith(name)]
-    for study in [*of_name.values(), *of_uuid, *(study for study in found if study.experiment == name)]:
+    for study in [*of_name.values(), *of_uuid, *(study for study in found if study.space == name)]:
         return study
     raise unknown("study", name, map(study_name, found))
+
+
+def _is_of(folder: str, uuid: str, stored: str) -> bool:
+    """Whether a folder is that of the study with this uuid. One whose journal does not tell, of an older version or a
+    bucket that is mounted, is where the stored folder is not there."""
+    try:
+        with open(f"{folder}/{JOURNAL}", "rb") as file:
+            first = json.loads(file.readline())
+        if "uuid" in first:
+            return bool(first["uuid"] == uuid)
+    except (OSError, ValueError, TypeError):
+        pass
+    return os.path.isdir(f"{folder}/trials") and not os.path.isdir(stored)
 
 
 def _which(study: StoredRun) -> str:

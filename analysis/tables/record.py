@@ -117,7 +117,7 @@ def space_text(study: Study) -> str:
 
 def commands(study: Study) -> list[str]:
     """What to type to run the study again, given its space file and the commit in `environment`."""
-    name = shlex.quote(study.stored.experiment)
+    name = shlex.quote(study.stored.space)
     commit, changed, _ = environment(study).get("commit", "").partition("+changes")
     also = "  # and the changes that were not committed then" if changed else ""
     checkout = [f"git checkout {commit} && pip install .{also}"] if commit else []

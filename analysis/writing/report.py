@@ -23,6 +23,7 @@ from analysis.tables.study import Study
 from analysis.tables.trials import failures, rank_points
 from analysis.writing.answer import answer, state_lines, value_unit
 from analysis.writing.output import printed, records
+from search.schema import shown
 
 SHOWN = 15  # rows of the ranking
 
@@ -61,9 +62,9 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         environment=[{"what": k, "value": v} for k, v in environment(study).items()],
         commands=commands(study),
         space=space_text(study),
-        space_name=study.stored.experiment,
+        space_name=study.stored.space,
         made=when,
-        source=study.store.uri,
+        source=shown(study.store.uri),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.remote.servers import out_of_reach
-from search.schema import tracking_uri
+from search.schema import shown, tracking_uri
 from search.space import Space
 from search.store.layout import StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
@@ -64,8 +64,8 @@ class StudyResult:
     @property
     def tracking_option(self) -> str:
         """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
-        default = self.tracking_uri == tracking_uri()
-        return "" if default or out_of_reach(self.tracking_uri) else f" --tracking-uri {shlex.quote(self.tracking_uri)}"
+        uri = self.tracking_uri
+        return "" if uri == tracking_uri() or out_of_reach(uri) else f" --tracking-uri {shlex.quote(shown(uri))}"
 
 
 def closing_lines(result: StudyResult) -> list[str]:

@@ -21,6 +21,7 @@ from search.store.ledger import Ledger
 from search.study.related import related_points
 from search.study.search_plan import OWN_FAULTS
 from trainables.contract.errors import close_to
+from trainables.contract.origin import origin
 
 __all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
 # What `resume --set` may change: how much is searched and on what, never what a point means.
@@ -50,7 +51,7 @@ def run_study(
         folder.space.write_text(space.to_yaml(), encoding="utf-8")
         folder.environment.write_text(json.dumps(environment(encoder_notes(space)), indent=1), encoding="utf-8")
         journal = Journal(folder.journal, Ledger())
-        write_space(journal, space, **new_identity())
+        write_space(journal, space, **new_identity(), **origin(folder.storage))
         if memory:
             journal.append("memory", points=[asdict(one) for one in memory])
         journal.close()

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -43,6 +43,7 @@ from search.wording import wanted_points
 from trainables.contract import formats
 from trainables.contract.errors import last_line
 from trainables.contract.formats import stamp
+from trainables.contract.origin import at_origin
 
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
@@ -102,7 +103,8 @@ class Session:
                 journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
                 hold.start()
                 try:
-                    check_files(self.space, journal)
+                    with self._at_origin():
+                        check_files(self.space, journal)
                     before(journal)
                     return self._run(journal, hold)
                 except KeyboardInterrupt:
@@ -110,6 +112,9 @@ class Session:
                     raise
                 finally:
                     journal.close()
+
+    def _at_origin(self) -> AbstractContextManager[None]:
+        return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data))
 
     def _keep_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
@@ -170,7 +175,8 @@ class Session:
                 if self._capacity is None:
                     self.phases.begin("starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
-                    self._capacity, known = stack.enter_context(session)
+                    with self._at_origin():  # which is then the current folder of the trials' processes
+                        self._capacity, known = stack.enter_context(session)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
                     self._sharing = Sharing(self._asked, known, nodes_now, ledger)

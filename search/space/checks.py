@@ -39,7 +39,7 @@ from trainables.data.catalogue import (
 from trainables.data.retrieval import BUILTIN_RETRIEVAL, NANO, dev_metrics, find_folder, is_beir, is_retrieval
 from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.facts import EncoderFacts, available_facts, unfit
-from trainables.encoders.locate import available_folder, local_folder
+from trainables.encoders.locate import available_folder, lacks, local_folder
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
@@ -305,6 +305,8 @@ def check_taken_names(space: Space, root: Node, problems: Problems) -> None:
 def check_encoder(space: Space, root: Node, problems: Problems) -> None:
     """Report every hyperparameter that the encoder would ignore or could not use, at its own line."""
     try:
+        if (folder := _encoder_folder(space)) and (fault := lacks(folder)):
+            raise EncoderError(f"encoder: {space.encoder}: {fault}")
         facts = encoder_facts(space)
     except EncoderError as error:
         problems.add(root.place("encoder"), str(error).partition(": ")[2])
@@ -320,6 +322,13 @@ def check_encoder(space: Space, root: Node, problems: Problems) -> None:
         if (where := written_at(root, name)) is None:  # the default: the encoder is what does not go with it
             where, message = root.place("encoder"), f"{name} is {values[name][0]} by default: {message}"
         problems.add(where, message)
+
+
+def _encoder_folder(space: Space) -> Path | None:
+    """A local folder that is the encoder, as the method reads it."""
+    if declared(space.method).encoders != TRANSFORMER or space.encoder.startswith("builtin:"):
+        return None
+    return local_folder(space.encoder)
 
 
 def encoder_facts(space: Space) -> EncoderFacts | None:

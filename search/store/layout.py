@@ -36,6 +36,7 @@ import fsspec
 import platformdirs
 
 from trainables.contract.errors import first_line
+from trainables.contract.origin import JOURNAL
 from trainables.contract.trial import PAUSE_FILE, TRIALS
 
 SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
@@ -139,7 +140,7 @@ class StudyFolder:
 
     @property
     def journal(self) -> Path:
-        return self.local / "tracking.jsonl"
+        return self.local / JOURNAL
 
     @property
     def lock(self) -> Path:

@@ -42,6 +42,7 @@ def client_of(uri: str, owned: Callable[[], bool] | None = None) -> Any:
     """
     client = _client_class()
     make_store(uri)
+    _follow_artifacts(uri)
     return Guarded(client(uri), owned) if owned else client(uri)
 
 
@@ -112,6 +113,25 @@ def make_store(uri: str) -> None:
         # Another process was first; or the disk has no links, and MLflow makes the database in its own way.
         with contextlib.suppress(OSError):
             os.link(draft, store)
+
+
+def _follow_artifacts(uri: str) -> None:
+    """Let a database that was moved or copied with its `artifacts` name those beside it: MLflow shows them, and nothing
+    is written to or deleted from the old place. MLflow's client cannot change these addresses."""
+    if (store := schema.database(uri)) is None or not store.exists():
+        return
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(store, timeout=10)) as connection:
+        for number, old in connection.execute("select experiment_id, artifact_location from experiments").fetchall():
+            if old is None or (here := schema.moved_artifacts(uri, old)) is None:
+                continue
+            new = here.as_uri()
+            connection.execute("update experiments set artifact_location = ? where experiment_id = ?", (new, number))
+            connection.execute(
+                "update runs set artifact_uri = ? || substr(artifact_uri, ?) where experiment_id = ? "
+                "and substr(artifact_uri, 1, ?) = ?",
+                (new, len(old) + 1, number, len(old) + 1, f"{old}/"),
+            )
+        connection.commit()
 
 
 def _save_empty(database: Path, cached: Path) -> None:
@@ -197,6 +217,6 @@ def trouble(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if (own := getattr(cause, "orig", None)) is not None:
-            return f"MLflow's database: {first_line(own)}"
+            return schema.shown(f"MLflow's database: {first_line(own)}")
         cause = cause.__cause__
-    return first_line(error)
+    return schema.shown(first_line(error))

@@ -74,7 +74,7 @@ class Tracker:
         self._restored = self._rewound = False  # openings, journal
         self._gone = ""  # why everything was written again
         position = _read_json(folder.tracked)
-        same = position.get("uri") == uri
+        same = position.get("uri") == schema.shown(uri)
         self._offset: int = position.get("offset", 0) if same else 0
         self._at: int | None = position.get("at") if same else None  # milliseconds, of the last event so far
         self._followed: str = position.get("run", "") if same else ""  # the study's run that has so much of the journal
@@ -164,6 +164,8 @@ class Tracker:
             run = studies[0] if studies else self._make_study_run(which)
             schema.check_format(run.data.tags)
             self._study_run = run.info.run_id
+            if run.data.tags.get(schema.FOLDER, self.folder.uri) != self.folder.uri:  # it was moved
+                client.set_tag(self._study_run, schema.FOLDER, self.folder.uri)
             if schema.FORMAT not in run.data.tags:
                 self._complete_study_run(run, which)
             for run_id, parent in parents.items():
@@ -187,10 +189,9 @@ class Tracker:
             name = self.space.name if number == 1 else f"{self.space.name}-{number}"
             found = client.get_experiment_by_name(name)
             if found is None:
-                place = None
-                if self.uri.startswith(schema.SQLITE):  # else MLflow would put artifacts into the current folder
-                    beside = Path(self.uri.removeprefix(schema.SQLITE)).absolute().parent
-                    place = (beside / "artifacts" / name).as_uri()
+                # Without a place beside the database MLflow would put artifacts into the current folder.
+                file = schema.database(self.uri)
+                place = (file.parent / schema.ARTIFACTS / name).as_uri() if file else None
                 found = client.get_experiment(client.create_experiment(name, artifact_location=place))
             if found.lifecycle_stage == "active":
                 return found
@@ -375,7 +376,7 @@ class Tracker:
 
     def _save_position(self) -> None:
         with whole_file(self.folder.tracked) as file:
-            position = {"uri": self.uri, "run": self._study_run, "offset": self._offset, "at": self._at}
+            position = {"uri": schema.shown(self.uri), "run": self._study_run, "offset": self._offset, "at": self._at}
             file.write(json.dumps({**position, "late": self._late}).encode())
 
     def _search(self, condition: str) -> list[Any]:

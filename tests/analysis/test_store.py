@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,18 +12,26 @@ from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
+from click.testing import CliRunner
+from harness import World, make_space
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow_server import mlflow_server
 from small_store import SmallStore, fill
 
+from analysis.commands.main import main as analysis
 from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import Store, StoredRun, find_study, open_store, studies
 from search import schema
+from search.cli.main import main as search
+from search.schema import shown, tracking_uri
 from search.tracking.mlflow_store import make_store
+from search.tracking.replayer import replay
+from search.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.costly
 
@@ -206,6 +215,54 @@ def test_refused_credentials_are_reported(server: str, monkeypatch: pytest.Monke
             open_store(address)
         monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t")
         assert contents(open_store(address)) == contents(open_store(server))
+
+
+LOGINS = ("token", "variables", "file", "address", "address of two", "refused", "refused address")
+
+
+@pytest.mark.parametrize("way", LOGINS)
+def test_whatever_lets_mlflow_in_lets_search_and_analysis_in(
+    way: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no output, file or message has the password."""
+    password = "wrong" if way.startswith("refused") else "se:cr%t"
+    basic = "Basic " + b64encode(b"me:se:cr%t").decode()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("TOKEN", "USERNAME", "PASSWORD"):
+        monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", "")  # what a command sets is gone with the test
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}")
+    if way == "token":
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", password)
+    elif way in ("variables", "refused", "address of two"):
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "other" if way == "address of two" else password)
+    elif way == "file":
+        (tmp_path / ".mlflow").mkdir()
+        content = f"[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = {password.replace('%', '%%')}\n"
+        (tmp_path / ".mlflow" / "credentials").write_text(content)
+    allowed = (basic, f"Bearer {password}")
+    with gateway(server, lambda _, headers: None if headers.get("Authorization") in allowed else 401) as address:
+        if "address" in way:
+            address = address.replace("//", f"//me:{quote(password)}@")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        done = CliRunner().invoke(analysis, ["best", "--study", "small-1"])
+        defaults = CliRunner().invoke(search, ["config"])
+        world = World(make_space({"trials": 1}), tmp_path)
+        world.session()
+        tracked = replay(Tracker(tracking_uri(), world.folder, world.space))
+    assert (done.exit_code, tracked) == ((0, "") if way not in LOGINS[-2:] else (2, tracked)), (done.output, tracked)
+    written = "".join(path.read_text() for path in Path(world.folder.uri).glob("*.json*"))
+    said = done.output + defaults.output + tracked + written
+    assert password not in said
+    assert quote(password) not in said
+
+
+def test_a_database_s_password_is_in_no_message() -> None:
+    uri = "postgresql+psycopg2://me:secret@127.0.0.1:1/x"
+    with pytest.raises(AnalysisError) as caught:
+        open_store(uri)
+    assert "secret" not in str(caught.value)
+    assert shown(f"a {uri} b") == "a postgresql+psycopg2://me:***@127.0.0.1:1/x b"
 
 
 @contextmanager

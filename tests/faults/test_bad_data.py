@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from search.cli.main import main
+from trainables.data.catalogue import set_name
 from trainables.data.sets import load_corpus
 from trainables.data.tables import read_table
 
@@ -275,3 +276,34 @@ def test_listed_points_differ_in_more_than_their_samples(root: Path) -> None:
         "check", str(space(root, params={}, **more | {"points": [*rows, {**rows[0], "sample_size": 7}]}))
     )
     assert (code, "points.sample_size: expected at most 3, " in lines[0]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pairs_test.tsv", "test"), ("test.tsv", "test"), ("Pairs-TEST.tsv", "TEST"), ("test2016.tsv", "test"),
+        ("pairs.test.tsv", "test"), ("my testset.tsv", "test"), ("pairs_train.tsv", "train"), ("train.tsv", "train"),
+        ("latest.tsv", ""), ("contest_dev.tsv", ""), ("pairs_dev.tsv", ""), ("constrained.tsv", ""),
+    ],
+)  # fmt: skip
+def test_a_dev_file_named_after_another_split_is_noted(name: str, said: str, root: Path) -> None:
+    (root / name).write_text(GOOD)
+    data = {"train": str(root / "train.txt"), "dev": [str(root / name)], "language": "en"}
+    code, lines = call("check", str(space(root, data=data, metric={"name": f"{set_name(str(root / name))}_dev"})))
+    noted = [line for line in lines if "its name says" in line]
+    assert (code, len(noted)) == (0, bool(said)), lines
+    assert all(f"its name says {said}: what selects " in line for line in noted)
+
+
+def test_a_sealed_test_set_does_not_select(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(root / "sets"))
+    (root / "sets").mkdir()
+    (root / "sets" / "en_sts12_test.tsv").write_text(GOOD.replace("a\t", "x\t"))
+    (root / "copy.tsv").write_text(GOOD.replace("a\t", "x\t"))
+    (root / "link.tsv").symlink_to(root / "sets" / "en_sts12_test.tsv")
+    hub = "hub:mteb/sts12-sts@a0d554a64d88156834ff5ae9920b964011b16384:test"
+    for name in (str(root / "copy.tsv"), str(root / "link.tsv"), str(root / "sets" / "en_sts12_test.tsv"), hub):
+        data = {"train": str(root / "train.txt"), "dev": [name], "language": "en"}
+        code, lines = call("check", str(space(root, data=data, metric={"name": f"{set_name(name)}_dev"})))
+        assert (code, len(lines)) == (2, 1), lines
+        assert lines[0].startswith(f"data.dev {name}: it is the sealed test set sts12 (en); select on another set")

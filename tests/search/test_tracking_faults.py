@@ -11,10 +11,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from harness import World, make_space
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 
+from analysis.commands.main import main
+from analysis.reading.store import find_study, open_store, studies
 from search import schema
 from search.tracking.mlflow_store import make_store
 from search.tracking.replayer import replay
@@ -132,6 +135,26 @@ def test_a_fault_in_any_call_leaves_each_run_once_and_whole(
     whole(MlflowClient(proxy.address), world)
 
 
+def test_a_study_after_one_that_was_deleted_in_mlflow_is_analysed(tmp_path: Path) -> None:
+    """Also in the next experiment, and until something is written again the command is named that does it."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    make_store(uri)
+    client = MlflowClient(uri)
+    for number, name in enumerate(("fake", "fake-2", "fake-3"), start=1):
+        world = World(make_space({"trials": 2}), tmp_path, study=f"fake-{number}")
+        world.session()
+        assert replay(Tracker(uri, world.folder, world.space)) == ""
+        done = CliRunner().invoke(main, ["best", "fake", "--tracking-uri", uri])
+        assert (done.exit_code, f"Study {world.study} " in done.output) == (0, True), done.output
+        client.delete_experiment(gone := client.get_experiment_by_name(name).experiment_id)
+        done = CliRunner().invoke(main, ["best", "--tracking-uri", uri])
+        assert (done.exit_code, done.output.count("\n")) == (1, 1), done.output
+        assert "were deleted in MLflow, with experiment fake" in done.output
+        assert "`search track STUDY` writes one again" in done.output
+    client.restore_experiment(gone)
+    assert CliRunner().invoke(main, ["best", "--tracking-uri", uri]).exit_code == 0
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_an_experiment_deleted_in_mlflow_does_not_block_tracking(live: bool, tmp_path: Path) -> None:
     """What is in it stays deleted; the study goes on in a new one, and in the old one again when it is restored."""
@@ -146,6 +169,8 @@ def test_an_experiment_deleted_in_mlflow_does_not_block_tracking(live: bool, tmp
     world.session()
     assert replay(at_work if live else Tracker(uri, world.folder, world.space)) == ""
     whole(client, world, "fake-2")
+    assert [study.name for study in studies(open_store(uri))] == ["fake-1"]
+    assert find_study(open_store(uri), "fake").experiment == "fake-2"
     assert client.get_experiment(deleted).lifecycle_stage == "deleted"
     client.restore_experiment(deleted)
     assert replay(Tracker(uri, world.folder, world.space)) == ""

@@ -143,6 +143,48 @@ def set_name(name_or_path: str) -> str:
     return re.sub(r"[^\w-]+", "_", re.sub(r"[_-]?(dev|test|\{split\})$", "", stem)).strip("_") or "pairs"
 
 
+_SPLIT = re.compile(r"(?:^|[\W_])(test|train)(?:ing|set)?(?:$|[\W_\d])", re.IGNORECASE)
+_AGAINST = {"test": "what selects cannot be tested on afterwards", "train": "what selects is not to be trained on"}
+
+
+def check_split(name: str) -> str:
+    """What the name of an entry of `data.dev` says against it: a note where it names another split, "" if nothing.
+
+    Raises: DataError for a sealed test set, by its place, content or repository: who selects on it has opened it.
+    """
+    if not is_path(name):
+        return ""
+    if (sealed := _sealed(name)) is not None:
+        raise DataError(
+            f"data.dev {name}: it is the sealed test set {sealed}; select on another set, and open this one with "
+            "`analysis test`"
+        )
+    stem = name.rpartition(":")[2] if is_hub(name) else Path(name).name.removesuffix(".gz").rsplit(".", 1)[0]
+    found = _SPLIT.search(stem)
+    return f"data.dev {name}: its name says {found[1]}: {_AGAINST[found[1].lower()]}" if found else ""
+
+
+def _sealed(name: str) -> str | None:
+    """The named set whose test part an entry of `data.dev` is."""
+    if is_hub(name):
+        where = hub_name(name)
+        same = [key for key, hub in HUB.items() if hub.repo == where.repo and where.parts[-1:] == ("test",)]
+        return next((f"{sealed} ({of})" for of, sealed in same if sealed in SUITES.get(of, ())), None)
+    paths = matching(Path(name.replace("{split}", "dev")).expanduser())
+    for of, sets in SUITES.items() if paths else ():
+        for sealed in sets:
+            test = find_local(sealed, of, "test")
+            if test is not None and any(_same_file(path, test) for path in paths):
+                return f"{sealed} ({of})"
+    return None
+
+
+def _same_file(path: Path, test: Source) -> bool:
+    if path.samefile(test.path):
+        return True
+    return path.stat().st_size == test.path.stat().st_size and Source(path).digest == test.digest
+
+
 def stems(language: str, name: str, split: str) -> list[str]:
     """File names without suffix under which a split of a named set is looked for, the first wins."""
     base = f"{language}_{name}"

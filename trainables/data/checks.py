@@ -21,6 +21,7 @@ from trainables.data.catalogue import (
     EDACSE_PARTS,
     SUITES,
     Source,
+    check_split,
     find_local,
     find_source,
     is_hub,
@@ -83,6 +84,7 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
             else partial(_check_pairs, name, language, columns, spec.get("holdout", 0.0), local_only)
             for name in data["dev"]
         ]
+    checks += [partial(check_split, name) for name in data["dev"]]
     wrong, notes = list[str](), list[str]()
     for check in checks:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, WORD_VECTORS, EncoderFamily
-from trainables.contract.errors import EncoderError
+from trainables.contract.errors import EncoderError, first_line
 from trainables.encoders.word_vectors import check_vectors
 
 BUILTIN_ENCODER, BUILTIN_VECTORS = TRANSFORMER.builtin, WORD_VECTORS.builtin
@@ -35,8 +36,8 @@ def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
         if source != BUILTIN_ENCODER:
             raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
     elif (folder := local_folder(source)) is not None:
-        if not (folder / "config.json").is_file():
-            raise EncoderError(f"encoder {source!r}: expected a folder with config.json and weights, found none there")
+        if fault := lacks(folder):
+            raise EncoderError(f"encoder {source!r}: {fault}")
     else:
         name, _, revision = source.partition("@")
         hub_folder(name, revision or None, download=False)
@@ -55,6 +56,75 @@ def local_folder(source: str) -> Path | None:
             f"encoder {source!r}: no such folder; give an existing folder, a hub id or {BUILTIN_ENCODER}"
         )
     return None
+
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # or in parts, listed by NAME.index.json
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tokenizer_config.json")
+LFS = b"version https://git-lfs"
+
+
+def lacks(folder: Path) -> str:
+    """What an encoder's folder lacks to be loaded, or which of its files is not whole; "" if nothing is found."""
+    config = folder / "config.json"
+    if not config.is_file():
+        inside = next(iter(sorted(folder.glob("*/config.json"))), None)
+        hint = f"; {inside.parent} has one" if inside else ""
+        what = "an adapter of peft: merge it into its encoder" if (folder / "adapter_config.json").is_file() else "none"
+        return f"expected a folder with config.json, weights and a tokenizer, got {what}{hint}"
+    try:
+        if not isinstance(json.loads(config.read_text(encoding="utf-8")), dict):
+            return "config.json: expected an object"
+    except ValueError as error:
+        return f"config.json: not JSON: {first_line(error)}"
+    weights, fault = _weights(folder)
+    if fault:
+        return fault
+    if not weights:
+        others = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in FOREIGN)
+        got = f"; {', '.join(others[:3])} is of another format" if others else ""
+        return f"no weights: expected {' or '.join(WEIGHTS)} (or their parts with an index){got}"
+    if not any(any(folder.glob(name)) for name in TOKENIZERS):
+        return f"no tokenizer: expected one of {', '.join(TOKENIZERS[:-1])}"
+    return next(filter(None, map(_cut_off, weights)), "")
+
+
+FOREIGN = (".onnx", ".h5", ".msgpack", ".gguf", ".ot", ".xml", ".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+
+
+def _weights(folder: Path) -> tuple[list[Path], str]:
+    """The files of weights, and what is wrong with their index."""
+    for name in WEIGHTS:
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            return [folder / name], ""
+        if index.is_file():
+            try:
+                listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+                parts = sorted(set(map(str, listed)))
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                return [], f"{index.name}: expected a weight_map: {first_line(error)}"
+            missing = [part for part in parts if not (folder / part).is_file()]
+            return [folder / part for part in parts], f"no weights: {index.name} lists {missing[0]}" if missing else ""
+    return [], ""
+
+
+def _cut_off(file: Path) -> str:
+    """Why a file of weights is not whole, "" if it seems so: its header says how long it is."""
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        start = content.read(len(LFS))
+        if start == LFS:
+            return f"{file.name}: a pointer of Git LFS, not the weights; fetch them with `git lfs pull`"
+        if file.suffix != ".safetensors":
+            return "" if size else f"{file.name}: it is empty"
+        length = int.from_bytes(start[:8], "little")
+        content.seek(8)
+        try:
+            header = json.loads(content.read(min(length, size)))
+            end = 8 + length + max([0, *(v["data_offsets"][1] for k, v in header.items() if k != "__metadata__")])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"{file.name}: no safetensors file, or cut off in its header"
+    return f"{file.name}: cut off: expected {end:,} bytes, got {size:,}" if size < end else ""
 
 
 def available_folder(source: str) -> Path | None:
