@@ -1,8 +1,8 @@
 """Simulated studies with known truth, judged by the analysis.
 
 Values are drawn from the model below and written into a table as a search would leave it. Shared with what is judged:
-`points_table`, `Evaluated` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points (Spearman
-x 100).
+`points_table`, `Evaluated` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points
+(Spearman x 100).
 
     value of a trial = LEVEL + effect of its configuration + luck of the dev pairs with it + luck of its seed
 
