@@ -82,7 +82,7 @@ def _league_studies(store: Store, names: tuple[str, ...], metric: str | None) ->
     Raises: NoTrialsError and InputError for a study that was named; InputError where no study has the metric.
     """
     from analysis.reading.store import study_name
-    from analysis.statistics.league import same_data
+    from analysis.tables.comparable import same_data
     from analysis.tables.study import read_study
 
     chosen: list[Study] = []

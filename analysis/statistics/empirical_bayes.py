@@ -144,8 +144,7 @@ def _priors(values: Floats, sds: Floats, pruned: Flags, grid: Floats, left_out: 
 
 
 def _fit(likelihood: Floats, counts: NDArray[Any], iterations: int = ITERATIONS) -> Floats:
-    """(k, m) likelihoods of k kinds of values and their counts to (m,) weights: EM from an even start, which is what
-    no values leave."""
+    """(k, m) likelihoods of k kinds of values and their counts to (m,) weights: EM, evenly spread for no values."""
     prior = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
     for _ in range(iterations if counts.any() else 0):
         prior = prior * ((counts / np.maximum(likelihood @ prior, TINY)) @ likelihood) / counts.sum()

@@ -174,13 +174,8 @@ def _active(table: pd.DataFrame, axes: Sequence[Axis]) -> pd.DataFrame:
 
 
 def _measure(
-    done: pd.DataFrame,
-    pruned: pd.DataFrame,
-    axes: Sequence[Axis],
-    sign: float,
-    rng: np.random.Generator,
-    draws: int,
-) -> list[ParamImportance]:
+    done: pd.DataFrame, pruned: pd.DataFrame, axes: Sequence[Axis], sign: float, rng: np.random.Generator, draws: int
+) -> list[ParamImportance]:  # fmt: skip
     """Of every axis, in their order."""
     ranked = pd.concat([done, pruned], ignore_index=True)
     values = sign * done["all_value"].to_numpy(dtype=float)
@@ -208,13 +203,11 @@ def _measure(
     null = np.array([max(found.values(), default=0.0) for found in shuffled])
     alone = _shares(fanova, len(done), rng, draws)
     best = _shares(ped, len(ranked), rng, draws)
+    chance = {name: p_value(plain.get(name, 0.0), null) for name in alone}
     return [
-        ParamImportance(
-            a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), p_value(plain.get(a.name, 0.0), null)
-        )
-        for a in axes
-        if a.name in alone
-    ]
+        ParamImportance(a.name, alone[a.name], best.get(a.name), len(done), bool(a.when), chance[a.name])
+        for a in axes if a.name in alone
+    ]  # fmt: skip
 
 
 def p_value(share: float, null: Floats) -> float:

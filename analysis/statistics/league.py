@@ -12,27 +12,18 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from analysis.errors import AnalysisError
-from analysis.reading.store import StoredRun
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.pairs import pair_noise
 from analysis.statistics.selection import LEVEL, NORMAL
 from analysis.statistics.verdict import Verdict, study_verdict
+from analysis.tables.comparable import evaluated, first_points, groups, same_data, shares
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
-from search import schema
-from search.schema import DEV_SUFFIX, GOLD_SUFFIX
-from trainables.contract.trial import HELD, RETRIEVAL_MEASURES
-from trainables.data.catalogue import set_name
 
 CONFIRMED, SEARCHED = "confirmed bests", "bests of the search"
-COMPARABLE = ("completed", "pruned")
-# What decides the training of a full-length trial beside the method's own parameters.
-TRAINING = ("script", "data.train", "train.max_examples", "train.epochs")
-_MEASURED = ("", HELD, *(f"_{measure}" for measure in RETRIEVAL_MEASURES))  # behind a set's name in its metrics
 LONGEST = 2  # times the budget: the confirmations of a still longer search are not about its first points
 
 
@@ -75,22 +66,22 @@ class League:
 
 def league(studies: Sequence[Study]) -> League:
     """The league of the methods in these studies. Those without a completed trial are left out; those of one method and
-    encoder count together, unless they differ in TRAINING.
+    encoder count together, unless they differ in `comparable.TRAINING`.
 
     Raises: AnalysisError if fewer than two methods are left, or if the studies' metrics differ.
     """
     if len({study.metric for study in studies}) > 1:
         names = ", ".join(sorted({study.metric.name for study in studies}))
         raise AnalysisError(f"a league needs one metric for all studies, got {names}; give --metric")
-    groups = _groups([study for study in studies if (study.trials["stop"] == "completed").any()])
-    if len(groups) < 2:
-        raise AnalysisError(f"a league needs two methods at least, got {', '.join(groups) or 'none'}")
+    by_label = groups([study for study in studies if (study.trials["stop"] == "completed").any()])
+    if len(by_label) < 2:
+        raise AnalysisError(f"a league needs two methods at least, got {', '.join(by_label) or 'none'}")
     metric = studies[0].metric
-    counts = {label: sum(map(_evaluated, group)) for label, group in groups.items()}
+    counts = {label: sum(map(evaluated, group)) for label, group in by_label.items()}
     budget = min(counts.values())
     cut, chosen, entries = max(counts.values()) > budget, {}, []
-    for label, group in groups.items():
-        chosen[label] = _best([first_points(study, n, first_seeds=cut) for study, n in _shares(group, budget)])
+    for label, group in by_label.items():
+        chosen[label] = _best([first_points(study, n, first_seeds=cut) for study, n in shares(group, budget)])
         seconds = pd.concat([s.trials.loc[s.trials["stop"] == "completed", "seconds"] for s in group]).median()
         entries.append(Entry(label, chosen[label][0].name, counts[label], chosen[label][1], float(seconds)))
     entries.sort(key=lambda entry: -metric.sign * entry.verdict.expected)
@@ -143,62 +134,6 @@ def holm(duels: Sequence[Duel]) -> list[Duel]:
     return adjusted
 
 
-def label_of(run: StoredRun) -> str:
-    """What is compared: the method with its encoder."""
-    encoder = run.params.get("encoder", "")
-    return f"{run.tags.get(schema.METHOD, run.experiment)}{f' ({encoder})' if encoder else ''}"
-
-
-def _groups(studies: Sequence[Study]) -> dict[str, list[Study]]:
-    """Label, such as `simcse (bert-base-uncased), train.max_examples 1000`, -> the studies that count together."""
-    alike: dict[str, list[Study]] = {}
-    for study in studies:
-        alike.setdefault(label_of(study.stored), []).append(study)
-    groups: dict[str, list[Study]] = {}
-    for label, group in alike.items():
-        differ = [name for name in TRAINING if len({_training(study, name) for study in group}) > 1]
-        for study in group:
-            full = ", ".join([label, *(f"{name} {_training(study, name)}" for name in differ)])
-            groups.setdefault(full, []).append(study)
-    return groups
-
-
-def _training(study: Study, name: str) -> str:
-    """A setting of TRAINING as a space file has it."""
-    if name.removeprefix("train.") in study.searched:
-        return "searched"
-    value = study.stored.params.get(name)
-    return "null" if value in (None, "None") else value
-
-
-def same_data(first: Study, second: Study) -> bool:
-    """Whether two studies' metric was measured on the same dev sets and the same share of them, as far as is known: by
-    the gold scores that trials have stored; where there are none, by the sets' paths."""
-    for part in first.metric.parts:
-        for known in (_gold, _path):
-            one, other = known(first, part), known(second, part)
-            if one is not None and other is not None:
-                if not np.array_equal(one, other):
-                    return False
-                break
-    held = [(study.space["metric"] or {}).get("holdout") or 0.0 for study in (first, second) if "metric" in study.space]
-    return len({*held}) < 2
-
-
-def _gold(study: Study, part: str) -> NDArray[np.generic] | None:
-    """Gold scores of a dev metric's pairs as a trial has stored them, None if none has."""
-    for run_id in study.trials.loc[study.trials["stop"] == "completed", "run_id"]:
-        if (arrays := study.similarities(str(run_id))) is not None:
-            return arrays.get(part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX)
-    return None
-
-
-def _path(study: Study, part: str) -> str | None:
-    """The dev set behind a dev metric as the space has it, None if that is not known."""
-    ends = {f"{end}{DEV_SUFFIX}" for end in _MEASURED}
-    return next((name for name in study.data.get("dev") or () if part.removeprefix(set_name(name)) in ends), None)
-
-
 def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -> float:
     """Variance over dev pairs of the difference of two studies' bests, beyond the part in their verdicts' arms; 0 where
     it is not known. What the same pairs do to both alike cancels."""
@@ -212,48 +147,6 @@ def further_pairs(first: Study, ours: Verdict, second: Study, theirs: Verdict) -
         noise = pair_noise(sides[0][1], sides[1][1], first.metric.parts, stored.__getitem__)
     apart = ours.pairs.own + theirs.pairs.own if noise is None else noise.between
     return max(apart - (ours.pairs.between + theirs.pairs.between) / 2, 0.0)
-
-
-def first_points(study: Study, count: int, *, first_seeds: bool = False) -> Study:
-    """The study as if its search had ended after so many evaluated points. Its confirmations stay if the best of these
-    points is among what was confirmed: others are of a longer search.
-
-    Args: first_seeds: without further seeds of the search, which a longer one gives to points that come later.
-    """
-
-    def of(trials: pd.DataFrame) -> Study:
-        return replace(study, trials=trials.reset_index(drop=True))
-
-    trials = study.trials
-    value = trials["value"].notna() & trials["stop"].isin(COMPARABLE)
-    points = trials.loc[value, "point"].drop_duplicates()
-    if first_seeds:
-        again = trials[value & (trials["stage"] != "confirm")].duplicated("point")
-        trials = trials.drop(index=again.index[again])
-    cut = of(trials[trials["point"].isin(points[:count])])
-    searched = cut.points.dropna(subset="search_value")
-    if len(points) > count and len(searched):
-        best = int((study.metric.sign * searched["search_value"]).argmax())
-        if not searched["confirmed"].iloc[best]:
-            return of(cut.trials[cut.trials["stage"] != "confirm"])
-    return cut
-
-
-def _shares(group: Sequence[Study], budget: int) -> list[tuple[Study, int]]:
-    """How many of a method's first `budget` configurations each study has, oldest study first."""
-    shares: list[tuple[Study, int]] = []
-    for study in sorted(group, key=lambda study: study.stored.start):
-        n = min(budget, _evaluated(study))
-        if n:
-            shares.append((study, n))
-            budget -= n
-    return shares
-
-
-def _evaluated(study: Study) -> int:
-    """Configurations with a value of the search, pruned ones too."""
-    points = study.points
-    return int((points["search_value"].notna() | ((points["stop"] == "pruned") & points["value"].notna())).sum())
 
 
 def _best(group: Sequence[Study]) -> tuple[Study, Verdict]:

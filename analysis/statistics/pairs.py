@@ -207,8 +207,7 @@ def _gain(name: str, first: Floats, second: Floats, pairs: float, common: int) -
 
     Args: first, second: (m,) correlations per seed; pairs: variance of the difference of the means over pairs.
     """
-    gain, half = float(first.mean() - second.mean()), NORMAL * float(np.sqrt(pairs))
-    whole = half
+    gain, whole = float(first.mean() - second.mean()), (half := NORMAL * float(np.sqrt(pairs)))
     parts = [first - second] if common else [first, second]
     if all(len(x) > 1 for x in parts):
         seeds = [float(x.var(ddof=1)) / len(x) for x in parts]

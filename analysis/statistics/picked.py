@@ -38,15 +38,15 @@ class Evaluated:
     @staticmethod
     def of(points: pd.DataFrame, sign: float) -> Evaluated:
         kept = points[points["stop"].isin(["completed", "pruned"]) & points["value"].notna()]
-        point, trial, run_ids = (kept[name].to_numpy(dtype=object) for name in ("point", "trial", "run_ids"))
-        value, n, search_value, search_n = (
-            kept[name].to_numpy(dtype=float) for name in ("value", "n", "search_value", "search_n")
-        )
-        confirmed, baseline = (kept[name].to_numpy(dtype=bool) for name in ("confirmed", "baseline"))
-        completed = (kept["stop"] == "completed").to_numpy(dtype=bool)
+
+        def column(name: str, kind: type = float) -> NDArray[Any]:
+            return kept[name].to_numpy(dtype=kind)
+
         return Evaluated(
-            point, trial, run_ids, sign * value, n, sign * search_value, search_n, completed, confirmed, baseline
-        )
+            column("point", object), column("trial", object), column("run_ids", object), sign * column("value"),
+            column("n"), sign * column("search_value"), column("search_n"),
+            (kept["stop"] == "completed").to_numpy(dtype=bool), column("confirmed", bool), column("baseline", bool),
+        )  # fmt: skip
 
     def nameable(self) -> Flags:
         """Points that may be named best: the confirmed ones if there are any beside the baseline, else the complete
@@ -111,8 +111,7 @@ class Picked:
     def sds(self, seeds: Floats) -> Floats:
         """(n,) standard deviations of means over so many seeds. Without repeats, which separate the pairs' share from
         the seeds', the largest seed noise that is plausible counts, and half of the pairs' share is in it already."""
-        repeats = self.noise.repeats > 0
-        sd, pairs = (self.noise.sd, self.between / 2) if repeats else (self.noise.most, self.between / 4)
+        sd, pairs = (self.noise.sd, self.between / 2) if self.noise.repeats else (self.noise.most, self.between / 4)
         return np.asarray(np.sqrt(sd**2 / seeds + pairs))
 
     def chosen(self, best: int, sds: Floats) -> Chosen:

@@ -148,10 +148,8 @@ def _gain(
     pool: Evaluated, baseline: int, picked: Picked, seeds: SeedValues, values: dict[Any, float], taken: float,
     level: float, sign: float,
 ) -> tuple[Gain, Power | None]:  # fmt: skip
-    """Claim and interval of best minus baseline, which was not picked, so that its mean needs no correction.
-
-    values: seed -> value of the best; taken: its correction for selection, which comes off the difference, too.
-    """
+    """Claim and interval of best minus baseline, which was not picked: its mean needs no correction. values: seed ->
+    value of the best; taken: its correction for selection, which comes off the difference, too."""
     fresh = pool.confirmed[baseline] == picked.confirmed
     theirs = seeds.of_point(pool.point[baseline], picked.confirmed) if fresh else {}
     value, n = float(pool.value[baseline]), int(pool.n[baseline])
@@ -171,16 +169,11 @@ def _gain(
 
 def study_verdict(study: Study) -> Verdict:
     """The verdict over a study of a store, whose other studies of the method and encoder give the prior of the noise.
-
-    Its intervals end where the metric and differences of it do.
-
-    Raises: AnalysisError if no trial has been completed.
-    """
+    Its intervals end where the metric does. Raises: AnalysisError if no trial has been completed."""
     pool, seeds, pairs = _read(study)
     verdict = judged(pool, seeds, study.metric, pairs, looks=study.confirmations, prior=study_prior(study))
     bottom, top = study.limits
-    gain = verdict.gain
-    if gain is not None:
+    if (gain := verdict.gain) is not None:
         gain = replace(gain, low=max(gain.low, bottom - top), high=min(gain.high, top - bottom))
     return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top), gain=gain)
 
@@ -238,9 +231,7 @@ class ConfirmForecast:
 
 def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
     """Which gain confirming the `top` best points of the search and the baseline on `seeds` fresh seeds could detect.
-
-    Raises: AnalysisError if no trial of the search has been completed.
-    """
+    Raises: AnalysisError if no trial of the search has been completed."""
     pool, values, pairs_of = _read(study)
     searched = [i for i in range(len(pool.value)) if pool.completed[i] and pool.search_n[i] > 0]
     if not searched:

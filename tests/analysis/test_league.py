@@ -21,15 +21,13 @@ from analysis.statistics.league import (
     CONFIRMED,
     SEARCHED,
     Duel,
-    _shares,
     compared,
-    first_points,
     further_pairs,
     holm,
     league,
-    same_data,
 )
 from analysis.statistics.verdict import study_verdict
+from analysis.tables.comparable import first_points, same_data, shares
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study
 from search import schema
@@ -274,9 +272,9 @@ def test_budget_is_taken_from_the_oldest_studies() -> None:
     studies = [searched(name, [0.5] * n, {}) for name, n in (("b", 3), ("a", 2), ("c", 4))]
     starts = {"b": 2, "a": 1, "c": 3}
     studies = [replace(s, stored=replace(s.stored, start=starts[s.stored.tags[schema.METHOD]])) for s in studies]
-    shares = [(study.stored.tags[schema.METHOD], n) for study, n in _shares(studies, 6)]
-    assert shares == [("a", 2), ("b", 3), ("c", 1)]
-    assert [n for _, n in _shares(studies, 5)] == [2, 3], "a study of which nothing counts is left out"
+    found = [(study.stored.tags[schema.METHOD], n) for study, n in shares(studies, 6)]
+    assert found == [("a", 2), ("b", 3), ("c", 1)]
+    assert [n for _, n in shares(studies, 5)] == [2, 3], "a study of which nothing counts is left out"
 
 
 def test_other_training_is_a_method_of_its_own() -> None:
