@@ -20,6 +20,7 @@ from trial_process import spec_of
 from trainables.contract.trial import LOG, MODEL_MEMORY, STEP_SECONDS, TrialSpec
 from trainables.on_ray.messages import PHASE
 from trainables.on_ray.trainable import InProcess
+from trainables.on_ray.worker_group import interface
 from trainables.training import method_trial
 from trainables.training.distributed import World
 from trainables.training.trial import LOG_FIRST, LOG_LAST, classify, run_trial, saved_log, throttled
@@ -80,6 +81,12 @@ def test_page_locked_memory_is_returned_after_a_trial(monkeypatch: pytest.Monkey
     for device in ("cpu", "cuda"):
         run_trial(replace(SPEC, method="unknown"), lambda _: "go", World(device=torch.device(device)))
     assert returned == ["page-locked"]
+
+
+def test_workers_wait_for_each_other_on_the_network_of_their_ray() -> None:
+    """A host's name may resolve to its loopback address, where gloo finds no other node."""
+    assert interface("127.0.0.1") == "lo"
+    assert interface("203.0.113.7") == ""
 
 
 def test_pause_checks_are_rare_and_final(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ does. The mailbox is a small actor between the trial's process, which Tune steps
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import socket
+import struct
 import threading
 import time
 from datetime import timedelta
@@ -33,6 +36,7 @@ from trainables.training.machine import use_large_pages
 POLL_S = 1.0  # how often a waiting trial process checks that its group is alive
 GONE_S = 60.0  # longest wait for a group that ends
 PATIENCE = timedelta(days=30)  # of workers for one that prepares data: Ray Train ends the group of one that died
+SIOCGIFADDR = 0x8915  # Linux: the address of an interface
 # How often Ray Train checks its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
@@ -165,6 +169,16 @@ def clear_orphans(storage: str) -> None:
                 filesystem.rm(folder, recursive=True)
 
 
+def interface(address: str) -> str:
+    """The network interface of this machine with an IPv4 address, "" without one."""
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError), socket.socket() as any_socket:
+            found = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""
+
+
 def run_trials(config: dict[str, Any]) -> None:
     """What every worker of a group runs: trial after trial until the mailbox returns None."""
     use_large_pages()
@@ -175,6 +189,8 @@ def run_trials(config: dict[str, Any]) -> None:
     from trainables.training.trial import ProcessCache, failed, run_trial
 
     mailbox, context, cache, number = config["mailbox"], ray.train.get_context(), ProcessCache(), 0
+    if name := interface(ray.util.get_node_ip_address()):  # else gloo takes what the host's name resolves to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     patient = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def send(message: Message) -> None:
