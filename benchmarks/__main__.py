@@ -20,6 +20,7 @@ import click
 
 NAMES = {
     "peer": "a whole search against sentence-transformers' hyperparameter_search: time and best score",
+    "pairs": "`method: pairs` against sentence-transformers' trainer on query-passage pairs: time and nDCG@10",
     "packing": "step time packed against padded, per method",
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
     "startup": "trial start-up of trials that train nothing, one and two workers",
