@@ -28,6 +28,7 @@ MOST_SHOWN = 300  # completed points that a Gaussian process is shown
 MOST_RUNNING = 31  # running ones, the newest, as many as where points are not proposed ahead: 200 take much longer
 FAILURE = "failure"  # user attribute of points that failed by their own fault: the failure's kind
 SHOWN = (TrialState.COMPLETE, TrialState.PRUNED)
+WIDE = 16  # values of an integer; Optuna's Gaussian process tries all of fewer at once
 FACTOR = 2  # gains are learnt from a step to so many times it: fewer points have got further
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # of the ridge regression, inputs having a standard deviation of about 1
 SPREAD = 0.3  # of an input in [0, 1] whose values are spread evenly
@@ -62,14 +63,21 @@ def value_of(param: Param, stored: Any) -> Any:
     return param.nearest(stored)
 
 
-def sampler_distribution(param: Param) -> BaseDistribution:
+def sampler_distribution(param: Param, smooth: bool = False) -> BaseDistribution:
     """The parameter as a sampler sees it: a list of numbers by the positions of its values, evenly spaced.
 
     Optuna treats the values of a list as unrelated: of batches of 16, 32 and 64 a sampler would learn nothing about 32
     from the other two. Such lists are mostly geometric, so positions fit better than values.
+
+    smooth: whole numbers of a wide range as real ones, which the study rounds. Optuna's Gaussian process searches along
+    every integer by itself, point by point, and along all real numbers together.
     """
-    values = param.rising()
-    return distribution(param) if values is None else IntDistribution(0, len(values) - 1)
+    if values := param.rising():
+        return IntDistribution(0, len(values) - 1)
+    if smooth and param.kind == "int" and param.values is None and (param.count() or 0) > WIDE:
+        (low, high), half = param.bounds, float(param.step or 1) / 2
+        return FloatDistribution(low - half, high + half, log=param.log)  # the ends are as likely as the others
+    return distribution(param)
 
 
 def sampled_value(param: Param, drawn: Any) -> Any:
@@ -78,19 +86,20 @@ def sampled_value(param: Param, drawn: Any) -> Any:
     return value_of(param, drawn) if values is None else values[int(drawn)]
 
 
-def by_position(trials: Sequence[FrozenTrial], params: Mapping[str, Param]) -> list[FrozenTrial]:
+def by_position(trials: Sequence[FrozenTrial], params: Mapping[str, Param], smooth: bool = False) -> list[FrozenTrial]:
     """Points in the terms of `sampler_distribution`."""
     lists = {name: values for name, param in params.items() if (values := param.rising())}
-    seen = {name: sampler_distribution(params[name]) for name in lists}
+    found = {name: sampler_distribution(param, smooth) for name, param in params.items()}
+    seen = {name: own for name, own in found.items() if own != distribution(params[name])}
 
     def shown(trial: FrozenTrial) -> FrozenTrial:
         places = {name: values.index(trial.params[name]) for name, values in lists.items() if name in trial.params}
         other = copy.copy(trial)
         other.params = trial.params | places
-        other.distributions = trial.distributions | {name: seen[name] for name in places}
+        other.distributions = trial.distributions | {name: own for name, own in seen.items() if name in trial.params}
         return other
 
-    return [shown(trial) if trial.params else trial for trial in trials] if lists else list(trials)
+    return [shown(trial) if trial.params else trial for trial in trials] if seen else list(trials)
 
 
 def with_inactive(trial: FrozenTrial, params: Mapping[str, Param]) -> FrozenTrial:
@@ -143,12 +152,13 @@ class SamplerView(optuna.Study):
         if values := [t.value for t in seen if t.state in SHOWN and t.value is not None]:
             worst = min(values) if self.direction == StudyDirection.MAXIMIZE else max(values)
             seen = [_failed(t, worst) if t.state == TrialState.FAIL and FAILURE in t.user_attrs else t for t in seen]
-        if self.space.search.sampler == "gp":  # which reads completed points only
+        smooth = self.space.search.sampler == "gp"
+        if smooth:  # it reads completed points only
             running = [t for t in seen if t.state == TrialState.RUNNING and t.params]
             hidden = {t.number for t in running[:-MOST_RUNNING]}
             seen = predicted([t for t in seen if t.number not in hidden], self.space.params, self.direction)
             seen = [with_inactive(t, self.space.params) for t in fewer(seen, self.direction)]
-        seen = by_position(seen, self.space.params)
+        seen = by_position(seen, self.space.params, smooth)
         return seen if states is None else [t for t in seen if t.state in states]
 
     def _translated(self, trial: FrozenTrial) -> FrozenTrial:

@@ -181,7 +181,7 @@ class PointSampler(BaseSampler):
         drawn = sampler.sample_relative(study, trial, together)
 
         def draw(param: Param) -> Any:
-            seen = sampler_distribution(param)
+            seen = sampler_distribution(param, smooth=self._space.search.sampler == "gp")
             if param.name in drawn:
                 value = drawn[param.name]
             else:

@@ -9,12 +9,13 @@ import numpy as np
 import optuna
 import pytest
 from harness import World, make_space
+from optuna._gp import optim_mixed
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from search.space import load_space
 from search.space.params import Param
-from search.study.sampler_view import distribution, value_of
+from search.study.sampler_view import distribution, sampler_distribution, value_of
 from search.study.samplers import PointSampler, _draw, even_point, key, make_sampler, random_point
 
 
@@ -196,3 +197,28 @@ def test_quasi_random_draws_vary_what_the_first_point_did_not_have(tmp_path: Pat
     ledger = World(make_space({"sampler": "qmc", "trials": 24}, params=params), tmp_path).session(1).ledger
     drawn = [r.trial.point["temperature"] for r in ledger.trials.values() if "temperature" in r.trial.point]
     assert len(set(drawn)) == len(drawn) > 6
+
+
+def test_a_gaussian_process_searches_wide_integers_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As real numbers, rounded: along each integer by itself a proposal takes seconds. Short ranges stay integers."""
+    lines: list[int] = []
+    plain = optim_mixed._discrete_line_search
+    monkeypatch.setattr(
+        optim_mixed, "_discrete_line_search", lambda *given, **named: lines.append(given[3]) or plain(*given, **named)
+    )
+    params = {
+        "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "batch_size": {"int": [16, 512], "log": True},
+        "max_length": {"int": [20, 60], "step": 2}, "epochs": {"int": [1, 16]},
+    }  # fmt: skip
+    space = make_space({"sampler": "gp", "trials": 16, "baseline": "none"}, params=params)
+    assert sampler_distribution(space.params["batch_size"], smooth=True) == FloatDistribution(15.5, 512.5, log=True)
+    assert sampler_distribution(space.params["epochs"], smooth=True) == distribution(space.params["epochs"])
+    world = World(space, tmp_path)
+    world.session(interrupt_at=70)
+    driver = world.session()
+    assert driver.status == "finished"
+    assert lines == []
+    for record in driver.ledger.trials.values():
+        for name, value in record.trial.point.items():
+            assert space.params[name].legal(value)
+            assert isinstance(value, float if name == "learning_rate" else int)
