@@ -1,1 +1,1 @@
-"""Measurements behind docs/performance.md: `python -m benchmarks --help`."""
+"""Measurements behind docs/performance.md and docs/development: `python -m benchmarks --help`."""

@@ -74,7 +74,7 @@ class Surrogate:
     on the principal components of the recorded mean curves; a trial adds what the recorded seeds of a point that is
     like it, by curve and by hyperparameters, differ by: seeds part where curves fall, settings that collapse have many
     times the noise of good ones, and low learning rates little. A seed is a random mixture of the recorded ones, the
-    same for all points: the same seed does the same to similar settings (docs/performance.md).
+    same for all points: the same seed does the same to similar settings (docs/development/search_quality.md).
 
     Args: seed_sd: where the table has one seed only, what a seed moves a whole curve by, a standard deviation.
     """

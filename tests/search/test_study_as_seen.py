@@ -54,7 +54,7 @@ def test_a_failure_is_no_gain_that_others_would_have_had() -> None:
 @pytest.mark.parametrize(("direction", "sign"), [(MAX, 1), (MIN, -1)])
 def test_a_gaussian_process_sees_the_best_and_the_latest(direction: StudyDirection, sign: int) -> None:
     """Of values that get worse in the middle: the latest half, and before those the first."""
-    half = 150  # docs/performance.md: at most 300
+    half = 150  # docs/development/measurements.md: at most 300
     values = [sign * (0.9 if number < half else 0.1) for number in range(4 * half)]
     trials = [frozen(TrialState.COMPLETE, [v], v) for v in values]
     for number, trial in enumerate(trials):

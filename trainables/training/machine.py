@@ -34,7 +34,7 @@ _released = float("-inf")
 
 
 def use_large_pages() -> None:
-    """Have torch map large tensors, made anew in every step, with 2 MB pages: a fraction of the time (performance.md).
+    """Have torch map large tensors, made anew in every step, with 2 MB pages (docs/development/measurements.md).
 
     Torch reads this once, at its first allocation: call this where a process that will train is set up.
     THP_MEM_ALLOC_ENABLE in the environment wins.
@@ -107,7 +107,7 @@ def in_bf16(precision: str, network: nn.Module, device: torch.device) -> bool:
     """Whether matrix products run in bf16 (weights, norms, sums, softmax, pooling and losses stay in float32).
 
     `auto`: where the device multiplies bf16 in hardware. On a CPU that means AMX or AVX512-BF16; networks too narrow
-    for it spend their time elsewhere (docs/performance.md).
+    for it spend their time elsewhere (docs/development/measurements.md).
     """
     import torch
 
