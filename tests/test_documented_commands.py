@@ -89,6 +89,7 @@ STORY = [
     Step("analysis best quickstart-1", "", "Gain "),
     Step("search confirm quickstart-1 --top 3 --seeds 5 --forecast", "", "seeds"),
     Step("search confirm quickstart-1 --top 3 --seeds 5", "--top 1 --seeds 2", "is finished"),
+    Step("search confirm quickstart-1", "--trials 2", "is finished"),
     Step("analysis importance quickstart-1", "", "learning_rate"),
     Step("analysis importance", "", "learning_rate"),
     Step("analysis report quickstart-1", "", "quickstart-1.html"),
