@@ -33,6 +33,11 @@ PRUNERS = (
 )  # fmt: skip
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
+ONE_EACH = "for several write a space each (with `extends`), and compare them with `analysis league`"
+ELSEWHERE = {
+    "seed": "not searched: `search.repeats` trains each point on several seeds, `search confirm` on fresh ones",
+    **dict.fromkeys(("encoder", "model", "train", "data", "corpus", "method"), f"not searched: {ONE_EACH}"),
+}
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
 NULLABLE = {"parser", "columns", "evaluations", "prompts"}  # keys of data that may be null
 TEXT: Schema = {"type": "string", "minLength": 1}
@@ -239,6 +244,8 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
         for name in {"train", "dev"} - given.keys():
             problems.add(root.place("data", name), "missing")
     given = {name: item for name, item in given.items() if item.value is not None or name not in NULLABLE}
+    if "train" in given and isinstance(given["train"].value, dict):
+        problems.add(given.pop("train").where, f"expected text, got a mapping; {ONE_EACH}")
     values: dict[str, Any] = {n: text(given[n], problems) for n in ("train", "parser", "language") if n in given}
     if (language := values.get("language")) is not None:
         known = method.languages if method is not None else None
