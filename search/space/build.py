@@ -17,6 +17,8 @@ from search.space.nodes import Node, Problems, entries, text
 from search.space.optuna_class import PRUNER, SAMPLER, read_classes
 from search.space.params import KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
+    ELSEWHERE,
+    ONE_EACH,
     Pruner,
     Resources,
     Search,
@@ -151,6 +153,9 @@ def _read_encoder(root: Node, method: Declaration | None, problems: Problems) ->
     if node is None:
         problems.add(root.place("encoder"), f"missing; expected {expected}")
         return None
+    if isinstance(node.value, dict):
+        problems.add(node.where, f"expected {expected}, got a mapping; {ONE_EACH}")
+        return None
     given = text(node, problems, expected)
     if given and method and given.startswith("builtin:") and given != builtin:
         has = f"has {builtin}" if builtin else "has no builtin encoder"
@@ -215,7 +220,7 @@ def _named(
         return {}
     for name in node.value.keys() - known.keys():
         parts = ", ".join(own.partition(".")[2] for own in known if own.startswith(f"{name}."))
-        unknown = f"unknown for {method.name!r}" + close_to(name, known)
+        unknown = ELSEWHERE.get(name) or f"unknown for {method.name!r}" + close_to(name, known)
         message = f"expected a mapping with {parts}, got {node.value[name].kind()}" if parts else unknown
         problems.add(node.place(name), message)
     return {name: item for name, item in node.value.items() if name in known}

@@ -233,6 +233,7 @@ def describe(param: Param) -> str:
     else:
         text = f"{_short(param.low)} .. {_short(param.high)}"
         text += ", log" if param.log else f", step {_short(param.step)}" if param.step is not None else ""
+        text += f" (no step ends at {_short(param.asked)})" if param.asked is not None else ""
     conditions = [f"{other} is {' or '.join(_short(v) for v in values)}" for other, values in param.when.items()]
     listed = " (listed points)" if param.listed else ""
     return f"{param.name}: {text}{listed}" + (f" when {' and '.join(conditions)}" if conditions else "")

@@ -17,6 +17,8 @@ from trainables.contract.errors import did_you_mean
 
 KINDS = ("float", "int", "choice", "grid")
 _KEYS = (*KINDS, "log", "step", "when")
+_COMPUTED = ("sample_from", "function", "lambda", "expression", "expr", "eval", "formula")
+COMPUTED = "no value is computed from others; list the combinations under `points`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Param:
         values: the values of a list, as YAML gives them (a list of whole numbers stays a list).
         when: other parameter -> its values under which this one exists; all must hold.
         listed: the values come from the `points` section.
+        asked: the upper end as it is written, where the last step lies below it.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Param:
     values: tuple[Any, ...] | None = None
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     listed: bool = False
+    asked: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -144,7 +148,7 @@ def read_param(field: Hyperparameter, node: Node, problems: Problems) -> Param:
     given = node.value
     before = len(problems.found)
     for name in given.keys() - _KEYS:
-        problems.add(node.place(name), "unknown" + did_you_mean(name, _KEYS))
+        problems.add(node.place(name), COMPUTED if name in _COMPUTED else "unknown" + did_you_mean(name, _KEYS))
     when: dict[str, tuple[Any, ...]] = {}
     if (condition := node.get("when")) is not None:
         if not isinstance(condition.value, dict) or not condition.value:
@@ -207,15 +211,21 @@ def _read_range(field: Hyperparameter, kind: str, param: Node, problems: Problem
         problems.add(param.place("log"), f"expected true or false, got {log!r}")
     elif log and low <= 0:
         problems.add(node.where.named(param.where.key), f"log scale needs low > 0, got {low!r}")
-    step = 1 if kind == "int" and not log else None
+    step: float | None = 1 if kind == "int" and not log else None
     if (given := param.get("step")) is not None:
         step = given.plain()
         if message := step_problem(kind, step, low, high, log is True):
             problems.add(given.where, message)
     if len(problems.found) > before:
         return {}
-    typed = float if kind == "float" else int
-    return {"low": typed(low), "high": typed(high), "step": None if step is None else typed(step), "log": log}
+    typed, asked = float if kind == "float" else int, None
+    step = None if step is None or log else typed(step)  # with log it is 1, as without it
+    if step is not None and abs((high - low) / step - round((high - low) / step)) > _DIVIDES:
+        asked, high = high, Decimal(repr(low)) + math.floor((high - low) / step) * Decimal(repr(step))
+    return {"low": typed(low), "high": typed(high), "step": step, "log": log, "asked": asked}
+
+
+_DIVIDES = 1e-6  # of a step, by which floating point may miss the end of a range
 
 
 def step_problem(kind: str, step: Any, low: float, high: float, log: bool) -> str | None:
@@ -224,15 +234,14 @@ def step_problem(kind: str, step: Any, low: float, high: float, log: bool) -> st
         return f"expected a number > 0, got {step!r}"
     if kind == "int" and not isinstance(step, int):
         return f"expected a whole number > 0, got {step!r}"
-    if log:
-        return "cannot be joined with log"
+    if log and not (kind == "int" and step == 1):
+        return "cannot be joined with log; list the values as a choice"
     if not low < high or not math.isfinite(high - low):
         return None
     steps = (high - low) / step
     if steps > 1e9:
         return f"too small: {steps:.0f} steps from {low:g} to {high:g}"
-    divides = round(steps) >= 1 and abs(steps - round(steps)) <= 1e-6
-    return None if divides else f"must divide the range {low:g} to {high:g}, got {step:g}"
+    return None if steps >= 1 - _DIVIDES else f"larger than the range {low:g} to {high:g}, got {step:g}"
 
 
 def stored(field: Hyperparameter, value: Any) -> Any:

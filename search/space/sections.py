@@ -32,6 +32,11 @@ PRUNERS = (
 )  # fmt: skip
 ENDS = ("trials", "time", "device_hours", "budget", "examples")  # of a search; any of them will do
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")  # a code of BCP 47: en, zh, pt-BR; mul = several
+ONE_EACH = "for several write a space each (with `extends`), and compare them with `analysis league`"
+ELSEWHERE = {
+    "seed": "not searched: `search.repeats` trains each point on several seeds, `search confirm` on fresh ones",
+    **dict.fromkeys(("encoder", "model", "train", "data", "corpus", "method"), f"not searched: {ONE_EACH}"),
+}
 OF_SCRIPTS = {"train", "dev", "language"}  # keys of data that are handed to a script; all may be missing
 NULLABLE = {"parser", "columns", "evaluations", "prompts", "mine"}  # keys of data that may be null
 TEXTS: Schema = {"type": "array", "items": TEXT}
@@ -240,6 +245,8 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
         elif method is not None and known is not None and language not in known:
             message = f"method {method.name} has rules for {', '.join(known)} only, got {language!r}"
             problems.add(given["language"].where, message)
+    if "train" in given and isinstance(given["train"].value, dict) and given["train"].get("file") is None:
+        problems.add(given.pop("train").where, f"expected text, got a mapping; {ONE_EACH}")
     if "train" in given:
         values["train"] = train_sets(given["train"], problems)
     if "dev" in given:

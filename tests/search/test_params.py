@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from search.space.load import describe
 from search.space.nodes import Problems, Where, from_plain
 from search.space.params import Param, read_param, step_problem, stored
 from trainables.contract.config import Hyperparameter
@@ -75,16 +76,36 @@ def test_mistaken_parameter_is_rejected(field: Hyperparameter, written: dict[str
     [
         ([0.0, 0.4], 0.1, None),
         ([0.2, 0.3], 0.1, None),  # one step
-        ([0.0, 0.4], 0.3, "must divide the range 0 to 0.4, got 0.3"),
+        ([0.0, 0.4], 0.3, None),  # cut
+        ([0.0, 0.4], 0.5, "larger than the range 0 to 0.4, got 0.5"),
         ([0.5, 1.0], 1 / 2.2e9, "too small: 1100000000 steps from 0.5 to 1"),
         ([0.0, float("inf")], 0.1, None),  # the mistakes of the bounds are reported at the bounds
         ([0.0, 1.0], float("inf"), "expected a number > 0, got inf"),
         ([0.0, 1.0], True, "expected a number > 0, got True"),
     ],
 )
-def test_a_step_divides_its_range(bounds: list[float], step: float, problem: str | None) -> None:
+def test_a_step_fits_its_range(bounds: list[float], step: float, problem: str | None) -> None:
     low, high = bounds
     assert step_problem("float", step, low, high, log=False) == problem
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "values", "asked"),
+    [
+        (RATE, {"float": [0.05, 0.5], "step": 0.1}, [0.05, 0.15, 0.25, 0.35, 0.45], 0.5),
+        (RATE, {"float": [0.1, 0.4], "step": 0.1}, [0.1, 0.2, 0.3, 0.4], None),
+        (COUNT, {"int": [16, 70], "step": 16}, [16, 32, 48, 64], 70),
+        (COUNT, {"int": [1, 4], "log": True, "step": 1}, [1, 2, 3, 4], None),
+    ],
+)
+def test_a_range_ends_at_its_last_step(
+    field: Hyperparameter, written: dict[str, Any], values: list[float], asked: float | None
+) -> None:
+    found, got = read(field, written)
+    assert (got, list(found), found.asked) == ([], values, asked)
+    again, _ = read(field, found.written())
+    assert again == found
+    assert ("(no step ends at " in describe(found)) == (asked is not None)
 
 
 TENTHS = Param(name="x", kind="float", low=0.1, high=0.4, step=0.1)
