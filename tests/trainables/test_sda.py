@@ -104,7 +104,7 @@ def test_neighbours_and_processes_do_not_matter(monkeypatch: pytest.MonkeyPatch)
 
     one = edited_texts(alone, "mv", "official", "en", uncached)
     monkeypatch.setattr(edits, "ALONE", 10)
-    monkeypatch.setattr(edits, "cores", lambda: 2)
+    monkeypatch.setattr(edits, "share_of_cores", lambda: 2)
     assert edited_texts(some, "mv", "official", "en", uncached) == one * 3
 
 
