@@ -84,7 +84,7 @@ def _object(properties: Schema) -> Schema:
 
 def _with_class(section: Schema, kind: str) -> Schema:
     """The section of a sampler or pruner, which may be a class of Optuna's or of anyone's."""
-    text = {"type": "string"}  # of the file, in a stored space
+    text = {"type": "string", "description": "of the file, in a stored space"}
     own = {"class": {**TEXT, "description": f"a {kind} of Optuna's interface: {EXPECTED}"}, "text": text}
     args = {"args": {"type": ["object", "null"], "description": "of its constructor"}}
     properties = section["properties"]
