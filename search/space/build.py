@@ -153,10 +153,7 @@ def _read_encoder(root: Node, method: Declaration | None, problems: Problems) ->
     if node is None:
         problems.add(root.place("encoder"), f"missing; expected {expected}")
         return None
-    if isinstance(node.value, dict):
-        problems.add(node.where, f"expected {expected}, got a mapping; {ONE_EACH}")
-        return None
-    given = text(node, problems, expected)
+    given = text(node, problems, f"{expected}; {ONE_EACH}" if isinstance(node.value, dict) else expected)
     if given and method and given.startswith("builtin:") and given != builtin:
         has = f"has {builtin}" if builtin else "has no builtin encoder"
         problems.add(node.where, f"method {method.name} {has}, got {given!r}")
