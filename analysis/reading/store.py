@@ -219,7 +219,8 @@ class Store:
     def log_files(self, run_id: str, folder: Path, into: str | None = None) -> None:
         """Write a folder's files to a run's artifacts."""
         with self._errors("cannot write to"):
-            moved = moved_artifacts(self.uri, self._client.get_run(run_id).info.artifact_uri)
+            stored = self._client.get_run(run_id).info.artifact_uri if database(self.uri) else ""
+            moved = moved_artifacts(self.uri, stored)
             if moved is not None:
                 shutil.copytree(folder, moved / (into or ""), dirs_exist_ok=True)
             else:

@@ -192,7 +192,8 @@ def test_older_studies_of_one_name_find_their_own_runs(tmp_path: Path) -> None:
     moved = World(worlds[1].space, tmp_path / "carol")
     shutil.move(worlds[1].root, moved.root)
     assert replay(Tracker(uri, moved.folder, moved.space)) == ""
-    assert len(everything(uri, str(worlds[1].root))) == 5, "the folder's new place makes no new runs"
+    assert everything(uri, str(worlds[1].root)) == {}
+    assert len(everything(uri, str(moved.root))) == 5, "the folder's new place makes no new runs, and is tracked"
 
 
 @pytest.mark.parametrize("position", ["lost", "stale"])
