@@ -53,7 +53,7 @@ def test_titles_and_texts_of_a_retrieval_set(tmp_path: Path, caplog: pytest.LogC
     corpus = folder / "corpus.jsonl"
     corpus.write_text(corpus.read_text().replace('"T"', "NaN"))
     assert load_retrieval(str(folder)).documents == ["a", "b\ufffd", "\ufffd c"]
-    assert f"{corpus}: line 2: half of a surrogate pair, which is no character; 2 texts have U+FFFD" in caplog.text
+    assert f"{corpus}:2: half of a surrogate pair, which is no character; 2 texts have U+FFFD" in caplog.text
     corpus.write_text('{"_id": "d1", "text": ["a"]}\n')
-    with pytest.raises(DataError, match=r"line 1: text: expected a text or a number, got \['a'\]"):
+    with pytest.raises(DataError, match=r":1: text: expected a text or a number, got \['a'\]"):
         load_retrieval(str(folder))

@@ -164,7 +164,7 @@ def test_pairs_are_read_with_the_negatives_that_there_are(
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("p.csv", "query,answer\na,b\nc,d\n", None, r"p.csv: expected a column anchor or sent0 \(anchor\), got query"),
+        ("p.csv", "query,answer\na,b\nc,d\n", None, r"p.csv: expected a column positive or sent1"),
         ("p.csv", "anchor,positive\na,b\nc,d\n", {"negative": "wrong"}, r"expected a column wrong \(negative\)"),
         ("p.csv", "anchor,positive\na,\nc,\nd,e\n", None, r"p.csv:2: a text of the pair is missing in 2 of 3 rows"),
         ("p.txt", "a\nb\n", None, r"p.txt: expected a table with anchor and positive, got one sentence a line"),

@@ -78,7 +78,7 @@ class Retrieval:
 
 def is_beir(folder: Path) -> bool:
     """Whether a folder is laid out as a retrieval set."""
-    return folder.is_dir() and (folder / QRELS).is_dir()
+    return os.path.isdir(folder / QRELS)
 
 
 def is_retrieval(name: str) -> bool:

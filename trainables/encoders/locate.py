@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,8 +49,8 @@ def local_folder(source: str) -> Path | None:
 
     Raises: EncoderError if it can only be a folder and is not there.
     """
-    if (folder := Path(source).expanduser()).is_dir():
-        return folder
+    if os.path.isdir(folder := os.path.expanduser(source)):  # of any text: pathlib raises where a name is too long
+        return Path(folder)
     name = source.partition("@")[0]
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise EncoderError(
