@@ -306,7 +306,7 @@ def test_files_of_one_set_may_differ_in_the_length_of_lists(tmp_path: Path) -> N
         ("x.tsv", "sentence1\tsentence2\tscore\n一个男人\t人\t1\n".encode("gb18030"), "it seems to be gb18030"),
         ("x.csv", "sentence1,sentence2,score\n".encode("utf-16"), "it is UTF-16"),
         ("x.csv", "sentence1,sentence2,score\n".encode("utf-16-le"), "it is UTF-16"),
-        ("x.csv", gzip.compress(b"sentence1,sentence2,score\n"), "it is gzip: add .gz to its name"),
+        ("x.csv", gzip.compress(b"sentence1,sentence2,score\n", mtime=0), "it is gzip: add .gz to its name"),
         ("x.csv", b"PK\x03\x04\x80\x80\x80", "it is a ZIP archive or an Excel workbook"),
         ("x.tsv", "sentence1\tsentence2\tscore\nб".encode()[:-1], "is it cut off?"),
         ("x.json", b'[{"sentence1": "a"}, {"sentence1"', ":1: not JSON: Expecting ':' delimiter"),
@@ -321,6 +321,7 @@ def test_files_of_one_set_may_differ_in_the_length_of_lists(tmp_path: Path) -> N
         ("x.parquet", b"PAR1", ": cannot be read as Parquet: "),
         ("x.arrow", b"", ": cannot be read as Arrow: "),
     ],
+    ids=lambda value: repr(value)[:40],  # one of them is long
 )  # fmt: skip
 def test_what_a_file_is_instead_is_named(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
