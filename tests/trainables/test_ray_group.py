@@ -141,14 +141,15 @@ EVALUATION = DevEvaluation(name="counter", metrics=("texts",), evaluate=evaluate
 """
 
 
-def test_one_worker_prepares_and_scores(process: TrialProcess, tmp_path: Path) -> None:
+def test_one_worker_prepares_and_scores(tmp_path: Path) -> None:
     """The cache is cold: the other worker waits for the file. The untrained encoder is evaluated once, too."""
     notes = tmp_path / "notes.txt"
     spec = spec_of(tmp_path, "counted", workers=2)
     data = {**spec.data, "evaluations": {"counter": None}}
     plugin = Plugin("counted.py", COUNTED.format(notes=str(notes)))
-    process.next(replace(spec, method="counted", data=data, plugins=(plugin,)))
+    process = TrialProcess(replace(spec, method="counted", data=data, plugins=(plugin,)))
     results = process.to_the_end()
+    process.stop()
     assert results[-1]["stop"] == "completed", results[-1]
     assert [r["metrics"]["texts_dev"] for r in results[:-1]] == [2.0] * RUNGS
     done = [line.split() for line in notes.read_text().splitlines()]
