@@ -120,7 +120,7 @@ STORY = [
     Step("analysis optuna --storage sqlite:///optuna.db", "", "simcse_unsup-1"),
     Step('analysis test --reason "the paper"', "", "builtin"),
     Step('analysis test --reason "the paper\'s table"', "", "opened"),
-    Step("search track simcse_unsup-1", "", "trials"),
+    Step("search track simcse_unsup-1", "", "study simcse_unsup-1 is in MLflow"),
     Step("search run spaces/simcse_sup.yaml --from simcse_unsup-1", FEW, "is finished"),
     Step(
         "search run spaces/retrieval.yaml --set data.train=my.csv --set 'data.dev=[my_beir]'",
