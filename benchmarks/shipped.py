@@ -184,8 +184,8 @@ class Trainer:
         at, world = inputs(point, self.space.params), self.world
         waves = np.cos(self._waves[0] @ at + self._phases) @ self._weights.T
         habit = self.pair_sds[1] * (waves[0] + of_point.standard_normal()) / np.sqrt(2)
-        luck = np.sqrt(SEED_SHARED) * of_seed.standard_normal() + np.sqrt(1 - SEED_SHARED) * own.standard_normal()
-        level = LEVEL + self.effect(point) + self.common + habit + world.sd * luck
+        seed_noise = np.sqrt(SEED_SHARED) * of_seed.standard_normal() + np.sqrt(1 - SEED_SHARED) * own.standard_normal()
+        level = LEVEL + self.effect(point) + self.common + habit + world.sd * seed_noise
         level += self.pair_sds[2] * own.standard_normal()
         slow = SLOWEST / (1 + np.exp(-2 * waves[1]))
         found: Floats = level - slow * rising() + evaluation_noise(world, own).sum(0)

@@ -76,8 +76,8 @@ TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as MLflow has 
 # seeds, in [-1, 1], before any seed has been repeated.
 SEED_SD: Final = 0.0079
 
+CONFIRMATION_TRIALS: Final = 20  # default maximum of `search confirm`
 # Stored in [-1, 1], shown to people times 100, as papers print them: by `search` and by `analysis` alike.
-CONFIRMATION_TRIALS: Final = 20  # of `search confirm` at most, unless told otherwise
 SHOWN_SCALE: Final = 100.0
 
 TEST_SUFFIX: Final = "_test"

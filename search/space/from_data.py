@@ -62,11 +62,12 @@ def space_from_data(
         for part, what in (("train", "rows"), ("dev", f"{unit}, which select"), ("test", f"{unit}, sealed")):
             lines.append(f"  {parts[part][0]}: {parts[part][1]:,} {what}")
     metrics = [dev_metrics(one)[0] for one in sets]
+    selects = _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"})
     named = {"columns": roles} if roles else {}
     values = {
-        "name": name, "encoder": encoder,
+        "name": name, "encoder": f"{_flow(encoder)}  # a hub id or a folder",
         "data": _flow({"train": train, **named, "dev": sets, "language": found.language}),
-        "metric": _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"}),
+        "metric": f"{selects}  # on the dev set; the test set is for `analysis test`",
     }  # fmt: skip
     ready = READY[found.kind]
     text = (ready_folder() / f"{ready}.yaml").read_text(encoding="utf-8")
@@ -98,7 +99,7 @@ def _named(dev: str) -> str:
     return f"./{dev}" if Path(dev).is_dir() and "/" not in dev else dev
 
 
-def _flow(value: Mapping[str, object]) -> str:
+def _flow(value: object) -> str:
     """YAML's flow style; what is quoted is quoted as in JSON, which is YAML."""
 
     def text(one: object) -> str:

@@ -101,6 +101,16 @@ def test_a_dev_set_of_ones_own_selects() -> None:
     assert not Path("mine_train.jsonl").exists()
 
 
+def test_names_that_yaml_would_read_otherwise_are_quoted() -> None:
+    beir(Path("my docs: #1"))
+    Path("a #1.csv").write_text(rows("anchor,positive", "what is #,it is #"))
+    assert (
+        run("init", "a #1.csv", "--dev", "my docs: #1", "--encoder", "builtin:tiny", "--out", "b.yaml").exit_code == 0
+    )
+    data = load_space("b.yaml").data
+    assert (data.train, data.dev) == ("a #1.csv", ("./my docs: #1",))
+
+
 def test_sentences_need_a_dev_set() -> None:
     Path("lines.txt").write_text(rows("one sentence", "sentence #"))
     done = run("init", "lines.txt", *ENCODER)

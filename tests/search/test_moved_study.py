@@ -18,7 +18,7 @@ from trainables.contract.declaration import TRANSFORMER
 from trainables.data.sets import load_pairs
 from trainables.encoders.load import load_source
 
-NOBODY = 65534
+OTHER_UID = 65534
 READS = "+dac_read_search"  # an interpreter below /root can be run, others' files still not written
 SPACE = """\
 name: moved
@@ -83,8 +83,8 @@ def test_a_moved_study_is_whole_for_another_user(root: Path) -> None:
     shutil.move(project, moved)
     for path in root.rglob("*"):
         path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
-    os.chown(home, NOBODY, NOBODY)
-    other, away = of_uid(NOBODY, home), home
+    os.chown(home, OTHER_UID, OTHER_UID)
+    other, away = of_uid(OTHER_UID, home), home
     storage = ("--storage", str(moved / "runs"))
     assert other(away, "analysis", "best", "--explain", *storage) == before
     other(away, "analysis", "export", "--out", str(home / "model"), *storage)
@@ -93,7 +93,7 @@ def test_a_moved_study_is_whole_for_another_user(root: Path) -> None:
     copy = home / "copy"
     shutil.copytree(moved, copy)
     for path in (copy, *copy.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, OTHER_UID, OTHER_UID)
     shutil.rmtree(moved)
     storage = ("--storage", str(copy / "runs"))
     other(away, "search", "confirm", "moved-1", "--top", "1", "--seeds", "1", *storage)

@@ -87,7 +87,9 @@ def tools(vectors: dict[str, torch.Tensor]) -> Any:
         del config
         return torch.stack([vectors[t] for t in texts]).numpy()
 
-    return SimpleNamespace(device=torch.device("cpu"), tokenise=lambda texts, _: texts, embed=embed)
+    return SimpleNamespace(
+        device=torch.device("cpu"), tokenise=lambda texts, _: texts, embed=embed, cached=lambda *given: given[-1]()
+    )
 
 
 def test_columns_are_added_behind_those_that_are_there(caplog: pytest.LogCaptureFixture) -> None:

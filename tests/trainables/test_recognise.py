@@ -34,8 +34,9 @@ def table(path: Path, header: str, *rows: str) -> Path:
          {"anchor": "query", "positive": "pos", "negative_1": "neg_1", "negative_2": "neg_2"}),
         ("sentence1\tsentence2\tscore", "a dog\tb dog\t0.5", "scored pairs",
          {"first": "sentence1", "second": "sentence2", "score": "score"}),
-        ("sentence1\tsentence2\tlabel", "a dog\tb dog\tsame", "pairs",
-         {"anchor": "sentence1", "positive": "sentence2"}),
+        ("sentence1\tsentence2", "a dog\tb dog", "pairs", {"anchor": "sentence1", "positive": "sentence2"}),
+        ("question1\tquestion2\tis_duplicate", "a dog\tb dog\t1", "scored pairs",
+         {"first": "question1", "second": "question2", "score": "is_duplicate"}),
         ("left\tright\tgrade", "a dog\tb dog\t4", "scored pairs",
          {"first": "left", "second": "right", "score": "grade"}),
         ("text", "a dog", "sentences", {"sentence": "text"}),
@@ -50,10 +51,17 @@ def test_columns_are_known_by_their_names_or_by_what_is_in_them(
     assert (len(found), found.repeated) == (3, 2)
 
 
-@pytest.mark.parametrize("header", ["a\tb\tc", "id\tnumber"])
-def test_unclear_columns_are_asked_for(header: str, tmp_path: Path) -> None:
-    file = table(tmp_path / "mine.tsv", header, "\t".join(["a dog"] * header.count("\t") + ["9 cats"]), "\t" * 2)
-    file.write_text("\n".join([header, *(["\t".join(["1"] * (header.count("\t") + 1))] * 3)]) + "\n")
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("a\tb\tc", "1\t1\t1"),
+        ("id\tnumber", "1\t1"),
+        ("sentence1\tsentence2\tlabel", "a dog\tb dog\tsame"),
+        ("premise\thypothesis\tlabel", "a dog\tno dog\t2"),
+    ],
+)
+def test_unclear_columns_are_asked_for(header: str, row: str, tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.tsv", header, *[row] * 3)
     with pytest.raises(DataError, match=r"mine\.tsv: cannot recognise the columns .*--column anchor=NAME"):
         recognise(file)
     column = header.split("\t")[1]
@@ -68,7 +76,7 @@ def test_lists_are_rows_and_rows_without_texts_are_left_out(tmp_path: Path) -> N
     found = recognise(tmp_path / "bge.jsonl")
     assert (found.kind, len(found), found.left_out) == ("triplets", 6, 1)
     assert list(found.columns) == ["anchor", "positive", "negative_1", "negative_2"]
-    assert "  1 rows without a text or a score are left out" in found.lines()
+    assert "  rows left out, without a text or a score: 1" in found.lines()
     scored = table(tmp_path / "s.csv", "sentence1,sentence2,score", "one dog,a cat,1", "a dog,two cats,NA", "a,b,2")
     assert (recognise(scored).kind, len(recognise(scored)), recognise(scored).left_out) == ("scored pairs", 2, 1)
 

@@ -23,13 +23,13 @@ ROLES: dict[str, tuple[str, ...]] = {  # of columns; `data.columns` of a space m
 NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
 Columns = Mapping[str, str | Mapping[str, str]]  # role: column, for all files; entry of train or dev: its own columns
 
-_LIKELY: dict[str, tuple[str, ...]] = {  # names that are not taken without being asked, but are advised
+LIKELY: dict[str, tuple[str, ...]] = {  # names that a study does not read, but messages and `search init` propose
     "sentence": ("sentences", "texts", "content", "body", "set"),
     "anchor": ("question", "premise", "source"),
     "positive": ("answer", "passage", "document", "entailment"),
-    "negative": ("negatives", "contradiction"),
-    "first": ("text_a", "text1", "sent1", "s1", "sentence_1", "sentence_a", "question1", "premise"),
-    "second": ("text_b", "text2", "sent2", "s2", "sentence_2", "sentence_b", "question2", "hypothesis"),
+    "negative": ("negatives", "hard_negative", "contradiction"),
+    "first": ("first", "text_a", "text1", "sent1", "s1", "sentence_1", "sentence_a", "question1", "premise"),
+    "second": ("second", "text_b", "text2", "sent2", "s2", "sentence_2", "sentence_b", "question2", "hypothesis"),
     "score": ("label", "labels", "similarity", "similarity_score", "relatedness_score", "gold", "is_duplicate"),
 }
 _DELIMITERS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
@@ -136,7 +136,7 @@ def _likely(role: str, free: Sequence[str], columns: Mapping[str, str] | None) -
     names = [
         *([columns[role]] if columns and role in columns else []),
         *ROLES.get(role, (role,)),
-        *_LIKELY.get(role, ()),
+        *LIKELY.get(role, ()),
     ]
     return next((c for name in names for c in free if c.strip().lower() == name.lower()), None)
 
@@ -157,7 +157,7 @@ def _delimiter(path: Path) -> str:
 def _other_delimiter(path: Path, header: Sequence[str]) -> str | None:
     """The message where a file's fields are separated by something else than its name says."""
     mine, line = _delimiter(path), _delimiter(path).join(header)
-    known = {name for names in (*ROLES.values(), *_LIKELY.values()) for name in names}
+    known = {name for names in (*ROLES.values(), *LIKELY.values()) for name in names}
     for other, word in _DELIMITERS.items():
         names = [name.strip().strip('"').lower() for name in line.split(other)]
         if other == mine or len(names) < 2 or not (known.intersection(names) or len(header) == 1):

@@ -15,20 +15,13 @@ from pathlib import Path
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
+from trainables.data.columns import LIKELY, ROLES
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
 
 PAIRS, TRIPLETS, SCORED, SENTENCES = "pairs", "triplets", "scored pairs", "sentences"
-KNOWN = {  # role -> names of columns that people give it, the product's own first
-    "anchor": ("anchor", "query", "question", "sent0", "premise", "sentence1"),
-    "positive": ("positive", "pos", "passage", "answer", "document", "sent1", "entailment", "sentence2"),
-    "negative": ("negative", "neg", "hard_neg", "hard_negative", "contradiction"),
-    "first": ("sentence1", "first", "text1", "sentence_a"),
-    "second": ("sentence2", "second", "text2", "sentence_b"),
-    "score": ("score", "similarity", "similarity_score", "label", "gold"),
-    "sentence": ("sentence", "text"),
-}
+KNOWN = {role: (*names, *LIKELY.get(role, ())) for role, names in ROLES.items() if role != "subset"}
 NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")
 SCRIPTS = {"CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "CYRILLIC": "ru", "ARABIC": "ar",
            "DEVANAGARI": "hi", "GREEK": "el", "HEBREW": "he", "THAI": "th"}  # fmt: skip
@@ -71,9 +64,9 @@ class Recognised:
             f"  language {self.language}, by the script; median lengths: {words}",
         ]
         if self.repeated:
-            lines.append(f"  {self.repeated:,} rows are repeated")
+            lines.append(f"  repeated rows: {self.repeated:,}")
         if self.left_out:
-            lines.append(f"  {self.left_out:,} rows without a text or a score are left out")
+            lines.append(f"  rows left out, without a text or a score: {self.left_out:,}")
         return lines
 
 
@@ -115,13 +108,14 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
         for role, column in given.items():
             if column not in header:
                 raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(header)}")
+        if not given and {"premise", "hypothesis"} <= set(header):  # NLI: which rows are positive, labels decide
+            raise _unclear(path, header)
         roles.update(given or _by_names(header))
         return roles or {name: name for name in header}
 
     table = read_table(path, chosen).columns
-    if roles and "score" in roles and not given and not _numeric(table["score"]):  # such as NLI's labels
-        roles = {"anchor": roles["first"], "positive": roles["second"]}
-        table = {"anchor": table["first"], "positive": table["second"]}
+    if "score" in roles and not _numeric(table["score"]):  # words: which of them mean similar is not known
+        raise _unclear(path, list(roles.values()))
     if not roles:
         roles = _by_content(path, table)
         table = {role: table[column] for role, column in roles.items()}
@@ -136,6 +130,8 @@ def _by_names(header: Sequence[str]) -> dict[str, str]:
     named = {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in header), None))}
     if {"first", "second", "score"} <= named.keys():
         return {role: named[role] for role in ("first", "second", "score")}
+    if {"first", "second"} <= named.keys() and not {"anchor", "positive"} <= named.keys():
+        named |= {"anchor": named["first"], "positive": named["second"]}
     if {"anchor", "positive"} <= named.keys():
         found = {role: named[role] for role in ("anchor", "positive")}
         numbers = {int(m[1]): name for name in header if (m := NUMBERED.fullmatch(name))}

@@ -74,7 +74,7 @@ def mine(
 
 
 def with_mined(texts: Texts, settings: Mapping[str, Any], config: Any, tools: TextTools) -> Texts:
-    """Pairs with further columns of hard negatives, cached by content.
+    """Pairs with further columns of hard negatives, found once per content.
 
     Args:
         texts: "anchor", "positive" and maybe negatives, which stay in front.
@@ -94,7 +94,10 @@ def with_mined(texts: Texts, settings: Mapping[str, Any], config: Any, tools: Te
     ]
     count, margin = settings["count"], settings["margin"]
     low, high = settings["range"]
-    found = mine(vectors[0], vectors[1], answers, count, (low, high), margin)
+    found = tools.cached(
+        "mined", [*(v.cpu().numpy() for v in vectors), answers, count, low, high, margin],
+        lambda: mine(vectors[0], vectors[1], answers, count, (low, high), margin),
+    )  # fmt: skip
     of_rows = found.negatives[[anchors[anchor] for anchor, _ in pairs]]
     whole = np.flatnonzero((of_rows >= 0).all(1))
     close = f"; {found.passed_over:,} candidates were within {margin:g} of the positive" if margin is not None else ""

@@ -34,12 +34,8 @@ def prepare(texts: Texts, config: PairsConfig, seed: int, tools: TextTools) -> E
 def views(examples: Examples, batch: Batch, config: PairsConfig, rng: np.random.Generator) -> Views:
     """Anchors, positives and the first `hard_negatives` of each row."""
     found = all_columns(examples, batch, config, rng)
-    unused = (
-        [role for role in found if is_negative(role)][config.hard_negatives :]
-        if config.hard_negatives is not None
-        else []
-    )
-    return {role: rows for role, rows in found.items() if role not in unused}
+    used = [role for role in found if is_negative(role)][: config.hard_negatives]  # [:None] = all
+    return {role: rows for role, rows in found.items() if role in used or not is_negative(role)}
 
 
 def loss(z: Encoded, config: PairsConfig) -> Tensor:
