@@ -306,6 +306,8 @@ def test_files_of_one_set_may_differ_in_the_length_of_lists(tmp_path: Path) -> N
         ("x.tsv", "sentence1\tsentence2\tscore\n一个男人\t人\t1\n".encode("gb18030"), "it seems to be gb18030"),
         ("x.csv", "sentence1,sentence2,score\n".encode("utf-16"), "it is UTF-16"),
         ("x.csv", "sentence1,sentence2,score\n".encode("utf-16-le"), "it is UTF-16"),
+        ("x.csv", "sentence1,sentence2,score\n".encode("utf-16-be"), "it is UTF-16"),
+        ("x.csv", b"a sentence\n" + bytes(4000), "it has many zero bytes: is it damaged?"),
         ("x.csv", gzip.compress(b"sentence1,sentence2,score\n", mtime=0), "it is gzip: add .gz to its name"),
         ("x.csv", b"PK\x03\x04\x80\x80\x80", "it is a ZIP archive or an Excel workbook"),
         ("x.tsv", "sentence1\tsentence2\tscore\nб".encode()[:-1], "is it cut off?"),

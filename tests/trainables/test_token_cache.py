@@ -200,7 +200,7 @@ def test_hugging_face_tokenizer_without_special_tokens(tokenizer):
 
 # ------------------------------------------------------------ texts larger than memory
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=6), max_size=40), st.data())
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n\0", codec="utf-8"), max_size=6), max_size=40), st.data())
 def test_the_lines_are_those_of_the_file_read_whole(tmp_path_factory, texts: list[str], data: st.DataObject) -> None:
     end, mark = data.draw(st.sampled_from(["\n", "\r\n"])), data.draw(st.sampled_from(["", "\ufeff"]))
     path = tmp_path_factory.mktemp("x") / "x.txt"

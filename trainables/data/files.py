@@ -92,7 +92,9 @@ def read_text(path: Path, head: int | None = None) -> str:
     except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text: {error}{_encoding(path, error)}") from error
     if 4 * text.count("\0", 0, 4096) > len(text[:4096]):
-        raise DataError(f"{path}: cannot be read as UTF-8 text: it is UTF-16; save it as UTF-8")
+        even, odd = text[:4096:2].count("\0"), text[1:4096:2].count("\0")
+        what = "it is UTF-16; save it as UTF-8" if even * odd == 0 else "it has many zero bytes: is it damaged?"
+        raise DataError(f"{path}: cannot be read as UTF-8 text: {what}")
     return text
 
 

@@ -119,7 +119,7 @@ def run_trial(
 def empty_host_cache() -> None:
     """Return page-locked memory (copies of states, batches) to the system: torch keeps it, up to what one trial used.
 
-    Does nothing where torch cannot (before 2.12).
+    Does nothing in versions of torch that lack it.
     """
     getattr(torch.accelerator, "empty_host_cache", lambda: None)()
 
