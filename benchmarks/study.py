@@ -1,0 +1,314 @@
+"""One study, three ways: which finds the best encoder for the Debian pairs in the same time?
+
+    python -m benchmarks.study --minutes 30 --runs 3
+
+Each way tunes all-MiniLM-L6-v2 on 4,000 query-passage pairs, selects by nDCG@10 on `debian_dev` and is scored on
+`debian_test`, which nothing has selected by:
+
+  product   `search run spaces/retrieval.yaml --set ...`, then `analysis export`: the commands of the README
+  hf        sentence-transformers' `hyperparameter_search` with Optuna, as its documentation has it
+  random    sentence-transformers' trainer in a loop over random values of the same hyperparameters
+
+A process each, one at a time, on all cores, in turn; the clock starts with the process. An evaluation after the end of
+the time does not count. Beside them: the untouched encoder, and for each seed a training by sentence-transformers with
+the recipe's defaults. One function scores all models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from analysis.plots.style import BLUE, GREEN, GREY, ORANGE, style
+from benchmarks.inputs import data_folder, write_lines
+
+WAYS = ("product", "hf", "random")
+PAIRS, LENGTH = 4000, 128
+BATCHES = [16, 32, 64, 128]
+DEFAULTS = {"learning_rate": 2e-5, "batch_size": 64, "temperature": 0.05}  # of the trainer's examples
+CHILD = "import sys; from benchmarks.study import tune; tune(sys.argv[1])"
+SPACE = Path(__file__).parents[1] / "spaces" / "retrieval.yaml"
+OUT = Path(__file__).parent / "results" / "study.json"
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "study.svg"
+
+
+class Queries:
+    """A BEIR folder, and the nDCG@10 of every query."""
+
+    def __init__(self, folder: Path) -> None:
+        def texts(name: str) -> dict[str, str]:
+            rows = [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+            return {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows}
+
+        self.corpus, self.queries = texts("corpus.jsonl"), texts("queries.jsonl")
+        self.relevant: dict[str, dict[str, int]] = {}
+        for line in next((folder / "qrels").glob("*.tsv")).read_text(encoding="utf-8").splitlines()[1:]:
+            query, document, grade = line.split("\t")
+            if int(grade) > 0:
+                self.relevant.setdefault(query, {})[document] = int(grade)
+        self.queries = {name: text for name, text in self.queries.items() if name in self.relevant}
+
+    def scores(self, model: Any) -> list[float]:
+        """(queries,) nDCG@10."""
+        import numpy as np
+
+        settings = {"normalize_embeddings": True, "batch_size": 64, "show_progress_bar": False}
+        documents, names = model.encode(list(self.corpus.values()), **settings), list(self.corpus)
+        ranked = np.argsort(-(model.encode(list(self.queries.values()), **settings) @ documents.T), axis=1)[:, :10]
+        discounts = 1 / np.log2(np.arange(2, 12))
+        found = []
+        for query, order in zip(self.queries, ranked, strict=True):
+            grades = self.relevant[query]
+            gained = np.array([grades.get(names[i], 0) for i in order])
+            ideal = np.array(sorted(grades.values(), reverse=True)[:10])
+            found.append(float(gained @ discounts / (ideal @ discounts[: len(ideal)])))
+        return found
+
+
+def model_of(encoder: str) -> Any:
+    """The encoder as sentence-transformers loads it."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(encoder, device="cpu")
+    model.max_seq_length = LENGTH
+    return model
+
+
+def tune(case: str) -> None:
+    """A way with sentence-transformers' trainer, in this process; writes what it evaluated and its best model."""
+    import torch
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
+    from sentence_transformers.evaluation import InformationRetrievalEvaluator
+    from sentence_transformers.training_args import BatchSamplers
+    from transformers import TrainerCallback
+
+    from trainables.contract.limits import cores
+
+    torch.set_num_threads(cores())
+    given = json.loads(case)
+    ends, folder = given["began"] + given["seconds"], Path(given["folder"])
+    rows = [line.split("\t") for line in Path(given["train"]).read_text(encoding="utf-8").splitlines()[1:]]
+    train = Dataset.from_dict({"anchor": [row[0] for row in rows], "positive": [row[1] for row in rows]})
+    dev = Queries(data_folder() / "debian_dev")
+    evaluator = InformationRetrievalEvaluator(
+        dev.queries, dev.corpus, {query: set(found) for query, found in dev.relevant.items()}, name="dev"
+    )
+    record: dict[str, Any] = {"trials": []}
+
+    class Deadline(TrainerCallback):  # type: ignore[misc]  # no types
+        def on_step_end(self, *given: Any, **_: Any) -> None:
+            given[2].should_training_stop |= time.time() > ends
+
+    def arguments(values: dict[str, Any], seed: int) -> Any:
+        return SentenceTransformerTrainingArguments(
+            output_dir=str(folder / "checkpoints"),
+            num_train_epochs=1,
+            learning_rate=values["learning_rate"],
+            per_device_train_batch_size=values["batch_size"],
+            warmup_steps=0.1,
+            batch_sampler=BatchSamplers.NO_DUPLICATES,
+            seed=seed,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+
+    def judged(values: dict[str, Any], metrics: dict[str, float], model: Any) -> float:
+        """Note an evaluation that came in time, and save the model if it is the best."""
+        value = next(v for k, v in metrics.items() if k.endswith("cosine_ndcg@10"))
+        if time.time() <= ends:
+            if value > max((one["value"] for one in record["trials"]), default=-math.inf):
+                model.save_pretrained(str(folder / "model"))
+            record["trials"].append({"minute": (time.time() - given["began"]) / 60, "value": value, "params": values})
+        return value
+
+    def single(values: dict[str, Any], seed: int) -> None:
+        model = model_of(given["encoder"])
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments(values, seed), train_dataset=train, evaluator=evaluator, callbacks=[Deadline()],
+            loss=losses.MultipleNegativesRankingLoss(model, scale=1 / values["temperature"]),
+        )  # fmt: skip
+        trainer.train()
+        judged(values, trainer.evaluate(), model)
+
+    def searched() -> None:
+        import optuna
+
+        def start(trial: Any) -> Any:
+            if trial is not None and hasattr(trainer, "loss") and hasattr(trainer.loss, "scale"):
+                trainer.loss.scale = 1 / trial.params["temperature"]
+            return model_of(given["encoder"])
+
+        def space(trial: Any) -> dict[str, Any]:
+            return {
+                "learning_rate": trial.suggest_float("learning_rate", 2e-6, 2e-4, log=True),
+                "per_device_train_batch_size": trial.suggest_categorical(
+                    "per_device_train_batch_size", [16, 32, 64, 128]
+                ),
+                "temperature": trial.suggest_float("temperature", 0.01, 0.1, log=True),
+            }
+
+        trainer = SentenceTransformerTrainer(
+            model=None, model_init=start, args=arguments(DEFAULTS, given["seed"]), train_dataset=train,
+            evaluator=evaluator, callbacks=[Deadline()],
+            loss=lambda model: losses.MultipleNegativesRankingLoss(model, scale=1 / DEFAULTS["temperature"]),
+        )  # fmt: skip
+        trainer.hyperparameter_search(
+            hp_space=space, n_trials=1000, direction="maximize", backend="optuna", timeout=ends - time.time(),
+            compute_objective=lambda metrics: judged({}, metrics, trainer.model),
+            sampler=optuna.samplers.TPESampler(seed=given["seed"]),
+        )  # fmt: skip
+
+    if given["way"] == "hf":
+        searched()
+    elif given["way"] == "random":
+        rng, number = random.Random(given["seed"]), 0
+        while time.time() < ends:
+            rate, temperature = math.exp(rng.uniform(math.log(2e-6), math.log(2e-4))), 0.01 * 10 ** rng.random()
+            values = {"learning_rate": rate, "batch_size": rng.choice(BATCHES), "temperature": temperature}
+            single(values, given["seed"] + number)
+            number += 1
+    else:
+        single(DEFAULTS, given["seed"])
+    (folder / "record.json").write_text(json.dumps(record))
+
+
+def run_tuned(way: str, seed: int, seconds: float, encoder: Path, train: Path, folder: Path) -> dict[str, Any]:
+    """A way with sentence-transformers' trainer: its evaluations, and its model under `folder`/model."""
+    case = {
+        "way": way, "seed": seed, "seconds": seconds, "encoder": str(encoder), "train": str(train),
+        "folder": str(folder), "began": time.time(),
+    }  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", CHILD, json.dumps(case)], capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"{way}: exit code {ended.returncode}: {ended.stderr.strip()[-800:]}")
+    return dict(json.loads((folder / "record.json").read_text()))
+
+
+def run_product(seed: int, seconds: float, encoder: Path, train: Path, folder: Path) -> dict[str, Any]:
+    """The product's commands: their evaluations, and the model under `folder`/model."""
+    settings = {
+        "encoder": encoder, "data.train": train, "data.dev": f"[{data_folder() / 'debian_dev'}]", "search.seed": seed,
+        "search.trials": "null", "search.budget": "null", "search.time": f"{seconds:.0f}s",
+        "train.max_examples": PAIRS, "train.eval_examples": PAIRS // 4,
+        "params.max_length": LENGTH, "params.eval_max_length": LENGTH,
+    }  # fmt: skip
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    bin_, environment = Path(sys.executable).parent, os.environ | {"SEARCH_CACHE_DIR": str(folder / "cache")}
+
+    def command(*words: str) -> None:
+        ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        if ended.returncode:
+            raise SystemExit(f"{' '.join(words[:3])}: exit code {ended.returncode}: {ended.stderr.strip()[-800:]}")
+
+    began = time.time()
+    command(str(bin_ / "search"), "run", str(SPACE), "--name", "study", *given)
+    command(str(bin_ / "analysis"), "export", "study", "--out", str(folder / "model"))
+    return {"trials": evaluations(next((folder / "runs").glob("study*/tracking.jsonl")), began, seconds)}
+
+
+def evaluations(journal: Path, began: float, seconds: float) -> list[dict[str, Any]]:
+    """All evaluations of a study within the time, in their order."""
+    found = []
+    for line in journal.read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["e"] == "eval" and event["t"] / 1000 <= began + seconds:
+            minute = (event["t"] / 1000 - began) / 60
+            found.append({"minute": minute, "value": event["value"], "trial": event["id"]})
+    return found
+
+
+COLOURS = {"product": BLUE, "hf": ORANGE, "random": GREEN, "defaults": GREY, "untouched": GREY}
+LABELS = {"product": "this product", "hf": "sentence-transformers' search", "random": "random sweep"}
+
+
+def interval(scores: list[list[float]]) -> tuple[float, float]:
+    """Mean nDCG@10 of the runs' models over (runs, queries), and half its 95 % interval over queries and runs."""
+    import numpy as np
+
+    values = np.array(scores)
+    of_queries = values.mean(0).var(ddof=1) / values.shape[1]
+    of_runs = values.mean(1).var(ddof=1) / len(values) if len(values) > 1 else 0.0
+    return float(values.mean()), float(1.96 * np.sqrt(of_queries + of_runs))
+
+
+def draw(record: dict[str, Any], picture: Path) -> None:
+    """Best dev score against minutes, a line a run; test scores with intervals."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(8, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        for way, label in LABELS.items():
+            for number, one in enumerate(run for run in record["runs"] if run["way"] == way):
+                minutes = [trial["minute"] for trial in one["trials"]]
+                best = 100 * np.maximum.accumulate([trial["value"] for trial in one["trials"]])
+                left.step(
+                    [*minutes, record["minutes"]],
+                    [*best, best[-1]],
+                    where="post",
+                    color=COLOURS[way],
+                    label="" if number else label,
+                )
+        left.set(xlabel="minutes", ylabel="best nDCG@10 x 100 on debian_dev", title="While they search")
+        left.legend(loc="lower right")
+        for row, (way, colour) in enumerate(COLOURS.items()):
+            mean, half = interval([run["test"] for run in record["runs"] if run["way"] == way])
+            right.errorbar(100 * mean, -row, xerr=100 * half, fmt="o", color=colour, capsize=3)
+        right.set_yticks([-row for row in range(len(COLOURS))], [LABELS.get(way, way) for way in COLOURS])
+        right.set(xlabel="nDCG@10 x 100 on debian_test, 95 % interval", title="On queries that selected nothing")
+        figure.savefig(picture, metadata={"Date": None})
+
+
+@click.command()
+@click.option("--minutes", default=30.0, show_default=True, help="of each way in each run")
+@click.option("--runs", default=3, show_default=True, help="of each way, a seed each")
+@click.option("--encoder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=OUT, show_default=False)
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), default=PICTURE, show_default=False)
+def main(minutes: float, runs: int, encoder: Path, out: Path, picture: Path) -> None:
+    """Run the ways in turn; write and draw what each found."""
+    from benchmarks.__main__ import machine
+
+    test = Queries(data_folder() / "debian_test")
+    dev = Queries(data_folder() / "debian_dev")
+    model = model_of(str(encoder.resolve()))
+    untouched = {"way": "untouched", "dev": statistics.mean(dev.scores(model)), "test": test.scores(model)}
+    found: list[dict[str, Any]] = [untouched]
+    with tempfile.TemporaryDirectory() as scratch:
+        header, *pairs = (data_folder() / "en_debian_pairs_train.tsv").read_text(encoding="utf-8").splitlines()
+        train = write_lines(Path(scratch) / "pairs.tsv", [header, *random.Random(0).sample(pairs, PAIRS)])
+        for seed in range(runs):
+            ways = [*WAYS, "defaults"]
+            for way in ways[seed % 3 :] + ways[: seed % 3]:  # each is first, second and third
+                folder = Path(scratch) / f"{way}-{seed}"
+                folder.mkdir()
+                inputs = seed, 60 * minutes if way != "defaults" else math.inf, encoder.resolve(), train, folder
+                made = run_product(*inputs) if way == "product" else run_tuned(way, *inputs)
+                model = model_of(str(folder / "model"))
+                best = max(one["value"] for one in made["trials"])
+                found.append({"way": way, "seed": seed, "dev": best, "test": test.scores(model), **made})
+                click.echo(f"{way}, seed {seed}: dev {best:.4f}, test {statistics.mean(found[-1]['test']):.4f}")
+                record = {"minutes": minutes, "runs": found, "machine": machine(), "pairs": PAIRS}
+                out.parent.mkdir(exist_ok=True)
+                out.write_text(json.dumps(record) + "\n")
+    draw(record, picture)
+
+
+if __name__ == "__main__":
+    main()
