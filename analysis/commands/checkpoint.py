@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Open the sealed test sets, on record")
 @on_study
-@click.option("--reason", required=True, metavar="TEXT", help="why; is kept with the study")
+@click.option("--reason", required=True, metavar="TEXT", help="why; stored in the study")
 @click.option("--trial", "trials", multiple=True, metavar="ID", help="may be repeated [all seeds of the best point]")
 @click.option("--set", "sets", multiple=True, metavar="NAME", help="may be repeated [the suite of the language]")
 @click.option("--transfer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="SentEval's downstream")
@@ -86,7 +86,7 @@ def test(
                 f"{study.name}. Scores x 100 (Spearman, accuracy, nDCG@10 and so on); sd over seeds.",
                 text_table(rows),
                 gain_text(gained, study.baseline_name),
-                *([f"Left out, their weights were not kept: {', '.join(without)}"] if without else []),
+                *([f"Left out, their weights are not stored: {', '.join(without)}"] if without else []),
                 *(f"Not scored: {name}: {why}" for name, why in opened.missing.items()),
                 *(f"{unchecked}: {name}: {why}" for name, why in opened.unread.items()),
                 *(f"Warning: {overlap}" for overlap in opened.overlaps),

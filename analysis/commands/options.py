@@ -30,7 +30,7 @@ FORMAT = click.option(
     type=click.Choice(FORMATS),
     default="table",
     show_default=True,
-    help="table prints correlations x 100, the others as they are stored",
+    help="table prints correlations x 100; csv and json print stored values",
 )
 TRACKING = click.option("--tracking-uri", metavar="URI", help="[MLFLOW_TRACKING_URI, else mlflow.db in the storage]")
 
