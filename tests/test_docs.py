@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -60,6 +61,35 @@ def parse(text: str) -> str:
 @pytest.mark.parametrize("text", [text for text, _ in COMMANDS], ids=[f"{where} {text}" for text, where in COMMANDS])
 def test_every_command_is_one(text: str) -> None:
     assert parse(text) in shlex.split(text)
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    yield command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.commands[name]
+            yield from commands(below, click.Context(below, parent=context, info_name=name))
+
+
+HELPED = [found for name, one in PROGRAMS.items() for found in commands(one, click.Context(one, info_name=name))]
+
+
+@pytest.mark.parametrize(("command", "context"), HELPED, ids=[context.command_path for _, context in HELPED])
+def test_help_is_one_imperative_line_and_examples_that_parse(command: click.Command, context: click.Context) -> None:
+    first, _, rest = (command.help or "").partition("\n")
+    assert re.fullmatch(r"[A-Z][a-z]+ .{10,65}\.", first)
+    assert not re.match(r"(The|All|What|Your|A|An|On|How|Which) ", first)
+    assert rest.strip() == "" or rest.startswith("\n")
+    texts = command.get_help(context)
+    if isinstance(command, click.Group):
+        assert "..." not in texts.replace("[ARGS]...", "")  # no command's line is cut
+    if context.command_path == "search cluster":
+        return
+    _, _, shown = texts.partition("Examples:\n")
+    for line in filter(None, map(str.strip, shown.splitlines())):
+        parse(re.split(r" [>&]", line)[0])
+        assert line.startswith(context.command_path)
+    assert shown.strip()
 
 
 def test_commands_are_found_and_wrong_ones_refused() -> None:
@@ -181,7 +211,7 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
         assert loaded == [], page
     commands = (tmp_path / "reference" / "search.html").read_text(encoding="utf-8")
     assert "--retry-failed" in commands
-    assert "Sentinel" not in commands  # click's word for "no default"
+    assert "Sentinel" not in commands  # click's name of "no default"
     assert "<code>()</code>" not in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "&lt;set&gt;_dev" in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "how it ended" in (tmp_path / "reference" / "python.html").read_text(encoding="utf-8")
