@@ -30,6 +30,7 @@ from search.cli.main import main as search
 from search.space import load_space
 from search.space.json_schema import json_schema
 from search.space.nodes import Problems, read_file
+from trainables.contract import formats
 from trainables.contract.registry import SHIPPED
 
 OURS = ("analysis", "benchmarks", "search", "trainables")
@@ -182,6 +183,27 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
     first, second = re.findall(r"^    ((?:python3 -m venv|\.venv/bin/pip).*?)\s*$", text, re.MULTILINE)
     assert first.endswith("search run spaces/quickstart.yaml")
     assert second.endswith("pytest -n 2")
+
+
+def test_the_glossary_is_alphabetical_with_one_sentence_a_term() -> None:
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert len(terms) > 40
+    assert terms == sorted(terms, key=str.lower)
+    for sentence in re.findall(r"^### .+\n\n(.+)$", text, re.MULTILINE):
+        assert re.fullmatch(r"[^.]+(\.\w[^.]*)*\.", sentence), sentence
+
+
+def test_the_reference_has_every_variable_and_format() -> None:
+    text = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
+    source = "".join(p.read_text(encoding="utf-8") for name in OURS for p in (ROOT / name).rglob("*.py"))
+    internal = {"SEARCH_CLUSTER"}  # set by the program for its own jobs
+    assert set(re.findall(r'"(SEARCH_[A-Z_]+)"', source)) - internal == set(re.findall(r"SEARCH_[A-Z_]+", text))
+    written = dict(re.findall(r"^\| `([\w./]+)`[^|]*\| (\d+) \|", text, re.MULTILINE))
+    assert written == {
+        "space.yaml": str(formats.SPACE), "tracking.jsonl": str(formats.JOURNAL), "../mlflow.db": str(formats.TRACKING),
+    }  # fmt: skip
+    assert text.count(f"| {formats.CHECKPOINT} |") >= 2
 
 
 def test_the_version_is_the_same_everywhere() -> None:
