@@ -185,6 +185,13 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
     assert second.endswith("pytest -n 2")
 
 
+def test_llms_txt_lists_every_page_for_users() -> None:
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    linked = re.findall(r"^- \[.+\]\((.+)\): .+$", text, re.MULTILINE)
+    nav = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(linked) == sorted(page for page in nav if not page.startswith("development/"))
+
+
 def test_the_glossary_is_alphabetical_with_one_sentence_a_term() -> None:
     text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     terms = re.findall(r"^### (.+)$", text, re.MULTILINE)
@@ -231,6 +238,7 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text)
         assert loaded == [], page
+    assert (tmp_path / "llms.txt").exists()
     commands = (tmp_path / "reference" / "search.html").read_text(encoding="utf-8")
     assert "--retry-failed" in commands
     assert "Sentinel" not in commands  # click's name of "no default"
