@@ -96,7 +96,7 @@ class StudyResults:
         return rank_points(self.study.points, self.study.metric)
 
     def best(self) -> Verdict:
-        """Which configuration is best, what it is worth, and whether it beats the paper's defaults.
+        """Which configuration is best, its value, and whether it beats the paper's defaults.
 
         Raises: AnalysisError if no trial has been completed.
         """

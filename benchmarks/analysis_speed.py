@@ -76,7 +76,7 @@ def attach_trials(address: str, folder: Path) -> None:
 
 @contextmanager
 def server(database: str, folder: Path) -> Iterator[str]:
-    """The address of a real `mlflow server` on loopback, with the workers it has unless told otherwise."""
+    """The address of a real `mlflow server` on loopback, with its default number of workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -3,7 +3,7 @@
 It needs a checkout and what a bare GPU machine has: Python 3.11 or later, torch, transformers, sentence-transformers
 and peft; no Ray, MLflow, Optuna, data or network. Sentences are builtin words in lengths like those of STS-B and
 Wikipedia, encoders are random in BERT-base's size; on a CPU both are tiny, to try all of it. Rows come in the order of
-their worth, are printed when they are measured, and a part for which no time is left has a row that says so.
+their importance, are printed when they are measured, and a part for which no time is left has a row with the reason.
 
 The peer is sentence-transformers' model and loss in a plain loop (its trainer needs `datasets`), tokens made before,
 bf16 where ours takes it, fused AdamW, clipping and linear decay: the least that its trainer costs.
@@ -70,7 +70,7 @@ class Card:
         return LIMIT_S - self.seconds()
 
     def play(self) -> None:
-        """All parts in the order of their worth. A part that fails leaves a row, and the next one begins."""
+        """All parts in the order of their importance. A part that fails leaves a row, and the next one begins."""
         parts: list[tuple[str, float, Callable[[], None]]] = [
             ("checks", 30, self.checks),
             ("training", 20, self.training),

@@ -1,4 +1,4 @@
-"""docs/encoders.md: every family of encoders through a whole trial, on tiny random weights. What fails, says so.
+"""docs/encoders.md: every family of encoders through a full-length trial, on tiny random weights; failures are printed.
 
 Each family is loaded (and measured, as every encoder is), trained by unsupervised SimCSE with dropout 0.3 and a prompt,
 trained again with a pause and a resumption in the middle, and exported. Cells say what happened, not what should.

@@ -134,7 +134,7 @@ def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIM
             case: [stack.enter_context(Child(command, str(case), limit)) for command in own]
             for case, own in commands.items()
         }
-        # "ready", or what kept it from coming so far
+        # "ready", or what prevented it
         first = {case: [child.line() for child in own] for case, own in children.items()}
         print(f"warm after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         for case, own in children.items():

@@ -119,7 +119,7 @@ def save_tiny(family: Family, folder: Path, seed: int = 0) -> Path:
 
 
 def tokenizer_of(family: Family) -> Any:
-    """Whole words; a decoder's kind puts a start token before a sentence or nothing, the others <s> and </s>."""
+    """Whole words; a decoder's kind puts a start token before a sentence or nothing, other kinds <s> and </s>."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

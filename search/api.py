@@ -106,7 +106,7 @@ def confirm(
 
     Args:
         trials: at most so many (20) in all, those of earlier confirmations included; it ends before when the choice and
-            the gain over the baseline are settled.
+            the gain over the baseline are decided.
         top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
             seeds each.
 

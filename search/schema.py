@@ -72,7 +72,7 @@ TRACEBACK_FILE: Final = "traceback.txt"  # failed trial
 TRIALS_FILE: Final = "trials.jsonl.gz"  # study: its ended trials as MLflow has them (`search.tracking.tracker`)
 
 # 50 seeds of unsupervised SimCSE on BERT-base ranged over 76.70 - 73.16 = 3.54 points (D08); the expected range of 50
-# normal values is 4.498 standard deviations (Tippett 1925). What is believed of a metric's standard deviation over
+# normal values is 4.498 standard deviations (Tippett 1925). The prior of a metric's standard deviation over
 # seeds, in [-1, 1], before any seed has been repeated.
 SEED_SD: Final = 0.0079
 

@@ -1,4 +1,4 @@
-"""Parsed sentences written by hand, for the tests of SDA's rules."""
+"""Parsed sentences, written manually, for the tests of SDA's rules."""
 
 from __future__ import annotations
 

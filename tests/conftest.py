@@ -29,7 +29,7 @@ if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is fast, and what `pytest -n 2` deals out as one: tests that start a Ray (first), else a file (costly
-    ones before the others, so that no long one is left for the end)."""
+    ones before shorter ones, so that no long one is left for the end)."""
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("ray", "costly")])
     for item in items:
         group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
@@ -57,7 +57,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[Non
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:
-    """SLOW_SECONDS of `.ci/run`: slow tests begin until then, the others are skipped by name."""
+    """SLOW_SECONDS of `.ci/run`: slow tests begin until then, later ones are skipped by name."""
     limit = float(os.environ.get("SLOW_SECONDS", "inf"))
     late = time.monotonic() - BEGAN > limit
     if item.get_closest_marker("slow") and late and not MADE.intersection(item.fixturenames):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from click import Command
 from click.testing import CliRunner
 
-from benchmarks import calibration
+from benchmarks import calibration, plots
 from benchmarks.__main__ import NAMES, main
 from benchmarks.curves import record
 
@@ -25,6 +28,29 @@ def test_every_benchmark_imports_and_answers_help(name: str) -> None:
 @pytest.mark.parametrize("command", [calibration.main, record.main], ids=["calibration", "curves.record"])
 def test_a_benchmark_with_a_command_line_answers_help(command: Command) -> None:
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0
+
+
+def test_the_page_shows_plots_of_the_committed_results() -> None:
+    page = (plots.ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"!\[(.+)\]\(pictures/performance/(\w+)\.svg\)", page))
+    assert set(shown.values()) == set(plots.data()) == {path.stem for path in plots.PICTURES.iterdir()}
+    for name, measured in plots.data().items():
+        svg = (plots.PICTURES / f"{name}.svg").read_text(encoding="utf-8")
+        assert plots.fingerprint(measured) in svg, f"{name} is stale: python -m benchmarks.plots"
+        assert {"machine", "rows"} <= set(measured)
+
+
+def test_plots_are_drawn_with_those_of_outside_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(plots.RESULTS / "performance.json", tmp_path)
+    rows = [
+        {"table": task, "workers": 1, "search": search, "regret at 10": worst, "regret at 20": worst / 2}
+        for task in ("a", "b") for search, worst in (("ours: tpe, asha", 0.2), ("random", 0.9))
+    ]  # fmt: skip
+    (tmp_path / "outside.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    monkeypatch.setattr(plots, "RESULTS", tmp_path)
+    drawn = {path.stem: path.read_text(encoding="utf-8") for path in plots.draw(tmp_path / "drawn")}
+    assert set(drawn) == {*plots.DRAWN, "outside"}
+    assert "<dc:title>Regret on benchmarks of others, 2 tasks</dc:title>" in drawn["outside"]
 
 
 ON_A_BARE_MACHINE = """

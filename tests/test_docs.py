@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -29,6 +30,7 @@ from search.cli.main import main as search
 from search.space import load_space
 from search.space.json_schema import json_schema
 from search.space.nodes import Problems, read_file
+from trainables.contract import formats
 from trainables.contract.registry import SHIPPED
 
 OURS = ("analysis", "benchmarks", "search", "trainables")
@@ -60,6 +62,35 @@ def parse(text: str) -> str:
 @pytest.mark.parametrize("text", [text for text, _ in COMMANDS], ids=[f"{where} {text}" for text, where in COMMANDS])
 def test_every_command_is_one(text: str) -> None:
     assert parse(text) in shlex.split(text)
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    yield command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.commands[name]
+            yield from commands(below, click.Context(below, parent=context, info_name=name))
+
+
+HELPED = [found for name, one in PROGRAMS.items() for found in commands(one, click.Context(one, info_name=name))]
+
+
+@pytest.mark.parametrize(("command", "context"), HELPED, ids=[context.command_path for _, context in HELPED])
+def test_help_is_one_imperative_line_and_examples_that_parse(command: click.Command, context: click.Context) -> None:
+    first, _, rest = (command.help or "").partition("\n")
+    assert re.fullmatch(r"[A-Z][a-z]+ .{10,65}\.", first)
+    assert not re.match(r"(The|All|What|Your|A|An|On|How|Which) ", first)
+    assert rest.strip() == "" or rest.startswith("\n")
+    texts = command.get_help(context)
+    if isinstance(command, click.Group):
+        assert "..." not in texts.replace("[ARGS]...", "")  # no command's line is cut
+    if context.command_path == "search cluster":
+        return
+    _, _, shown = texts.partition("Examples:\n")
+    for line in filter(None, map(str.strip, shown.splitlines())):
+        parse(re.split(r" [>&]", line)[0])
+        assert line.startswith(context.command_path)
+    assert shown.strip()
 
 
 def test_commands_are_found_and_wrong_ones_refused() -> None:
@@ -154,6 +185,34 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
     assert second.endswith("pytest -n 2")
 
 
+def test_llms_txt_lists_every_page_for_users() -> None:
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    linked = re.findall(r"^- \[.+\]\((.+)\): .+$", text, re.MULTILINE)
+    nav = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(linked) == sorted(page for page in nav if not page.startswith("development/"))
+
+
+def test_the_glossary_is_alphabetical_with_one_sentence_a_term() -> None:
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert len(terms) > 40
+    assert terms == sorted(terms, key=str.lower)
+    for sentence in re.findall(r"^### .+\n\n(.+)$", text, re.MULTILINE):
+        assert re.fullmatch(r"[^.]+(\.\w[^.]*)*\.", sentence), sentence
+
+
+def test_the_reference_has_every_variable_and_format() -> None:
+    text = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
+    source = "".join(p.read_text(encoding="utf-8") for name in OURS for p in (ROOT / name).rglob("*.py"))
+    internal = {"SEARCH_CLUSTER"}  # set by the program for its own jobs
+    assert set(re.findall(r'"(SEARCH_[A-Z_]+)"', source)) - internal == set(re.findall(r"SEARCH_[A-Z_]+", text))
+    written = dict(re.findall(r"^\| `([\w./]+)`[^|]*\| (\d+) \|", text, re.MULTILINE))
+    assert written == {
+        "space.yaml": str(formats.SPACE), "tracking.jsonl": str(formats.JOURNAL), "../mlflow.db": str(formats.TRACKING),
+    }  # fmt: skip
+    assert text.count(f"| {formats.CHECKPOINT} |") >= 2
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -179,9 +238,10 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text)
         assert loaded == [], page
+    assert (tmp_path / "llms.txt").exists()
     commands = (tmp_path / "reference" / "search.html").read_text(encoding="utf-8")
     assert "--retry-failed" in commands
-    assert "Sentinel" not in commands  # click's word for "no default"
+    assert "Sentinel" not in commands  # click's name of "no default"
     assert "<code>()</code>" not in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "&lt;set&gt;_dev" in (tmp_path / "reference" / "hyperparameters.html").read_text(encoding="utf-8")
     assert "how it ended" in (tmp_path / "reference" / "python.html").read_text(encoding="utf-8")

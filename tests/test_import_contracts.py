@@ -102,10 +102,10 @@ def test_a_planted_violation_is_noticed(contract, copy):
 
 
 @pytest.mark.parametrize("contract", LAYERED)
-def test_no_room_may_import_any_room_above_it(contract, copy):
-    """Every room imports every room above it, and its neighbours in the same layer: each pair must be reported."""
+def test_no_layer_may_import_any_layer_above_it(contract, copy):
+    """Every package imports every package above it, and its siblings in the same layer: each pair must be reported."""
     package = CONTRACTS[contract]["containers"][0]
-    layers = [[room.strip("() ") for room in layer.split("|")] for layer in CONTRACTS[contract]["layers"]]
+    layers = [[package.strip("() ") for package in layer.split("|")] for layer in CONTRACTS[contract]["layers"]]
     folder = ROOT / package
     layers = [[r for r in layer if (folder / r).exists() or (folder / f"{r}.py").exists()] for layer in layers]
     upward = [(low, high) for above, below in combinations(layers, 2) for high in above for low in below]
@@ -126,7 +126,7 @@ def test_documented_layers_match_the_import_contracts():
         if column[0]
     }
     for contract in LAYERED:
-        layers = [[room.strip("() ") for room in layer.split("|")] for layer in CONTRACTS[contract]["layers"]]
+        layers = [[package.strip("() ") for package in layer.split("|")] for layer in CONTRACTS[contract]["layers"]]
         assert drawn[CONTRACTS[contract]["containers"][0]] == layers
 
 

@@ -94,7 +94,7 @@ def with_checkpoint(study: Study, trials: pd.DataFrame) -> tuple[pd.DataFrame, l
     if not any(there):
         others = study.trials[have_weights(study, study.trials)]["trial"]
         raise AnalysisError(
-            f"no weights were kept of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
+            f"no weights stored of {', '.join(trials['trial'])}; there are weights of: {', '.join(others) or 'none'}"
         )
     return trials[there], list(trials.loc[[not t for t in there], "trial"])
 

@@ -135,7 +135,7 @@ def transfer_scores(trained: Trained, root: Path) -> dict[str, float]:
 def load_sets(
     names: Sequence[str], language: str, columns: Mapping[str, str] | None = None
 ) -> tuple[list[Pairs | Retrieval], dict[str, str]]:
-    """The test sets that are there, and why the others are not (name -> reason).
+    """The test sets that exist, and why other sets are missing (name -> reason).
 
     Args: columns: the study's, by which its own files are read; of a set that has none such, the usual ones are.
     """

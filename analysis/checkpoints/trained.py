@@ -154,6 +154,6 @@ def _load_best(folder: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
         return TrialFiles(folder).load_best()
     except FileNotFoundError as missing:
-        raise AnalysisError(f"no checkpoint at {missing}: the trial failed, or its checkpoint was not kept") from None
+        raise AnalysisError(f"no checkpoint at {missing}: the trial failed, or its checkpoint was deleted") from None
     except NewerFormatError as error:
         raise AnalysisError(str(error)) from None

@@ -11,21 +11,31 @@ import click
 
 from analysis.commands.options import FORMAT, on_study, show, where
 from analysis.errors import InputError
+from search.command_help import Command, examples
 
 if TYPE_CHECKING:
     from analysis.tables.study import Study
 
 
-@click.command(short_help="Open the sealed test sets, on record")
-@on_study
-@click.option("--reason", required=True, metavar="TEXT", help="why; is kept with the study")
-@click.option("--trial", "trials", multiple=True, metavar="ID", help="may be repeated [all seeds of the best point]")
-@click.option("--set", "sets", multiple=True, metavar="NAME", help="may be repeated [the suite of the language]")
-@click.option("--transfer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="SentEval's downstream")
-@click.option(
-    "--mteb", multiple=True, metavar="TASK", help="MTEB's task or benchmark, or a .py file of tasks; repeatable"
+@click.command(
+    cls=Command,
+    epilog=examples('analysis test --reason "final result"', 'analysis test --set my_test.csv --reason "own domain"'),
 )
-@click.option("--untrained", is_flag=True, help="the encoder before training, as the trial pools it")
+@on_study
+@click.option("--reason", required=True, metavar="TEXT", help="why the test sets are opened; stored in the study")
+@click.option(
+    "--trial", "trials", multiple=True, metavar="ID", help="trial to score; repeatable [all seeds of the best point]"
+)
+@click.option("--set", "sets", multiple=True, metavar="NAME", help="test set; repeatable [the suite of the language]")
+@click.option(
+    "--transfer",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="folder `downstream` of SentEval: also score its transfer tasks",
+)
+@click.option(
+    "--mteb", multiple=True, metavar="TASK", help="task or benchmark of MTEB, or a .py file of tasks; repeatable"
+)
+@click.option("--untrained", is_flag=True, help="score the encoder before training, pooled as in the trial")
 @FORMAT
 @where
 def test(
@@ -38,11 +48,11 @@ def test(
     untrained: bool,
     style: str,
 ) -> None:
-    """Score the (confirmed) best and the baseline on the test sets: STS12-16, STS-B, SICK-R; the Chinese five; or each
-    --set, a file of scored pairs or a retrieval set with qrels/test.tsv.
+    """Score the best and the baseline on test sets, on record.
 
-    Every opening is written to MLflow with time and reason before anything is scored. Selecting anything by what it
-    says would spoil the test sets.
+    The sets are STS12-16, STS-B and SICK-R, or the Chinese five, or each --set: a file of scored pairs or a retrieval
+    set with qrels/test.tsv. Time and reason are stored in MLflow before anything is scored. Do not select by these
+    scores: that would spoil the test sets.
 
     With --mteb the checkpoint that `analysis export` writes (or each --trial) is scored on those tasks instead, by MTEB
     itself: the extra `mteb`.
@@ -86,7 +96,7 @@ def test(
                 f"{study.name}. Scores x 100 (Spearman, accuracy, nDCG@10 and so on); sd over seeds.",
                 text_table(rows),
                 gain_text(gained, study.baseline_name),
-                *([f"Left out, their weights were not kept: {', '.join(without)}"] if without else []),
+                *([f"Left out, their weights are not stored: {', '.join(without)}"] if without else []),
                 *(f"Not scored: {name}: {why}" for name, why in opened.missing.items()),
                 *(f"{unchecked}: {name}: {why}" for name, why in opened.unread.items()),
                 *(f"Warning: {overlap}" for overlap in opened.overlaps),
@@ -135,18 +145,22 @@ def _earlier(study: Study, lines: Sequence[str]) -> None:
         click.echo(f"Not the first look: the test sets of {study.name} were opened at {line}", err=True)
 
 
-@click.command(short_help="The best checkpoint for SentenceTransformer and AutoModel")
+@click.command(
+    cls=Command, epilog=examples("analysis export", "analysis export --out my-model --push-to-hub me/my-model")
+)
 @on_study
-@click.option("--trial", metavar="ID", help="[the seed with the best dev value of the best point]")
-@click.option("--out", type=click.Path(path_type=Path), help="new folder [models/STUDY-TRIAL]")
-@click.option("--licence", metavar="ID", help="as hubs write it, apache-2.0 [what the encoder's card states]")
-@click.option("--push-to-hub", "repository", metavar="REPO", help="upload to that model of the hub, made if not there")
-@click.option("--public", is_flag=True, help="seen by all [private]")
+@click.option("--trial", metavar="ID", help="trial to export [of the best point, the seed with the best dev value]")
+@click.option("--out", type=click.Path(path_type=Path), help="output folder [models/STUDY-TRIAL]")
+@click.option("--licence", metavar="ID", help="such as apache-2.0 [as on the encoder's card]")
+@click.option(
+    "--push-to-hub", "repository", metavar="REPO", help="also upload to this model repository; created if missing"
+)
+@click.option("--public", is_flag=True, help="make the repository public [private]")
 @where
 def export(
     study: Study, trial: str | None, out: Path | None, licence: str | None, repository: str | None, public: bool
 ) -> None:
-    """Write the (confirmed) best checkpoint for SentenceTransformer(path) and AutoModel, with a model card.
+    """Export the best model for sentence-transformers and AutoModel.
 
     Models of methods with a network of their own come with their own loader; the folder's README.md says how. Of a
     script it is the folder that the script saved at its best evaluation. With --push-to-hub the folder is uploaded as

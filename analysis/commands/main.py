@@ -10,6 +10,7 @@ from analysis.commands.checkpoint import export, test
 from analysis.commands.studies import compare, league, table
 from analysis.commands.study import best, importance, optuna, plot, report
 from analysis.errors import AnalysisError, InputError
+from search.command_help import Group, examples
 from trainables.contract.errors import DataError, EncoderError
 
 COMMANDS = {  # in the order of use
@@ -18,11 +19,8 @@ COMMANDS = {  # in the order of use
 INTERRUPTED = 130
 
 
-class Commands(click.Group):
+class Commands(Group):
     """Subcommands in the order of use; a fault that a user can mend is one line and an exit code, never a traceback."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -42,11 +40,16 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
 
 
-@click.group(cls=Commands, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("analysis best", "analysis best --metric stsb_dev", "analysis report --help"),
+)
 @click.version_option(package_name="contrastive-search")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """What finished and running studies say: rankings, verdicts, comparisons.
+    """Analyse finished and running studies.
 
     Reads MLflow; only `test` writes there, what it opened and the scores. `search config` shows your defaults.
     """

@@ -21,8 +21,8 @@ Command = Callable[..., Any]
 METRIC = click.option(
     "--metric",
     metavar="METRIC",
-    help="dev metric, or mean(a_dev,b_dev); min(...) or max(...) of it where nothing says which is"
-    " better [the one that selected in the search]",
+    help="dev metric or mean(a_dev,b_dev); wrap it in min() or max() if its direction is unknown"
+    " [the metric of the search]",
 )
 FORMAT = click.option(
     "--format",
@@ -30,9 +30,11 @@ FORMAT = click.option(
     type=click.Choice(FORMATS),
     default="table",
     show_default=True,
-    help="table prints correlations x 100, the others as they are stored",
+    help="table prints correlations x 100; csv and json print stored values",
 )
-TRACKING = click.option("--tracking-uri", metavar="URI", help="[MLFLOW_TRACKING_URI, else mlflow.db in the storage]")
+TRACKING = click.option(
+    "--tracking-uri", metavar="URI", help="MLflow to read [MLFLOW_TRACKING_URI, else mlflow.db in the storage]"
+)
 
 
 def storage_option(name: str, note: str = "") -> Callable[[Command], Command]:
@@ -45,7 +47,7 @@ def storage_option(name: str, note: str = "") -> Callable[[Command], Command]:
         show_default=True,
         show_envvar=True,
         metavar="FOLDER|URI",
-        help=f"where studies and mlflow.db lie{note}",
+        help=f"where studies and mlflow.db are stored{note}",
     )
 
 
@@ -67,14 +69,19 @@ def on_study(command: Command) -> Command:
         return command(_study(opened(storage, tracking_uri), named or positional, metric), **options)
 
     option = click.option(
-        "--study", "named", metavar="NAME", help="study, its UUID, or space: its newest [newest study]"
+        "--study",
+        "named",
+        metavar="NAME",
+        help="name or UUID of a study, or a space for its newest study [newest study]",
     )
     return click.argument("positional", metavar="[STUDY]", required=False)(option(wrapped))
 
 
 def studies_option(default: str) -> Callable[[Command], Command]:
     """Adds `--study`, which may be repeated; `default` describes what is taken where none is named."""
-    return click.option("--study", "studies", multiple=True, metavar="NAME", help=f"may be repeated [{default}]")
+    return click.option(
+        "--study", "studies", multiple=True, metavar="NAME", help=f"study to read; repeatable [{default}]"
+    )
 
 
 def on_studies(default: str) -> Callable[[Command], Command]:

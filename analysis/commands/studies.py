@@ -20,23 +20,24 @@ from analysis.commands.options import (
     where,
 )
 from analysis.errors import AnalysisError, InputError, NoTrialsError
+from search.command_help import Command, examples
 
 if TYPE_CHECKING:
     from analysis.reading.store import Store
     from analysis.tables.study import Study
 
 
-@click.command(short_help="All trials or configurations of one or several studies")
+@click.command(cls=Command, epilog=examples("analysis table", "analysis table --all --points --format csv"))
 @on_studies("newest study")
 @METRIC
-@click.option("--all", "every", is_flag=True, help="all studies of the store")
-@click.option("--points", is_flag=True, help="configurations with mean, standard deviation and number of seeds")
+@click.option("--all", "every", is_flag=True, help="read all studies of the store")
+@click.option("--points", is_flag=True, help="list configurations with mean, standard deviation and number of seeds")
 @FORMAT
 @where
 def table(
     store: Store, studies: tuple[str, ...], metric: str | None, every: bool, points: bool, style: str
 ) -> None:  # fmt: skip
-    """List all trials, best first; studies one after the other."""
+    """List the trials or configurations of studies, best first."""
     from analysis.tables.trials import rank_points, rank_trials
     from analysis.writing.answer import state_lines
     from analysis.writing.output import least_important, printed, records, terminal_width, text_table
@@ -55,13 +56,16 @@ def table(
     show(style, lambda: "\n".join(texts).rstrip("\n"), rows, lambda: {"rows": rows, "left_out": left_out})
 
 
-@click.command(short_help="Methods against each other at equal budget")
+@click.command(cls=Command, epilog=examples("analysis league simcse-1 edacse-1"))
 @on_studies("all of the newest one's language")
 @METRIC
 @FORMAT
 @where
 def league(store: Store, studies: tuple[str, ...], metric: str | None, style: str) -> None:
-    """Compare methods at equal budget: the corrected best of each first n configurations, and who differs."""
+    """Compare methods at equal budget.
+
+    Prints the corrected best of the first n configurations of each, and which differ significantly.
+    """
     from analysis.statistics.league import league as measure
     from analysis.writing.comparisons import league_text
 
@@ -113,20 +117,20 @@ def _league_studies(store: Store, names: tuple[str, ...], metric: str | None) ->
     return chosen, left_out
 
 
-@click.command(short_help="A paper's table beside our runs of it")
+@click.command(cls=Command, epilog=examples("analysis compare", "analysis compare edacse_table15_bert"))
 @click.argument("table", required=False)
 @studies_option("every study of the table")
-@click.option("--plot", "out", type=click.Path(path_type=Path, file_okay=False), help="folder for the curves")
+@click.option("--plot", "out", type=click.Path(path_type=Path, file_okay=False), help="draw curves into this folder")
 @FORMAT
 @where
 def compare(
     table: str | None, studies: tuple[str, ...], out: Path | None, style: str, storage: str, tracking_uri: str | None
 ) -> None:
-    """Print TABLE (such as edacse_table15_bert, or edacse_table15 for all models) beside our runs of its grid.
+    """Compare your runs with the printed table of a paper.
 
-    Every printed row is shown. Runs that depart from the paper's setting (another encoder, corpus, length, rule set, a
-    smoke study) stand in lines of their own that say in what. Without TABLE: list the tables there are. Test scores of
-    ours appear once `analysis test` has opened them.
+    TABLE is such as edacse_table15_bert, or edacse_table15 for all models; without it, the tables are listed. Every
+    printed row is shown. Runs that depart from the paper's setting (another encoder, corpus, length, rule set, a smoke
+    study) have rows of their own that name the difference. Test scores appear once `analysis test` has opened them.
     """
 
     from analysis.papers.compare import compare as cells_of

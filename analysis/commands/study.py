@@ -10,6 +10,7 @@ import click
 
 from analysis.commands.options import FORMAT, METRIC, TRACKING, on_study, show, storage_option, where
 from analysis.errors import AnalysisError, unknown
+from search.command_help import Command, examples
 
 if TYPE_CHECKING:
     from analysis.tables.study import Study
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
 ROOMY = 100  # characters of a terminal that takes the headings in full
 
 
-@click.command(short_help="The ranking, and whether the best beats the defaults")
+@click.command(cls=Command, epilog=examples("analysis best", "analysis best questions-1 --metric stsb_dev"))
 @on_study
 @METRIC
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="rows shown")
-@click.option("--trials", is_flag=True, help="rank single trials instead of configurations over their seeds")
-@click.option("--explain", is_flag=True, help="also print what the answer rests on: noise, corrections, power")
+@click.option("--trials", is_flag=True, help="rank single trials instead of configurations")
+@click.option("--explain", is_flag=True, help="also print seed noise, corrections and power")
 @FORMAT
 @where
 def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> None:
-    """Rank a study's configurations and test whether the best beats the defaults."""
+    """Rank configurations and test the best against the defaults.
+
+    STUDY defaults to the newest one.
+    """
     from analysis.checkpoints.choice import way_to_export
     from analysis.statistics.verdict import study_verdict
     from analysis.tables.trials import rank_points, rank_trials
@@ -58,14 +62,19 @@ def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> Non
     show(style, text, rows, lambda: content)
 
 
-@click.command(short_help="Which hyperparameters moved the score")
+@click.command(cls=Command, epilog=examples("analysis importance"))
 @on_study
 @METRIC
-@click.option("--draws", default=20, show_default=True, type=click.IntRange(2), help="bootstrap draws of the intervals")
+@click.option(
+    "--draws", default=20, show_default=True, type=click.IntRange(2), help="number of bootstrap draws for the intervals"
+)
 @FORMAT
 @where
 def importance(study: Study, draws: int, style: str) -> None:
-    """fANOVA and PED-ANOVA of the searched parameters, and the share of the seed."""
+    """Measure which hyperparameters moved the score.
+
+    Prints fANOVA and PED-ANOVA of the searched hyperparameters, and the share of the seed.
+    """
     import numpy as np
 
     from analysis.statistics.importance import importance as measure
@@ -84,14 +93,19 @@ def importance(study: Study, draws: int, style: str) -> None:
     show(style, text, [asdict(p) for p in measured.params], lambda: content)
 
 
-@click.command(short_help="Figures as PNG and SVG, and an interactive page")
+@click.command(cls=Command, epilog=examples("analysis plot", "analysis plot --only history --out figures"))
 @on_study
 @METRIC
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="folder [plots/STUDY]")
-@click.option("--only", "names", multiple=True, metavar="NAME", help="one figure, may be repeated; `html` for the page")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="output folder [plots/STUDY]")
+@click.option(
+    "--only", "names", multiple=True, metavar="NAME", help="draw only this figure, `html` for the page; repeatable"
+)
 @where
 def plot(study: Study, out: Path | None, names: tuple[str, ...]) -> None:
-    """Draw what the study's data allow: history, learning curves, parameters, importance, cost, similarities."""
+    """Draw figures as PNG and SVG, and an interactive page.
+
+    Draws what the study has data for: history, learning curves, hyperparameters, importance, cost, similarities.
+    """
     import numpy as np
 
     from analysis.plots.gallery import NAMES, gallery
@@ -132,13 +146,16 @@ def plot(study: Study, out: Path | None, names: tuple[str, ...]) -> None:
         raise AnalysisError(f"the study has no data for: {', '.join(sorted(drawn))}")
 
 
-@click.command(short_help="Everything about a study as one HTML file")
+@click.command(cls=Command, epilog=examples("analysis report --out report.html"))
 @on_study
 @METRIC
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="file [STUDY.html]")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="output file [STUDY.html]")
 @where
 def report(study: Study, out: Path | None) -> None:
-    """Write one self-contained HTML file: verdict, table, figures, importance, failures, cost, how to run it again."""
+    """Write a report of a study as one HTML file.
+
+    Contains verdict, table, figures, importance, failures, cost, and the commands that repeat it.
+    """
     import numpy as np
 
     from analysis.writing.report import report as make
@@ -149,14 +166,17 @@ def report(study: Study, out: Path | None) -> None:
     click.echo(str(path))
 
 
-@click.command(short_help="A copy for optuna.visualization and optuna-dashboard")
+@click.command(cls=Command, epilog=examples("analysis optuna --storage sqlite:///optuna.db"))
 @on_study
 @METRIC
-@click.option("--storage", "target", required=True, metavar="URL", help="Optuna's: sqlite:///optuna.db")
+@click.option("--storage", "target", required=True, metavar="URL", help="the Optuna storage")
 @storage_option("--from", ": --storage of the other commands")
 @TRACKING
 def optuna(study: Study, target: str) -> None:
-    """Copy a study's trials into an Optuna storage, under the study's name."""
+    """Copy a study into an Optuna storage.
+
+    `optuna.visualization` and optuna-dashboard read it there under the study's name.
+    """
     from analysis.tables.optuna_study import optuna_study
 
     written = optuna_study(study, target)

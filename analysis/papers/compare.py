@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]  # of published.yaml: columns, rows
 class PaperRow:
     """One row.
 
-    params: what tells our trials of that row from others of the grid; None for a row that the space does not run.
+    params: what distinguishes our trials of that row within the grid; None for a row that the space does not run.
     cells: metric -> printed, x 100. untrained: the row is the encoder before training, scored by
     `analysis test --untrained`.
     """

@@ -92,7 +92,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Learning curves: completed trials from the best down, then the others; of more than MAX_CURVES the best, the
+    """Learning curves: completed trials from the best down, then other trials; of more than MAX_CURVES the best, the
     baseline and a choice of others. rungs: training examples at which trials were pruned."""
 
     curves: tuple[Curve, ...]

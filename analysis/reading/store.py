@@ -45,7 +45,7 @@ from trainables.contract.origin import JOURNAL
 MetricRow = tuple[str, str, int, float]  # (run id, metric, step = training examples seen, value)
 SHORT_UUID = 8  # digits that name a study in messages
 PAGE = 1000  # runs per request; MLflow takes one to two seconds for as many
-PARALLEL = 4  # requests at a time to a server, which has four workers unless told otherwise
+PARALLEL = 4  # requests at a time to a server, which has four workers by default
 NONE: Mapping[str, float] = MappingProxyType({})
 MAGIC = b"SQLite format 3\0"
 SETTINGS = {
@@ -202,7 +202,7 @@ class Store:
         return {run.experiment: run.experiment_id for run in runs}
 
     def count_runs(self) -> int:
-        """Runs of any kind (1 stands for "some"): tells an empty store from another program's."""
+        """Runs of any kind (1 stands for "some"): distinguishes an empty store from another program's."""
         with self._errors():
             return len(self._client.search_runs(sorted(self._names), max_results=1)) if self._names else 0
 
@@ -326,7 +326,7 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
         here = [study for study in of_name.values() if study.tags.get(FOLDER) == f"{store.storage}/{name}"]
         if len({study.tags.get(USER) for study in here}) != 1:
             raise InputError(_ambiguous(name, list(of_name.values())))
-        return here[-1]  # the folders of the others are gone
+        return here[-1]  # the other folders are gone
     of_uuid = [study for study in found if len(name) >= SHORT_UUID and study.tags.get(STUDY_UUID, "").startswith(name)]
     for study in [*of_name.values(), *of_uuid, *(study for study in found if study.space == name)]:
         return study

@@ -90,7 +90,7 @@ def posterior_of_means(means: Floats, sds: Floats, iterations: int = 60) -> Post
 
 @dataclass(frozen=True)
 class Chosen:
-    """The point that was picked: unlike the others with prior probability `unlike`, else too high by `bias` (selection
+    """The picked point: unlike other points with prior probability `unlike`, else too high by `bias` (selection
     bias), with a spread of `sd` > 0 about that."""
 
     point: int
@@ -129,7 +129,7 @@ def _grid(values: Floats, sds: Floats) -> Floats:
 
 
 def _priors(values: Floats, sds: Floats, pruned: Flags, grid: Floats, left_out: int) -> tuple[Floats, Floats, Floats]:
-    """(n, m) likelihoods of every point: of its value, or of having been stopped below the median of the others; and
+    """(n, m) likelihoods of every point: of its value, or of having been stopped below the median of all others; and
     the (m,) prior that all points give, and all but `left_out`.
 
     Points are counted in bins of a fifth of the smallest sd: the cost of a fit does not grow with their number.

@@ -117,7 +117,7 @@ class Picked:
     def chosen(self, best: int, sds: Floats) -> Chosen:
         """The named point as one that was picked, where the points' means have these standard deviations.
 
-        If it was confirmed, and is like the others, the search has picked of the dev pairs' effect the scores of the
+        If it was confirmed, and is like other points, the search has picked of the dev pairs' effect the scores of the
         `rivals` largest of `tried` normals (Blom 1958).
         """
         sd = float(sds[best])

@@ -33,7 +33,7 @@ from search.schema import (
 class Cost:
     """trial_seconds: training and evaluation of all trials; wall_seconds: None while running.
 
-    gpus: of one trial, None where nothing tells; gpu_seconds: of the trials that had them; devices: names of the GPUs,
+    gpus: of one trial, None where unknown; gpu_seconds: of the trials that had them; devices: names of the GPUs,
     as far as they are on record.
     """
 
@@ -56,10 +56,10 @@ class Cost:
 
 
 def cost(study: Study) -> Cost:
-    """Of all trials, failed and pruned ones included as far as they told their time.
+    """Of all trials, failed and pruned ones included as far as they reported their time.
 
     Whether trials had GPUs, their devices tell: a space may leave that open (one for each worker where there are any),
-    and a resume may change it. A trial that ended before it told its device had what the others had.
+    and a resume may change it. A trial that ended before it reported its device had the same as other trials.
     """
     resources: Mapping[str, Any] = study.space.get("resources") or {}
     # gpus: null or auto are numbers only once trials run

@@ -101,7 +101,7 @@ class Study:
 
     @property
     def confirmations(self) -> int | None:
-        """How often the study was confirmed, resumed confirmations counted each; None if nobody counted."""
+        """How often the study was confirmed, resumed confirmations counted each; None if not counted."""
         return sum(tag.startswith(schema.CONFIRMATION) for tag in self.stored.tags) or None
 
     def counts(self) -> dict[str, int]:

@@ -294,7 +294,7 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
             lines.append(f"It would be interim analysis {found.look} of this study, tested at the level that is left.")
     lines.append(_noise_line(found.noise, study.metric, number))
     if found.power and found.pairs is None:
-        lines.append("The choice of dev pairs is not in these figures: the trials' similarities are not at hand.")
+        lines.append("These figures leave out the choice of dev pairs: the trials' similarities are not available.")
     return lines
 
 

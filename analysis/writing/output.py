@@ -139,7 +139,7 @@ def records(ranked: pd.DataFrame, searched: Sequence[str]) -> list[dict[str, Any
 def printed(records: Sequence[Mapping[str, Any]], metric: Metric) -> list[dict[str, str]]:
     """Records as cells of a table for people: values times the metric's scale, marks in words.
 
-    Where some are confirmed, `stage` heads those and the others.
+    Where some are confirmed, `stage` separates those from the rest.
     """
     stages = ["confirmed" if record.get("confirmed") else "search" for record in records]
     heads = [stage if stage != before else "" for before, stage in zip(["", *stages], stages, strict=False)]

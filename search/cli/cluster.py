@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from search.cli.common import SMOKE, STORAGE, STUDY, losable, user_errors
+from search.command_help import Command, Group, examples
 from search.store.layout import UserError
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ LIVE_PORT = 5050  # wanted; another one is taken if it is in use
 def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a study command (run, resume, confirm) `--cluster FILE`: the same study as a Ray job on that cluster."""
 
-    @click.option("--cluster", metavar="FILE", help="run on this `ray up` cluster, follow from here")
-    @click.option("--carry", multiple=True, metavar="PATH", help="with --cluster: send this file or folder along")
-    @click.option("--allow-mismatch", is_flag=True, help="with --cluster: warn of other versions there, do not fail")
+    @click.option("--cluster", metavar="FILE", help="run on this `ray up` cluster")
+    @click.option(
+        "--carry", multiple=True, metavar="PATH", help="with --cluster: also upload this file or folder; repeatable"
+    )
+    @click.option(
+        "--allow-mismatch", is_flag=True, help="with --cluster: warn instead of failing on a version mismatch"
+    )
     @functools.wraps(command)
     def wrapped(cluster: str | None, carry: tuple[str, ...], allow_mismatch: bool, **given: Any) -> Any:
         if not cluster:
@@ -49,7 +54,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 def at_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a quick command (status, list, logs) `--cluster FILE`: run it on the head over ssh."""
 
-    @click.option("--cluster", metavar="FILE", help="of the studies on this `ray up` cluster")
+    @click.option("--cluster", metavar="FILE", help="read studies of this `ray up` cluster")
     @functools.wraps(command)
     def wrapped(cluster: str | None, **given: Any) -> Any:
         if not cluster:
@@ -119,16 +124,19 @@ def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
     return Job(verb=verb, options=options, space=space, study=given["name"], carry=carry)
 
 
-@click.group()
+@click.group(cls=Group)
 def cluster() -> None:
-    """Cluster files."""
+    """Check a cluster file, or whether Ray may be restarted."""
 
 
-@cluster.command()
+@cluster.command(epilog=examples("search cluster check cluster.yaml"))
 @click.argument("file")
 @user_errors
 def check(file: str) -> None:
-    """What FILE, the cluster file of `ray up`, still lacks: a line each. Asks no cloud."""
+    """Check a cluster file before `ray up`.
+
+    Prints a line for each value that is missing. Sends no request to a cloud.
+    """
     from search.remote.cluster import cluster_faults
 
     faults = cluster_faults(file)
@@ -139,11 +147,14 @@ def check(file: str) -> None:
     sys.exit(2 if faults else 0)
 
 
-@cluster.command()
+@cluster.command(epilog=examples("search cluster idle && ray stop"))
 @STORAGE
 @user_errors
 def idle(storage: str) -> None:
-    """On the head, before Ray is restarted: exit code 1 and a line that names them while studies run here."""
+    """Check on the head node that no study runs.
+
+    Exit code 1 and a line with their names while studies run: then Ray must not be restarted.
+    """
     from search.store.journal import running_here
     from search.store.layout import absolute
 
@@ -153,24 +164,30 @@ def idle(storage: str) -> None:
         sys.exit(1)
 
 
-@click.command()
+@click.command(cls=Command, epilog=examples("search follow --cluster cluster.yaml"))
 @click.argument("job", required=False)
-@click.option("--cluster", required=True, metavar="FILE", help="the cluster file of `ray up`")
+@click.option("--cluster", required=True, metavar="FILE", help="cluster file of `ray up`")
 @user_errors
 def follow(job: str | None, cluster: str) -> None:
-    """Follow JOB (the newest one by default) on a cluster; Ctrl-C leaves it running."""
+    """Follow a job on a cluster.
+
+    JOB defaults to the newest one. Ctrl-C detaches; the job keeps running.
+    """
     from search.remote.jobs import follow_job
 
     sys.exit(follow_job(cluster, job, click.echo))
 
 
-@click.command()
+@click.command(cls=Command, epilog=examples("search stop", "search stop --cluster cluster.yaml"))
 @STUDY
-@click.option("--cluster", metavar="FILE", help="the study of a job (its name in place of STUDY) on this cluster")
+@click.option("--cluster", metavar="FILE", help="stop a job on this cluster; its name stands in place of STUDY")
 @STORAGE
 @user_errors
 def stop(study: str | None, cluster: str | None, storage: str) -> None:
-    """Pause STUDY (the newest one by default): its trials save their state, `search resume` goes on."""
+    """Pause a study; `search resume` continues it.
+
+    STUDY defaults to the newest one. Its trials save their states first.
+    """
     if cluster:
         from search.remote.jobs import stop_job
 
@@ -183,7 +200,7 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
     click.echo(f"study {name} pauses within seconds; go on with `search resume {name}`")
 
 
-@click.command()
+@click.command(cls=Command, epilog=examples("search ui", "search ui --cluster cluster.yaml"))
 @STUDY
 @STORAGE
 @click.option(
@@ -191,14 +208,16 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
     default=5000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="wanted; another one is taken if it is in use, or for 0",
+    help="port of MLflow; another one if it is in use",
 )
-@click.option("--cluster", metavar="FILE", help="the pages of this `ray up` cluster, through a tunnel")
-@click.option("--detach", is_flag=True, help="leave the server running and return (the head of a cluster)")
+@click.option("--cluster", metavar="FILE", help="pages of this `ray up` cluster, through a tunnel")
+@click.option("--detach", is_flag=True, help="return and leave the server running (on a head node)")
 @user_errors
 def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: bool) -> None:
-    """Open the pages people look at: MLflow with views ready to read, and a page that follows STUDY (or the newest)
-    while it runs."""
+    """Serve MLflow and the live page of a study.
+
+    STUDY defaults to the newest one. Both pages stay open until Ctrl-C.
+    """
     if cluster:
         _through_tunnel(cluster, port)
         return

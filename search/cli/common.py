@@ -24,17 +24,21 @@ STORAGE = click.option(
     envvar="SEARCH_STORAGE",
     show_default=True,
     metavar="FOLDER|URI",
-    help="where studies and mlflow.db lie",
+    help="where studies and mlflow.db are stored",
 )
-FORMAT = click.option("--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table")
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["table", "json", "csv", "yaml"]), default="table", show_default=True
+)
 OVERRIDES = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="change any leaf of the space file"
+    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE", help="override a value of the space file; repeatable"
 )
 DRIVING = (
     STORAGE,
-    click.option("--address", metavar="ADDRESS", help="of a running Ray cluster [RAY_ADDRESS, else a private Ray]"),
-    click.option("-q", "--quiet", is_flag=True, help="print only how it ended, nothing while it runs"),
-    click.option("-v", "--verbose", is_flag=True, help="also a line for every evaluation"),
+    click.option(
+        "--address", metavar="ADDRESS", help="address of a running Ray cluster [RAY_ADDRESS, else a private Ray]"
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="print only the result"),
+    click.option("-v", "--verbose", is_flag=True, help="also print a line for every evaluation"),
 )
 
 

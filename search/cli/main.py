@@ -13,17 +13,30 @@ import click
 
 from search.cli.cluster import at_cluster, cluster, follow, on_cluster, read_space, stop, ui
 from search.cli.common import FORMAT, OVERRIDES, STORAGE, STUDY, driving, finish, losable, say, user_errors
+from search.command_help import Group, examples
 from search.schema import DEFAULT_STORAGE, shown, tracking_uri
 from search.user_defaults import SETTINGS, SettingsError, settings, settings_file, use_settings
 
 VARIABLES = {"storage": "SEARCH_STORAGE", "tracking_uri": "MLFLOW_TRACKING_URI"}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS = {
+    "Search": ("init", "check", "run", "confirm"),
+    "Watch and control": ("status", "logs", "ui", "follow", "stop", "resume"),
+    "Manage": ("list", "delete", "track", "cluster", "config", "schema"),
+}
+
+
+@click.group(
+    cls=Group,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("search run spaces/quickstart.yaml", "search status", "search run --help"),
+)
 @click.version_option(package_name="contrastive-search")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Hyperparameter search for contrastive sentence-representation learning on Ray."""
+    """Search hyperparameters of contrastive sentence encoders on Ray."""
     if context.invoked_subcommand == "config":  # which shows the user's defaults
         return
     try:
@@ -33,13 +46,21 @@ def main(context: click.Context) -> None:
         sys.exit(2)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "search run spaces/quickstart.yaml",
+        "search run questions.yaml --set search.trials=30",
+        "search run questions.yaml --cluster cluster.yaml",
+    )
+)
 @on_cluster
 @click.argument("space", metavar="SPACE")
 @OVERRIDES
 @click.option("--name", metavar="STUDY", help="name of the study [the space's name, numbered]")
-@click.option("--from", "start", multiple=True, metavar="STUDY", help="try its best points first; repeatable")
-@click.option("--smoke", is_flag=True, help="on builtin data and encoder, scaled to a couple of minutes on two cores")
+@click.option(
+    "--from", "start", multiple=True, metavar="STUDY", help="first try the best points of this study; repeatable"
+)
+@click.option("--smoke", is_flag=True, help="test run on builtin data and encoder; two minutes on two cores")
 @driving
 @user_errors
 def run(
@@ -52,7 +73,10 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Start a study over SPACE, a file or a ready space (search list --spaces), and run it to its end."""
+    """Start a study and run it to its end.
+
+    SPACE is a file or the name of a ready space (`search list --spaces`).
+    """
     if not quiet:
         with losable():
             click.echo(f"reading {space}")  # before anything is loaded: Python and libraries take their seconds
@@ -62,7 +86,7 @@ def run(
     finish(api.run(loaded, storage, name=name, quiet=quiet, **options))
 
 
-@main.command()
+@main.command(epilog=examples("search resume", "search resume questions-1 --set search.trials=60"))
 @on_cluster
 @STUDY
 @OVERRIDES
@@ -71,30 +95,33 @@ def run(
     is_flag=False,
     flag_value="outside",
     metavar="[KIND]",
-    help="run failed trials of KIND again [those whose cause lies outside the point: data, disk, process, device]",
+    help="also retry failed trials of KIND [causes outside the point: data, disk, process, device]",
 )
 @click.option(
     "--salvage",
     "salvage_journal",
     is_flag=True,
-    help="set damaged lines of the journal aside and go on from what is left",
+    help="move damaged lines of the journal aside and continue with the rest",
 )
 @driving
 @user_errors
 def resume(study: str | None, storage: str, **options: Any) -> None:
-    """Go on with STUDY (the newest one by default): after Ctrl-C, a crash, a power cut, or with a larger budget."""
+    """Resume a study after an interruption, or with a larger budget.
+
+    STUDY defaults to the newest one. Running trials continue from their last checkpoint.
+    """
     from search import api
 
     finish(api.resume(study, storage, **options))
 
 
-@main.command()
+@main.command(epilog=examples("search confirm", "search confirm questions-1 --top 3 --seeds 5 --forecast"))
 @on_cluster
 @STUDY
-@click.option("--trials", type=click.IntRange(1), help="at most, in all [20]")
-@click.option("--top", type=click.IntRange(1), help="a fixed plan instead: so many of the best points [3]")
-@click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds for each [5]")
-@click.option("--forecast", is_flag=True, help="run nothing: which gain the fixed plan could show, its cost")
+@click.option("--trials", type=click.IntRange(1), help="maximum number of trials [20]")
+@click.option("--top", type=click.IntRange(1), help="fixed plan instead: number of best points [3]")
+@click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds per point [5]")
+@click.option("--forecast", is_flag=True, help="only print the detectable gain and the cost of the fixed plan")
 @driving
 @user_errors
 def confirm(
@@ -106,7 +133,10 @@ def confirm(
     storage: str,
     **options: Any,
 ) -> None:
-    """Run STUDY's best points and its baseline again on fresh seeds, one at a time where they decide most."""
+    """Run the best points and the baseline again on fresh seeds.
+
+    STUDY defaults to the newest one. Each trial goes to the point whose result is most likely to change the answer.
+    """
     if not forecast:
         from search import api
 
@@ -128,7 +158,12 @@ def confirm(
         say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "search init questions.csv",
+        "search init questions.csv --dev ./my_beir --encoder BAAI/bge-small-en-v1.5",
+    )
+)
 @click.argument("data", metavar="DATA")
 @click.option("--dev", multiple=True, metavar="FILE|FOLDER", help="scored pairs or BEIR's layout [held out of DATA]")
 @click.option("--encoder", metavar="NAME|FOLDER", help="what to tune [sentence-transformers/all-MiniLM-L6-v2]")
@@ -136,13 +171,10 @@ def confirm(
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="the space file [named after DATA]")
 @user_errors
 def init(data: str, dev: Sequence[str], encoder: str | None, columns: Sequence[str], out: Path | None) -> None:
-    """Write a space file for DATA: a file or folder of pairs, triplets, scored pairs or sentences.
+    """Write a space file for your own data.
 
-    Without --dev a tenth of the rows is held out as dev set and a tenth as test set.
-
-    \b
-        search init questions.csv
-        search init questions.csv --dev ./my_beir --encoder BAAI/bge-small-en-v1.5
+    DATA is a file or folder of pairs, triplets, scored pairs or sentences. Without --dev a tenth of the rows is held
+    out as dev set and a tenth as test set.
     """
     from search.space.from_data import ENCODER, space_from_data
     from search.store.layout import UserError
@@ -153,14 +185,17 @@ def init(data: str, dev: Sequence[str], encoder: str | None, columns: Sequence[s
     say(space_from_data(data, dev, encoder or ENCODER, given, out).lines)
 
 
-@main.command()
+@main.command(epilog=examples("search check spaces/*.yaml", "search check questions.yaml --forecast --price 2.5"))
 @click.argument("files", nargs=-1, required=True, metavar="SPACE...")
 @OVERRIDES
-@click.option("--forecast", is_flag=True, help="run a few steps and state device-hours, disk and money")
+@click.option("--forecast", is_flag=True, help="run a few steps and print device-hours, disk and money")
 @click.option("--price", type=click.FloatRange(0), metavar="PER_HOUR", help="price of a device-hour, for the forecast")
 @user_errors
 def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price: float | None) -> None:
-    """Validate space files and print what they hold; no Ray, no GPU."""
+    """Validate space files and print their contents.
+
+    Needs no Ray and no GPU. Exit code 2 if a file has a mistake.
+    """
     from search.space import check_spaces
 
     checked = check_spaces(files, overrides)
@@ -175,59 +210,68 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
     sys.exit(2 if any(item.space is None for item in checked) else 0)
 
 
-@main.command()
+@main.command(epilog=examples("search schema > space.schema.json"))
 def schema() -> None:
-    """Print the JSON schema of space files, for editors: search schema > space.schema.json."""
+    """Print the JSON schema of space files, for editors."""
     from search.space.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
 
 
-@main.command()
+@main.command(epilog=examples("search status", "search status questions-1 --format json"))
 @at_cluster
 @STUDY
 @STORAGE
 @FORMAT
 @user_errors
 def status(study: str | None, storage: str, form: str) -> None:
-    """Progress, best so far, failures by kind, rate and time left of STUDY (the newest one by default)."""
+    """Show progress, best trial, failures and time left of a study.
+
+    STUDY defaults to the newest one.
+    """
     from search.console.status import print_status
 
     print_status(storage, study, form)
 
 
-@main.command()
+@main.command(epilog=examples("search track questions-1"))
 @at_cluster
 @STUDY
 @STORAGE
 @user_errors
 def track(study: str | None, storage: str) -> None:
-    """Write STUDY (the newest one by default) to MLflow from its journal: a lost or empty tracking store is filled."""
+    """Write a study from its journal to MLflow.
+
+    STUDY defaults to the newest one. This restores a lost or empty tracking store.
+    """
     from search.console.status import track_study
 
     click.echo(f"study {track_study(storage, study)} is in MLflow")
 
 
-@main.command()
+@main.command(epilog=examples("search logs questions-1", "search logs questions-1 t0007"))
 @at_cluster
 @STUDY
 @click.argument("trial", required=False)
 @STORAGE
 @user_errors
 def logs(study: str | None, trial: str | None, storage: str) -> None:
-    """What TRIAL of STUDY (or every trial with a log) printed and warned, and how it failed."""
+    """Show the output, warnings and errors of trials.
+
+    STUDY defaults to the newest one, TRIAL to every trial with a log.
+    """
     from search.console.status import log_lines
 
     click.echo("\n".join(log_lines(storage, study, trial)))
 
 
-@main.command()
+@main.command(epilog=examples("search delete questions-1"))
 @click.argument("study")
 @STORAGE
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--yes", is_flag=True, help="skip the confirmation")
 @user_errors
 def delete(study: str, storage: str, yes: bool) -> None:
-    """Delete STUDY: its folder with all checkpoints, its runs and artifacts in MLflow."""
+    """Delete a study with its checkpoints and MLflow runs."""
     from search.running.remove import deletable, delete_study
 
     folder, what = deletable(storage, study)
@@ -239,14 +283,14 @@ def delete(study: str, storage: str, yes: bool) -> None:
     click.echo(f"{folder.study} is deleted; {runs} runs are marked deleted in MLflow (`mlflow gc` frees their rows)")
 
 
-@main.command(name="list")
+@main.command(name="list", epilog=examples("search list", "search list --spaces"))
 @at_cluster
 @STORAGE
 @FORMAT
-@click.option("--spaces", is_flag=True, help="the names of the ready spaces instead")
+@click.option("--spaces", is_flag=True, help="list the ready spaces instead")
 @user_errors
 def list_studies(storage: str, form: str, spaces: bool) -> None:
-    """All studies of a storage."""
+    """List the studies of a storage, or the ready spaces."""
     if spaces:
         from search.space.load import ready_spaces
 
@@ -257,13 +301,13 @@ def list_studies(storage: str, form: str, spaces: bool) -> None:
     print_studies(storage, form)
 
 
-@main.command()
-@click.option("--clear-cache", is_flag=True, help="delete what is prepared once: tokens, parses, scores of encoders")
+@main.command(epilog=examples("search config", "search config --clear-cache"))
+@click.option("--clear-cache", is_flag=True, help="delete cached tokens, parses and scores of encoders")
 def config(clear_cache: bool) -> None:
-    """Your defaults of --storage, --cluster and of where MLflow is, and where each value comes from.
+    """Show your defaults and where each one is set.
 
-    They are texts in one file (TOML): storage = "FOLDER|URI", tracking_uri = "URI", cluster = "FILE". An option wins
-    over an environment variable, and that over the file; `--cluster ""` is no cluster.
+    The file (TOML) has up to three keys, all strings: storage (folder or URI), tracking_uri and cluster (a file). An
+    option wins over an environment variable, and that over the file; `--cluster ""` means no cluster.
     """
     path = settings_file()
     try:

@@ -41,7 +41,7 @@ from search.wording import (
 )
 from trainables.contract.trial import LOG
 
-FRESH_S = 120.0  # with a younger sign of life a study in a bucket counts as running elsewhere
+FRESH_S = 120.0  # with a younger heartbeat a study in a bucket counts as running elsewhere
 WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 DISK_S = 60.0  # between two measurements of a study's size on disk
 SHOWN = 5  # trials that `status` shows
@@ -60,7 +60,7 @@ class StudyStatus:
         disk_bytes: of the trials' folders.
         open: what `resume` would run; "" while it runs, and when there is nothing.
         tracker: what keeps MLflow from being up to date, else "".
-        holder: of a study in a bucket: the machine that runs or ran it, and its last sign of life; else "".
+        holder: of a study in a bucket: the machine that runs or ran it, and its last heartbeat; else "".
     """
 
     study: str
@@ -87,7 +87,7 @@ class StudyStatus:
 
 
 class StudyReader:
-    """A study's space and ledger, kept from one read to the next, which then reads only what is new.
+    """A study's space and ledger, cached from one read to the next, which then reads only what is new.
 
     Attributes:
         curves: of the search's and the confirmation's trials, id -> (examples, value) of each evaluation.
@@ -168,7 +168,7 @@ def study_status(folder: StudyFolder | StudyReader, now: float | None = None) ->
         disk_bytes=reader.disk_bytes(),
         reason=str(ledger.closed["reason"]) if ledger.closed and not running else "",
         open="" if running else open_work(space, ledger),
-        holder=f"{sign[0]}, last sign of life {duration(sign[1])} ago" if sign else "",
+        holder=f"{sign[0]}, last heartbeat {duration(sign[1])} ago" if sign else "",
     )
     return status, space, ledger
 
@@ -258,7 +258,7 @@ def print_studies(storage: str, form: str) -> None:
     for folder in studies(absolute(storage)):
         try:
             found.append(study_status(folder)[0])
-        except (UserError, SpaceError) as error:  # one damaged study does not hide the others
+        except (UserError, SpaceError) as error:  # one damaged study does not hide other studies
             broken.append(str(error))
     if form == "table" and found:
         _print_table(found)

@@ -49,7 +49,7 @@ def serve_mlflow(storage: str, port: int, detach: bool = False) -> Server:
     """MLflow over the runs of a storage; a server that MLFLOW_TRACKING_URI names is used if it answers.
 
     Args:
-        port: the one wanted, not a promise; a loopback address in MLFLOW_TRACKING_URI decides it.
+        port: the one wanted, not guaranteed; a loopback address in MLFLOW_TRACKING_URI decides it.
         detach: leave it running, as on a cluster's head, and start it again whenever it ends.
     Raises: UserError when the server does not come up, or a server elsewhere does not answer.
     """

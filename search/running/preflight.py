@@ -51,7 +51,7 @@ def preflight(space: Space) -> list[str]:
 
 
 def check_cards(resources: Resources) -> None:
-    """Torch can use a GPU that Ray counts, on one node at least; the trials find out about the others.
+    """Torch can use a GPU that Ray counts, on one node at least; other nodes are checked by their trials.
 
     Raises: MachineError when it can on none. Without an answer within CARDS_S nothing is raised.
     """

@@ -32,7 +32,7 @@ from trainables.contract.limits import cores
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's word for: this node's address is 127.0.0.1
 STORE_BYTES = 256 * 2**20  # trials exchange a few numbers
-YOUNG_S = 60.0  # between a folder's birth and its lock
+YOUNG_S = 60.0  # between a folder's creation and its lock
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 TRIES = 2  # on a loaded machine Ray's own start can time out
 
@@ -136,7 +136,7 @@ def own_session() -> Iterator[None]:
 
 
 def clear(parent: Path) -> None:
-    """Remove what killed drivers left in `parent`: a folder whose lock nobody holds and that is not just being made."""
+    """Remove what killed drivers left in `parent`: a folder whose lock is free and that is not just being made."""
     for folder in parent.iterdir():
         with contextlib.suppress(Timeout, OSError):
             if time.time() - folder.stat().st_mtime > YOUNG_S:
@@ -183,7 +183,7 @@ def handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def leave_lost_terminal() -> None:
-    """Print nowhere from here on where the terminal is gone (SIGHUP says so): writing to it raises, in the middle of
+    """Print nowhere from here on where the terminal is gone (after SIGHUP): writing to it raises, in the middle of
     closing the study."""
     for number in (0, 1, 2):
         with contextlib.suppress(OSError):

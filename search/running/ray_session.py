@@ -50,7 +50,7 @@ def ray_session(
     Yields: a function that says how many trials of given resources can run at once now, and the resources with `gpus`
         decided. An
         autoscaling cluster grows by the trials that wait, so there it is what fits into it at its largest (one more
-        than fit where its file is not at hand), or `concurrent` where given.
+        than fit where its file is not available), or `concurrent` where given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
     """
     address = address or os.environ.get("RAY_ADDRESS")
@@ -88,7 +88,7 @@ def _cluster(address: str) -> Iterator[None]:
         with kept():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, ValueError) as error:
-        # Ray sends no token to an address that it is given, unless told to: it may be anybody's
+        # Ray sends no token to an address that it is given, unless configured to: it may be anybody's
         token = "" if "RAY_AUTH_MODE" in os.environ else " (a head that asks for a token: set RAY_AUTH_MODE=token)"
         raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}{token}") from error
     try:
@@ -118,7 +118,7 @@ def may_grow(environ: Mapping[str, str] = os.environ) -> bool:
 
 def autoscaled() -> bool:
     """Whether an autoscaler made any of the connected cluster's nodes, which then have a type (true where Ray cannot
-    say). One that was started by hand has what it has: nobody answers a trial that waits for a GPU."""
+    say). One that was started manually does not grow: a trial that waits for a GPU waits forever."""
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
 

@@ -23,7 +23,7 @@ def stop_study(storage: str, study: str | None) -> str:
 
 
 def deletable(storage: str, study: str) -> tuple[StudyFolder, str]:
-    """A study that nobody runs, and what it holds in words.
+    """A study that no driver runs, and a description of what it holds.
 
     Raises: UserError when there is no such study, a driver runs it, or this user may not remove it.
     """

@@ -126,7 +126,7 @@ def confirm_study(
     options: Options | None = None,
 ) -> StudyResult:
     """Run the best points and the baseline on fresh seeds, `trials` (20) at most in all, where they decide most; with
-    `top` or `seeds` the `top` best points (3) on `seeds` each (5), hopeless ones on fewer.
+    `top` or `seeds` the `top` best points (3) on `seeds` each (5), dominated ones on fewer.
 
     Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged,
         another driver runs it, a number is below 1, or `trials` is given beside `top` or `seeds`.

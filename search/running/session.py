@@ -279,7 +279,7 @@ class Session:
             with handled(pause) if self.options.handle_signals else nullcontext():
                 run_tune(driver, self.options.trainable or TrialJob)
         except StudyLost:
-            pass  # the driver's state says so
+            pass  # the driver's state shows it
         except Interrupted as stop:
             driver.interrupt(str(stop))
         except KeyboardInterrupt:
@@ -311,7 +311,7 @@ class Session:
         return SearchPlan(space, self.folder.study, ledger, read(self.folder.journal), journal.append)
 
     def _status(self, ledger: Ledger) -> Status:
-        """Of the study: the worst that a stage has come to; one that could not even say so has failed."""
+        """Of the study: the worst that a stage has come to; one without a result has failed."""
         if self.drivers and self.drivers[-1].status == "failed":
             return "failed"
         return next((status for status in WORST_FIRST if status in ledger.stages.values()), "interrupted")

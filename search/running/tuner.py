@@ -74,7 +74,7 @@ class TuneTrials:
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
-    """Tune's search algorithm: asks the study for trials, tells it their ends."""
+    """Tune's search algorithm: asks the study for trials, reports their ends."""
 
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
                 "resources": (own.workers, own.cpus, own.gpus or 0.0),
             }
         # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
-        # something runs it may die and start again, and Tune, once told of the end, does not ask any more.
+        # something runs it may die and start again, and Tune, once the end is reported, does not ask any more.
         return Searcher.FINISHED if driver.idle() else None
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
@@ -139,7 +139,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
-        """Called before the searcher hears of a trial's error."""
+        """Called before the searcher is notified of a trial's error."""
         self._shared.errors[trial.trial_id] = error_of(trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:

@@ -36,7 +36,7 @@ def space_from_data(
     Args:
         data: a file, a folder or a pattern of files. dev: files of scored pairs, retrieval sets; none = held out of the
             data. encoder: as in a space. columns: role -> column, where their names do not tell. out: the space file.
-    Raises: DataError for data that cannot be read or told, where something exists already, and for what `search check`
+    Raises: DataError for data that cannot be read or recognised, for existing files, and for what `search check`
         says of the space: then its file stays, to be corrected.
     """
     found = recognise(find_file(data, "train").path, columns)
@@ -95,7 +95,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _named(dev: str) -> str:
-    """A file or folder as a space tells it from a named set."""
+    """A file or folder, written so that a space does not take it for a named set."""
     return f"./{dev}" if Path(dev).is_dir() and "/" not in dev else dev
 
 

@@ -60,7 +60,7 @@ def changed(files: Iterable[Plugin]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """One space file, checked and complete. Made by `load_space`, never by hand.
+    """One space file, checked and complete. Made by `load_space`, never directly.
 
     Attributes:
         params: what is searched, in an order in which conditions come before what depends on them.
@@ -223,7 +223,7 @@ class Space:
 
     def to_yaml(self) -> str:
         """`resolved()` as a space file, with the format and the version that wrote it. The order of parameters is the
-        order of a grid, so it is kept."""
+        order of a grid, so it is preserved."""
         return yaml.dump(
             self.resolved() | {WRITTEN_BY: stamp(formats.SPACE)},
             Dumper=_Dumper,

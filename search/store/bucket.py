@@ -45,7 +45,7 @@ SEGMENT = re.compile(r"(\d{8})(?:-(\d{8}))?")
 
 @dataclass(frozen=True)
 class Sign:
-    """The last sign of life of a study's driver. holder: for people; session: its token; number: of its segment."""
+    """The last heartbeat of a study's driver. holder: for people; session: its token; number: of its segment."""
 
     number: int
     session: str
@@ -124,7 +124,7 @@ class Hold:
         return not self.owned() and not self.is_lost and passed() - (self._noticed or passed()) < DOUBT_S
 
     def push(self, closed: bool = False) -> None:
-        """Send new events, or a sign of life when one is due. Raises: what the store raises."""
+        """Send new events, or a heartbeat when one is due. Raises: what the store raises."""
         if not self._remote:
             return
         with self._one:
@@ -370,7 +370,7 @@ def _wait_for_silence(folder: StudyFolder, tell: Callable[[str], object]) -> Non
     mine = folder.session.read_text() if folder.session.exists() else ""
     if before is None or before.closed or before.session == mine:
         return
-    tell(f"study {folder.study} was last driven by {before.holder}: waiting {LOST_S:.0f} s for a sign of life")
+    tell(f"study {folder.study} was last driven by {before.holder}: waiting {LOST_S:.0f} s for a heartbeat")
     until = time.monotonic() + LOST_S
     while time.monotonic() < until:
         time.sleep(LOOK_S)

@@ -37,7 +37,7 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
 
     def mark(self, trial_id: str | None, pausing: bool) -> None:
-        """Put up or take away the marker that tells a trial (None: every trial that stops) to save its state."""
+        """Put up or take away the marker that makes a trial (None: every trial that stops) save its state."""
         self._do(lambda: self._marks.update({trial_id: (pausing, time.monotonic())}))
 
     def delete(self, deletion: Callable[[], object]) -> None:

@@ -103,7 +103,7 @@ class Journal:
         return int(self.clock() * 1000)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # `append` has told of what could not be written
+        with contextlib.suppress(OSError):  # `append` has raised for what could not be written
             self._file.close()
 
 

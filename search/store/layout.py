@@ -104,7 +104,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 def storage_option(storage: str) -> str:
     """` --storage ...` as the user's next command needs it, empty for the default storage.
 
-    On a cluster that is followed from a laptop (CLUSTER_FILE says so) it is ` --cluster FILE`: the laptop's commands.
+    On a cluster that is followed from a laptop (CLUSTER_FILE is set) it is ` --cluster FILE`: the laptop's commands.
     """
     if cluster := os.environ.get(CLUSTER_FILE):
         return f" --cluster {shlex.quote(cluster)}"
@@ -169,7 +169,7 @@ class StudyFolder:
             return self.journal.exists()
 
     def mark_pause(self, pausing: bool) -> None:
-        """Put up or take away the marker that tells stopping trials to save their state."""
+        """Put up or take away the marker that makes stopping trials save their state."""
         self._mark(self.uri, pausing)
 
     def mark_trial(self, trial_id: str, pausing: bool) -> None:
@@ -194,7 +194,7 @@ class StudyFolder:
             raise StorageError(f"{place}: cannot be written: {error.strerror or error}") from error
 
     def asked_to_stop(self, trial_id: str | None = None) -> bool:
-        """Whether there is such word; it is heard once."""
+        """Whether there is such a request; it is read once."""
         try:
             self._stop(trial_id).unlink()
         except FileNotFoundError:

@@ -30,14 +30,14 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
 #          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
-#          trials that the rest of the budget is kept for
+#          trials that the rest of the budget is reserved for
 # pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
 #          best, best_at, examples, seconds so far
 # end      id, and the fields of Outcome
 # reopen   an ended trial is to be taken up again (`resume --retry-failed`): id
 # share    `resources: auto` is decided by what the first trial measured: gpus, cpus (of each trial), trials (on a
 #          card, or on a machine without one), reason, machine (that it holds for)
-# point    a point is settled: number, state, value (mean over its seeds), seeds
+# point    a point is complete: number, state, value (mean over its seeds), seeds
 # close    the driver ends in order: status, reason
 
 # Written before a session, too: the time since the last one is not counted as work. A rung or a point that a crashed
@@ -125,10 +125,10 @@ class Ledger:
     by_point: dict[tuple[str, int], list[TrialRecord]] = field(default_factory=dict)  # (stage, number), by repeat
     lost_nodes: int = 0  # how often a trial started again because it had lost a node
     tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended or reached a rung
-    points: dict[int, Event] = field(default_factory=dict)  # settled ones: no further seed will come
+    points: dict[int, Event] = field(default_factory=dict)  # complete ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
     examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
-    kept: Sequence[str] = ()  # trials that the rest of the training budget was last kept for, in this session
+    kept: Sequence[str] = ()  # trials that the rest of the training budget was last reserved for, in this session
     longest_step: int = 0  # examples from one evaluation to the next, at most
     planned: int = 0  # examples of the longest trial that the space allows; 0: no trial has said yet how long it is
     longest: int = 0  # examples of the longest trial of the search so far

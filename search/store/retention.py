@@ -1,4 +1,4 @@
-"""Keeping the disk bounded: whose checkpoints stay, what of the others goes."""
+"""Disk use within bounds: which checkpoints stay, and what is deleted of the rest."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means, seed_values
 from trainables.contract.trial import Evaluation, Verdict
 
-LEAST = 3  # common seeds of leader and baseline before a gain can settle
+LEAST = 3  # common seeds of leader and baseline before a gain can be decided
 WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
 SMALLEST = 1e-6  # of a value: seeds that do not move it at all are frozen
 WORTH_SDS = WORTH / SEED_SD  # the same of a metric of which nothing is known
@@ -27,7 +27,7 @@ class ConfirmPlan:
     With `trials`, at most so many in all, adaptively. Of all completed points the one with the largest posterior mean
     leads; the challenger is the one with the largest expected improvement over it (Frazier et al. 2008; Qin et al.
     2017). The next seed goes to the one of the two that has had fewer. The baseline gets as many as any point. It ends
-    when no challenger promises an improvement of `WORTH` and the leader's gain over the baseline has settled: its
+    when no challenger's expected improvement reaches `WORTH` and the leader's gain over the baseline is decided: its
     interval lies above 0, or holds no gain of `WORTH`. Until a seed has ended a point gets no further one, beyond the
     first `LEAST`, so that many slots do not spend seeds that the results would have saved.
 
@@ -81,7 +81,7 @@ class ConfirmPlan:
         return None if number is None or self._fresh(number) >= max(LEAST, self._ended(number) + 1) else number
 
     def _deciding(self) -> int | None:
-        """The point whose next fresh seed decides most; None when all is settled."""
+        """The point whose next fresh seed decides most; None when all is decided."""
         numbers = [n for n in self._means if n != self._baseline and not self._failed(n)]
         if not numbers:
             return None

@@ -165,7 +165,7 @@ class Driver:
         return self._keeper.waiting(trial_id)
 
     def stopped(self, trial_id: str) -> None:
-        """Tune has stopped a trial as told (or dropped it before it started)."""
+        """Tune has stopped a trial as requested (or dropped it before it started)."""
         stop = "pruned" if self._verdicts.get(trial_id) == "prune" else "paused"
         self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 

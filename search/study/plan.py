@@ -81,7 +81,7 @@ def mean_so_far(records: Sequence[TrialRecord]) -> float | None:
 
 def point_means(ledger: Ledger) -> dict[int, float]:
     """Number -> mean of every point that is neither pruned nor failed, over the seeds that it has so far: a search that
-    ran out of its budget has not settled its best points."""
+    ran out of its budget has not completed its best points."""
     means = {number: event["value"] for number, event in ledger.points.items() if event["state"] == "complete"}
     for (stage, number), records in ledger.by_point.items():
         if stage == "search" and number not in ledger.points and (values := seed_values(records)):

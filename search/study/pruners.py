@@ -82,7 +82,7 @@ def earliest(settings: Pruner, warmup: int, planned: int) -> int:
     """Training examples before which a trial is not judged, whatever the pruner.
 
     Warm-up or `min_rung`; without the latter a fifteenth of the trial. The very first values of a trial mostly tell
-    how fast it starts: on recorded curves with 27 evaluations (tests/search/test_pruners.py) hyperband kept the best
+    how fast it starts: on recorded curves with 27 evaluations (tests/search/test_pruners.py) hyperband found the best
     point in 13 of 20 searches when it judged from the first evaluation on, in 17 with this rule, at 3 % more examples.
     """
     rung = settings.min_rung if settings.min_rung is not None else math.ceil(planned / EARLIEST)

@@ -94,7 +94,7 @@ class Promotion:
 class BudgetEnd:
     """Which trials have the rest of `search.budget` or `search.examples` to themselves.
 
-    With four trials at once, training worth ten full-length trials lasts as long as two and a half of them: points
+    With four trials at once, the training of ten full-length trials lasts as long as two and a half of them: points
     found in the last third would never be trained to their end. So when no more is left than the leader needs, the
     others make way.
     """
@@ -145,7 +145,7 @@ class BudgetEnd:
         return max(found)[2] if found else None
 
     def _take(self, kept: list[TrialRecord], running: set[str]) -> int:
-        """Examples that these take to their ends, while the others make way."""
+        """Examples that these take to their ends, while other trials make way."""
         needs = sum((r.planned or self._ledger.full_length) - r.examples for r in kept)
         return needs + len(running - {r.trial.id for r in kept}) * self._ledger.longest_step
 

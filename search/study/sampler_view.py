@@ -76,7 +76,7 @@ def sampler_distribution(param: Param, smooth: bool = False) -> BaseDistribution
         return IntDistribution(0, len(values) - 1)
     if smooth and param.kind == "int" and param.values is None and (param.count() or 0) > WIDE:
         (low, high), half = param.bounds, float(param.step or 1) / 2
-        return FloatDistribution(low - half, high + half, log=param.log)  # the ends are as likely as the others
+        return FloatDistribution(low - half, high + half, log=param.log)  # the ends are as likely as other values
     return distribution(param)
 
 
@@ -105,7 +105,7 @@ def by_position(trials: Sequence[FrozenTrial], params: Mapping[str, Param], smoo
 def with_inactive(trial: FrozenTrial, params: Mapping[str, Param]) -> FrozenTrial:
     """A point with its inactive parameters, each in the middle of its range or at its list's first value.
 
-    Optuna's Gaussian process models the parameters that all points have, and draws the others blindly.
+    Optuna's Gaussian process models the parameters that all points have, and draws other parameters at random.
     """
     if not trial.params or trial.params.keys() >= params.keys():
         return trial

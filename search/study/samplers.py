@@ -155,7 +155,7 @@ class PointSampler(BaseSampler):
             return self._drawn(self._own_sampler(study, trial, seed) or make_sampler(space, seed), study, trial)
 
     def _own_sampler(self, study: optuna.Study, trial: FrozenTrial, seed: int) -> BaseSampler | None:
-        """The one of the space's class, the same throughout a session, told of a new trial; None where it has none."""
+        """The one of the space's class, one for a session, prepared for a new trial; None where it has none."""
         if (own := self._space.classes.get(SAMPLER)) is None or own.code is None:
             return None
         if self._own is None:
@@ -169,7 +169,7 @@ class PointSampler(BaseSampler):
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Told to the space's own class, of points that it has proposed; ours learn nothing by it."""
+        """Reported to the space's own class, of points that it has proposed; the built-in samplers ignore it."""
         del study
         if self._own is not None and self._view is not None and trial.number in self._own_points:
             with named_error(self._space, SAMPLER):

@@ -38,7 +38,7 @@ class SearchPlan:
         study: its name, from which Optuna's hyperband assigns points to brackets.
         ledger: the folded journal.
         events: the journal's events, from which the Optuna study is built.
-        note: writes an event of the plan's own into the journal: "point" (settled) or "rung", and its fields.
+        note: writes an event of the plan's own into the journal: "point" (complete) or "rung", and its fields.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SearchPlan:
             sampler=PointSampler(space, self._seen, self._storage, self._seeds.mean, ledger.memory),
             pruner=optuna.pruners.NopPruner(),
         )
-        self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not settled
+        self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not complete
         self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
         self._points: dict[int, Point] = {}
         self._missing: deque[int] = deque()  # points that a salvaged journal has lost
@@ -136,7 +136,7 @@ class SearchPlan:
     def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Verdict:
         """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there.
 
-        It also pauses, at the rung that it has passed, when the rest of the budget is kept for others.
+        It also pauses, at the rung that it has passed, when the rest of the budget is reserved for others.
         """
         record = self.ledger.trials[trial.id]
         warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
@@ -214,7 +214,7 @@ class SearchPlan:
         return self._trial(number, len(self.ledger.by_point["search", number]))
 
     def _decide(self, number: int) -> bool:
-        """After a seed of a point has ended: whether the point is to be settled, or has further seeds to come."""
+        """After a seed of a point has ended: whether the point is complete, or has further seeds to come."""
         records = self.ledger.by_point[("search", number)]
         if any(record.open for record in records):
             return False  # started ahead: the last one to end decides
@@ -261,7 +261,7 @@ class SearchPlan:
         return True
 
     def _ready_pruner(self, params: Mapping[str, Any], evaluation: Evaluation | None) -> None:
-        """Make the pruner at the first evaluation, which tells how long a trial is."""
+        """Make the pruner at the first evaluation, which shows how long a trial is."""
         if self.rungs is not None:
             return
         first, longest = 1, 1
@@ -284,7 +284,7 @@ class SearchPlan:
         return optuna.Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def _replay(self, events: Iterable[Event]) -> None:
-        """Show the new Optuna study what the journal holds, in the same order, since pruners keep notes; then settle
+        """Show the new Optuna study what the journal holds, in the same order, since pruners keep notes; then complete
         what a crashed driver left."""
         first = {n: records[0].trial for (stage, n), records in self.ledger.by_point.items() if stage == "search"}
         for number in range(max(first, default=-1) + 1):

@@ -41,7 +41,7 @@ class Seeds:
         self._points_first = not self._in_turn and space.search.sampler in BLIND and most < ENDLESS
 
     def due(self, points: Iterable[int]) -> int | None:
-        """Which of the points that are not settled gets its next seed before a new point is proposed.
+        """Which of the points that are not complete gets its next seed before a new point is proposed.
 
         In a grid none, so that seeds go to the best of all points. Under a pruner that compares with points that have
         ended all seeds of a point follow each other.
@@ -53,7 +53,7 @@ class Seeds:
     def last(self, points: Iterable[int], ahead: bool) -> int | None:
         """The most promising of these points that is to have a further seed; ahead: while its earlier ones run, too.
 
-        Points that are dominated by now are settled.
+        Points that are dominated by now are complete.
         """
         found: list[tuple[float, int]] = []
         for number in points:

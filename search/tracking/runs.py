@@ -127,7 +127,7 @@ def final_metrics(event: Event, metric: str, at_best: Mapping[str, float]) -> di
 
 
 class TrialBatch:
-    """What MLflow is told of one trial at once: the events of a stretch of the journal.
+    """What one call logs of a trial to MLflow: the events of a stretch of the journal.
 
     metrics: MLflow's. status: "" where it stays as it is. time: of the last event, milliseconds.
     """

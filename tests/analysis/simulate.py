@@ -4,9 +4,9 @@ Values are drawn from the model below and written into a table as a search would
 `points_table`, `Evaluated` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points
 (Spearman x 100).
 
-    value of a trial = LEVEL + effect of its configuration + luck of the dev pairs with it + luck of its seed
+    value of a trial = LEVEL + effect of its configuration + effect of the dev pairs on it + effect of its seed
 
-The dev pairs' luck has a part that all models share, one per configuration, and one per trial. Their sizes are those of
+The dev pairs' effect has a part shared by all models, one per configuration, one per trial. Their sizes are those of
 linear-Gaussian models scored on normal pairs with the error shares 0.9, 0.05, 0.05, measured by brute force on 300 dev
 sets of 1,500 pairs x 12 configurations x 6 seeds; they fall with the square root of the pairs. The cosines that the
 analysis may ask for are drawn from the same models.
@@ -43,7 +43,7 @@ class World:
     """What is true, and how it is searched.
 
     points: configurations, the first is the baseline. best: by how much the best is better than the baseline. shape:
-    "one" (the others equal the baseline) or "spread" (the others fall off below it; `best` shifts the top).
+    "one" (other points equal the baseline) or "spread" (other points fall off below it; `best` shifts the top).
     sd: of a trial over seeds; noise: "equal", "unequal" (from configuration to configuration by a factor exp(N(0,
     0.5))), "tails" (Student's t with 5 degrees of freedom, and collapses). pairs: of the dev set.
     repeats: seeds per configuration in the search. prune: share stopped at a rung. adaptive: half of the proposals are

@@ -1,4 +1,4 @@
-"""Tables of trials written out by hand."""
+"""Tables of trials, written out."""
 
 from __future__ import annotations
 

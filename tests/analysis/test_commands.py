@@ -328,7 +328,7 @@ def test_test_warns_of_earlier_openings(store: SmallStore) -> None:
     first = call(store, "test", "small-1", "--reason", "for the paper")
     assert first.exit_code == 0
     assert "builtin_test" in first.stdout
-    assert "weights were not kept: c0000.0, c0000.2" in first.stdout
+    assert "weights are not stored: c0000.0, c0000.2" in first.stdout
     assert "Not the first look" not in first.stderr
     second = call(store, "test", "small-1", "--reason", "again")
     assert "Not the first look" in second.stderr
@@ -336,7 +336,7 @@ def test_test_warns_of_earlier_openings(store: SmallStore) -> None:
     assert call(store, "test", "small-1").exit_code == 2  # no reason
     nothing = call(store, "test", "small-2", "--reason", "why")
     assert nothing.exit_code == 1
-    assert "no weights were kept" in nothing.stderr
+    assert "no weights stored of" in nothing.stderr
 
 
 def test_missing_encoder_is_one_line(store: SmallStore, tmp_path: Path) -> None:

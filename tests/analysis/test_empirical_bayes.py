@@ -24,7 +24,7 @@ NONE = np.zeros(60, dtype=bool)  # pruned
 
 
 def post(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> Posterior:
-    """With the best as the picked one, and one in n unlike the others."""
+    """With the best as the picked one, and one in n unlike the rest."""
     picked = int(np.where(pruned, -np.inf, values).argmax())
     return posterior(values, sds, pruned, Chosen(picked, 1 / len(values), 0.0, float(sds[picked])))
 
@@ -51,7 +51,7 @@ def test_one_point_is_its_own_prior() -> None:
 
 
 def test_censoring_removes_the_survivors_bias() -> None:
-    """Of equal points the pruner leaves those with the best seeds; how far below the others ended must not matter."""
+    """Of equal points the pruner leaves those with the best seeds; how far below the rest ended must not matter."""
     rng = np.random.default_rng(3)
     pruned = np.arange(60) < 36
     whole, censored, reached = [], [], []
@@ -67,7 +67,7 @@ def test_censoring_removes_the_survivors_bias() -> None:
     assert deeper == pytest.approx(censored[-1], abs=0.1)
 
 
-def test_probability_best_by_hand() -> None:
+def test_probability_best_is_the_worked_example() -> None:
     # Two points on {0, 1}: P(first = 1) = 0.5, second always 0. First wins outright with 0.5, a tie is shared.
     found = Posterior(np.array([0.0, 1.0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
     among = np.array([True, True, False])
@@ -91,7 +91,7 @@ def reference(values: np.ndarray, sds: np.ndarray, pruned: np.ndarray) -> tuple[
     return grid, likelihood, fit
 
 
-# At the middles of bins, a fifth of .01 wide; two precisions, three pruned points, one far below the others.
+# At the middles of bins, a fifth of .01 wide; two precisions, three pruned points, one far below the rest.
 VALUES = 0.7 + 0.002 * np.array([0, 3, 4, 4, 7, 9, 10, 13, -120, 2, 1, 5])
 SDS = np.where(np.arange(12) < 5, 0.01, 0.02)
 PRUNED = np.arange(12) >= 9

@@ -1,4 +1,4 @@
-"""Methods at a common budget: duels of confirmed bests, differences of the others, and what counts together."""
+"""Methods at a common budget: duels of confirmed bests, differences of the rest, and what counts together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def verdict(expected: float, below: float, above: float, n: int = 3, metric: Met
     return SimpleNamespace(metric=metric, expected=expected, below=below, above=above, n=n)
 
 
-def test_arms_by_hand() -> None:
+def test_arms_are_the_worked_example() -> None:
     duel = compared("a", verdict(0.80, 0.03, 0.01), "b", verdict(0.75, 0.02, 0.04, n=5), pairs=0.0)
     assert (duel.of, duel.difference) == (CONFIRMED, pytest.approx(0.05))
     assert duel.low == pytest.approx(0.0)  # 3, 4, 5
@@ -250,7 +250,7 @@ def duel(p_value: float | None) -> Duel:
     return Duel("a", "b", CONFIRMED, 0.1, 0.0, 0.2, p_value)
 
 
-def test_holm_by_hand() -> None:
+def test_holm_is_the_worked_example() -> None:
     """0.01 of four times four, 0.02 times three, and never below the one before, nor above 1."""
     found = holm([duel(0.9), duel(0.01), duel(0.02), duel(0.7), duel(None)])
     assert [one.p_value for one in found] == [1.0, 0.04, 0.06, 1.0, None]

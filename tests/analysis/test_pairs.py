@@ -84,7 +84,7 @@ def stored(**changed: Any) -> Any:
     return (runs | changed).get
 
 
-def test_variances_over_queries_by_hand() -> None:
+def test_variances_over_queries_are_the_worked_example() -> None:
     """On x the mean of `a` has variance 2.75, a - b 6.75; a seed's own part is .5 with one degree of freedom."""
     x = pair_noise(["a0", "a1"], ["b0"], ["x_ndcg10_dev"], stored())
     assert x is not None

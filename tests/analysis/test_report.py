@@ -93,7 +93,7 @@ def test_failures_cost_and_commands(study: Study) -> None:
     ]
     spent = cost(study)
     assert spent.trial_seconds == pytest.approx(study.trials["seconds"].sum())
-    assert spent.lines()[0].endswith("of training and evaluation")  # nothing tells on what
+    assert spent.lines()[0].endswith("of training and evaluation")  # of an unknown device
     assert commands(study)[-1] == "analysis best --study small-1"
     assert [hours(s) for s in (12.4, 200, 7500)] == ["12 s", "3 min 20 s", "2 h 05 min"]
 

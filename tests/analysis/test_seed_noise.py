@@ -70,7 +70,7 @@ def test_without_repeats_the_prior_speaks_widely() -> None:
     assert noise.most == pytest.approx(SEED_SD * np.sqrt(3 / 0.351846), rel=1e-4)  # 5 % of chi-square, 3 df
 
 
-def test_without_repeats_the_spread_and_its_error_by_hand() -> None:
+def test_spread_and_error_without_repeats_are_the_worked_example() -> None:
     """Quantiles .6 and .9 of 0 to 15 are 9 and 13.5, of a normal .253347 and 1.281552; 1 + 2.7 / sqrt(16)."""
     spread = 4.5e-4 / (1.281552 - 0.253347) * (1 + 2.7 / 4)
     found = seed_noise(values(**{f"p{i}": [0.7 + 1e-4 * i] for i in range(16)}))
@@ -79,16 +79,16 @@ def test_without_repeats_the_spread_and_its_error_by_hand() -> None:
     assert few.sd == SEED_SD
 
 
-def test_upper_spread_by_hand() -> None:
+def test_upper_spread_is_the_worked_example() -> None:
     # 0..99, none pruned: quantiles 0.6 and 0.9 are 59.4 and 89.1; normal ones 0.253347 and 1.281552.
     assert upper_spread(np.arange(100.0), 0) == pytest.approx((89.1 - 59.4) / (1.281552 - 0.253347), rel=1e-5)
-    # 40 kept of 100: low = 1 - 0.7 * 0.4 = 0.72, high = 0.93; among the kept those are 1 - 0.28 / 0.4, 1 - 0.07 / 0.4.
+    # 40 left of 100: low = 1 - 0.7 * 0.4 = 0.72, high = 0.93; among the 40 those are 1 - 0.28 / 0.4, 1 - 0.07 / 0.4.
     expected = (39 * 0.825 - 39 * 0.3) / (1.475791 - 0.582842)
     assert upper_spread(np.arange(40.0), 60) == pytest.approx(expected, rel=1e-5)
 
 
 def test_survivors_of_a_pruner_tell_the_noise_nonetheless() -> None:
-    """What a pruner leaves of equal points is alike by selection; the upper part of all tells the noise."""
+    """What a pruner leaves of equal points is alike by selection; the upper part of all shows the noise."""
     rng = np.random.default_rng(0)
     kept = [np.sort(rng.normal(0.5, 0.005, 60))[36:] for _ in range(200)]
     assert np.mean([upper_spread(v, 36) for v in kept]) == pytest.approx(0.005, rel=0.1)
@@ -126,7 +126,7 @@ def test_prior_is_learned_from_newest_related_studies(monkeypatch: pytest.Monkey
     assert read == ["confirmed", "repeated", "more0", "more1", "more2"], "read once"
 
 
-def test_prior_of_an_unknown_metric_by_hand() -> None:
+def test_prior_of_an_unknown_metric_is_the_worked_example() -> None:
     values = np.array([30.0, 31, 29, 30.5, 29.5, 30.2, 29.8, 900])
     assert unknown_metric(values).sd < 1
     assert unknown_metric(np.array([30.0])) == Prior(30.0, points=1)

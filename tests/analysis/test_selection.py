@@ -90,7 +90,7 @@ def test_what_the_search_picked_by() -> None:
 def test_the_largest_of_several_with_an_estimated_sd() -> None:
     assert tail_of_largest(2.0, 1.0, 1e6, 1) == pytest.approx(norm.sf(2), abs=2e-3)
     rng = np.random.default_rng(2)
-    scale = 0.5 * np.sqrt(6 / rng.chisquare(6, 200_000))  # the sd, believed after an estimate of 0.5 with 6 df
+    scale = 0.5 * np.sqrt(6 / rng.chisquare(6, 200_000))  # the posterior sd, after an estimate of 0.5 with 6 df
     draws = scale * rng.standard_normal((200_000, 15)).max(axis=1)
     for level in (0.1, 0.025):
         bound = bound_of_largest(level, 0.5, 6.0, 15)
@@ -109,7 +109,7 @@ def test_the_level_is_spent_once_over_all_looks() -> None:
     assert sum(spent(look) for look in range(1, 100)) == pytest.approx(0.025)
 
 
-def test_visible_gain_by_hand() -> None:
+def test_visible_gain_is_the_worked_example() -> None:
     error = Error(0.04, 7.0, candidates=3)
     assert error.visible(0.0125) == pytest.approx(0.2 * (student.isf(0.0125 / 3, 7) + 0.8416212))
     found = Power.of(error, 4, 0.0125)

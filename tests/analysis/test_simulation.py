@@ -52,7 +52,7 @@ def test_equal_configurations(world: World, studies: int) -> None:
     assert share(found, "error") <= 0.15 + slack(found, float(np.std([o.error for o in found])))
     gains = [outcome.verdict.gain for outcome in found]
     assert all(gain is None or gain.low <= gain.value + 1e-9 for gain in gains)
-    assert share(found, "naive") > 0.6  # what reporting the best trial would have promised
+    assert share(found, "naive") > 0.6  # what reporting the best trial would have claimed
 
 
 @STUDIES

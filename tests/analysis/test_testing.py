@@ -156,7 +156,7 @@ def test_nothing_is_opened_without_a_record(tmp_path: Path, monkeypatch: pytest.
             write()
     with pytest.raises(AnalysisError, match=r"^nothing was opened: cannot write to .* memory: Permission denied$"):
         record_opening(s, "t0000 on builtin", "again", NOW)
-    assert [file.name for file in (tmp_path / "openings").iterdir()] == ["1.txt"]  # nor does the folder say so
+    assert [file.name for file in (tmp_path / "openings").iterdir()] == ["1.txt"]  # nor does the folder show it
 
 
 def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> None:

@@ -48,7 +48,7 @@ def test_clear_winner_confirmed() -> None:
     assert found.p_best > 0.99
 
 
-def test_gain_by_hand() -> None:
+def test_gain_is_the_worked_example() -> None:
     """Paired differences, their moderated variance, Student's t, two rivals' worth of Bonferroni, 0.8 of the level."""
     trials = winner()
     rival = trials[(trials["point"] == "p0") & (trials["stage"] == "confirm")].assign(point="p3", baseline=False)
@@ -70,7 +70,7 @@ def test_gain_by_hand() -> None:
     assert found.power.visible == pytest.approx(variance**0.5 * (student.isf(0.02 / 2, 7) + 0.8416212))
 
 
-def test_value_interval_by_hand() -> None:
+def test_value_interval_is_the_worked_example() -> None:
     found = judge(winner(), looks=1)
     noise = seed_noise(SeedValues.of(winner(), 1.0))
     fresh = winner().query("point == 'p7' and stage == 'confirm'")["value"].to_numpy()

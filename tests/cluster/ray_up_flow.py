@@ -266,7 +266,7 @@ def main(repository: Path) -> None:
     flow.note(second_up=user.run("second-up", f"ray up -y {CLUSTER}"))
     assert flow.seen["second_up"] == 0, "see second-up.log"
     head = find_head(CLUSTER)
-    # Until the lost head's last sign of life is 45 seconds old its driver counts as running.
+    # Until the lost head's last heartbeat is 45 seconds old its driver counts as running.
     flow.wait("MLflow filled", lambda: user.run("track", f"search track {STUDY} --cluster {CLUSTER}") == 0)
     flow.note(track=0)
     with Tunnel(head, {MLFLOW: 0}) as way:

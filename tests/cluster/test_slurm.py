@@ -98,7 +98,7 @@ def job(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         return sum(e["e"] == "eval" for e in job.events(study)[since:])
 
     def paused() -> bool:
-        """SLURM looks at its limits twice a minute: where most is done by then, the same signal is sent by hand."""
+        """SLURM looks at its limits twice a minute: where most is done by then, the same signal is sent directly."""
         if evaluations() > 0.6 * TRIALS * EVALUATIONS and not by_hand:
             by_hand.append(minislurm.call(environment, "scancel", "--batch", "--signal=USR1", job.id))
         return any(e["e"] == "close" and e["status"] == "interrupted" for e in job.events(study))

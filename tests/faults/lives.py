@@ -1,4 +1,4 @@
-"""Lives of a study as processes: the real command, real Ray, real signals; only the training is a formula."""
+"""Sessions of a study as processes: the real command, real Ray, real signals; only the training is a formula."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Study:
         ]
 
     def wait_until(self, done: Callable[[list[dict[str, Any]]], bool], process: subprocess.Popen[str]) -> None:
-        """Until the journal says so."""
+        """Until the journal has it."""
         until = time.monotonic() + 180
         while not done(self.events()):
             assert process.poll() is None, process.communicate()[0]

@@ -185,7 +185,7 @@ def test_missing_files_are_reported_at_their_line(root: Path) -> None:
 
 
 def sampled(root: Path, values: object, **more: object) -> tuple[int, str]:
-    """What is said of a space on 5 sentences that searches (or sets) `sample_size`."""
+    """Messages about a space on 5 sentences that searches (or sets) `sample_size`."""
     (root / "train.txt").write_text("One.\nTwo.\nThree.\nFour.\nFive.\n")
     params = {"learning_rate": {"float": [1e-6, 1e-3]}} | ({} if values is None else {"sample_size": values})
     code, lines = call("check", str(space(root, params=params, **more)))
@@ -260,7 +260,7 @@ def test_values_that_the_data_clip_alike_are_one_point(
 
 
 def test_one_sample_may_be_more_than_the_corpus(root: Path) -> None:
-    """A default such as EdaCSE's 10,000 is as many as there are, and that is said; so may be the last of a grid."""
+    """A default such as EdaCSE's 10,000 is as many as there are, with a warning; so may be the last of a grid."""
     assert sampled(root, {"choice": [2, 3, 10]})[0] == 0
     noted = "  note: sample_size: 10000 of 5 examples that the corpus has: all of them are trained on"
     assert sampled(root, None, method="edacse") == (0, noted)

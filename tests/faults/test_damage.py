@@ -50,7 +50,7 @@ def without_a_start(lines: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("damage", [flipped, cut_short, without_a_start])
-def test_a_damaged_journal_is_one_line_and_the_others_are_listed(
+def test_a_damaged_journal_is_one_line_and_other_studies_are_listed(
     damage: Callable[[list[bytes]], list[bytes]], world: World
 ) -> None:
     journal = world.folder.journal
@@ -70,7 +70,7 @@ def test_a_damaged_journal_is_one_line_and_the_others_are_listed(
 
 
 @pytest.mark.parametrize("content", ["", "\x00", "name: [", "- 1\n"])
-def test_an_unreadable_space_is_one_line_and_the_others_are_listed(content: str, world: World) -> None:
+def test_an_unreadable_space_is_one_line_and_other_studies_are_listed(content: str, world: World) -> None:
     world.folder.space.write_text(content)
     code, text = call(world, "status", "hurt")
     assert code == 2, text

@@ -1,4 +1,4 @@
-"""A disk that is full under the study itself: one line, nothing lost, and it goes on when there is room."""
+"""A disk that is full under the study itself: one line, nothing lost, and it goes on when there is space."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_study_on_a_disk_that_fills_up(tmp_path: Path, small_disk: Path) -> No
     assert "tracking.jsonl: cannot be written: No space left on device" in text
     assert f"search resume {study.name}" in text
     assert "Traceback" not in text
-    refused = (1, 2)  # the first line of a session may still find room
+    refused = (1, 2)  # the first line of a session may still fit
     for words, codes in ((["status", study.name], (0,)), (["list"], (0,)), (["resume", study.name], refused)):
         code, text = study.command(*words)
         assert code in codes, text

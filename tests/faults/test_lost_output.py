@@ -1,4 +1,4 @@
-"""What a search prints is lost: nobody reads it (`search run ... | head`, a killed `tee`), or its disk is full."""
+"""What a search prints is lost: its reader is gone (`search run ... | head`, a killed `tee`), or its disk is full."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DONE = Outcome("completed", 0.5, 100, 600, 1.0)
 
 
 def test_out_of_memory_trials_run_once_more(tmp_path: Path) -> None:
-    """Those that only had no room beside others complete; the sampler hears of the others as failed, once."""
+    """Trials that had no memory beside other trials complete; the rest are reported to the sampler as failed, once."""
     met = set[str]()
 
     def fault(trial: Trial, k: int) -> str | None:
@@ -132,7 +132,7 @@ def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
     assert driver.ledger.trials[trial.id].state == "failed:process"
 
 
-def test_doubtful_end_is_settled_while_tune_waits_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubtful_end_is_resolved_while_tune_waits_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing else runs Tune asks for trials, again and again, and calls nothing else."""
     monkeypatch.setattr(tuner, "doubt", lambda _: 0.01)
     monkeypatch.setattr(tuner, "LOOK_S", 0.0)

@@ -66,7 +66,7 @@ def study_of(root: Path, **changes: Any) -> Study:
 
 def kill_trials(driver: int) -> None:
     """SIGKILL to every process that runs a trial; there is one."""
-    names = ("ray::TrialJob", "ray::ResourceTr")  # at first, and once Tune has told it what it reserves
+    names = ("ray::TrialJob", "ray::ResourceTr")  # at first, and once Tune has set what it reserves
     running = below(driver, *names)
     assert running
     sigkill(running)

@@ -42,7 +42,7 @@ def nobody_listens() -> int:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_tracker_that_is_down_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
+def test_a_tracker_that_is_down_is_reported_and_the_search_goes_on(tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
     study = Study(tmp_path, trials=1, data=data, train={"max_examples": 300, "eval_examples": 100})
     study.program = [sys.executable, "-m", "search"]  # ray is imported by the command itself, when it is ready for it
@@ -234,7 +234,7 @@ def test_a_bucket_without_credentials_is_one_line(
     assert done.output.splitlines()[-1] == wanted
 
 
-def test_other_software_than_at_the_studys_start_is_said(tmp_path: Path) -> None:
+def test_other_software_than_at_the_studys_start_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "environment.json"
     now = environment()
     file.write_text(json.dumps(now))

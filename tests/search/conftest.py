@@ -20,7 +20,7 @@ def s3_server() -> Iterator[str]:
 
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of every request
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it logs every request
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()

@@ -82,7 +82,7 @@ class World:
     last: dict[str, int] = field(default_factory=dict)
     evaluations: int = 0
     now: float = 1_000_000.0
-    memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's birth
+    memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's creation
     planned: int = EVALUATIONS * RUNG  # what trials say of their length; 0: nothing
     ends: Callable[[Trial], int] = lambda trial: EVALUATIONS  # noqa: ARG005  # after so many evaluations, by itself
 

@@ -23,11 +23,11 @@ def test_the_rest_of_a_budget_finishes_the_leader(budget: dict[str, Any], tmp_pa
         assert ledger.examples < (3 * EVALUATIONS + 4) * RUNG  # each of four notices at its next evaluation
         assert ledger.best is not None
         finished += ledger.best.best == max(r.best for r in ledger.trials.values() if r.best is not None)
-    assert finished >= 15  # the others showed too late that they were better
+    assert finished >= 15  # other trials showed too late that they were better
 
 
 def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
-    """Its value is a lucky first evaluation: the rest of the budget would raise nothing, and name a poor setting."""
+    """Its first evaluation was high by chance: the rest of the budget would raise nothing, and name a poor setting."""
 
     def value(trial: Trial, k: int) -> float:
         lucky = trial.number == 2
@@ -66,7 +66,7 @@ def test_who_made_way_goes_on_under_a_larger_budget(tmp_path: Path) -> None:
 
 
 def test_seeds_make_way_and_go_on(tmp_path: Path) -> None:
-    """At the end of a budget a second seed waits, too; the search ends with no trial that nobody takes up."""
+    """At the end of a budget a second seed waits, too; the search ends with no trial left waiting."""
     space = asha_space(trials=9, repeats=2, budget=6)
     for seed in range(8):
         world = World(space, tmp_path / str(seed))

@@ -62,7 +62,7 @@ def test_an_encoder_that_was_written_over_is_another_one(tmp_path: Path) -> None
     journal = Journal(tmp_path / "tracking.jsonl", Ledger())
     check_files(space, journal)
     check_files(space, journal)
-    assert len((tmp_path / "tracking.jsonl").read_text().splitlines()) == 1  # what is known is not told again
+    assert len((tmp_path / "tracking.jsonl").read_text().splitlines()) == 1  # what is known is not reported again
     (encoder / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(UserError, match=f"encoder {encoder}"):
         check_files(space, journal)

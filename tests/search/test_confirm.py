@@ -1,4 +1,4 @@
-"""Confirming without Ray: which point gets the next fresh seed, when all is settled, and the fixed plan."""
+"""Confirming without Ray: which point gets the next fresh seed, when all is decided, and the fixed plan."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_clear_gain_ends_early_an_open_one_takes_the_budget(tmp_path: Path) ->
 
 @pytest.mark.parametrize("metric", ["loss_dev", "nfcorpus_ndcg10_dev", "mean(stsb_dev,nfcorpus_ndcg10_dev)"])
 def test_unknown_metric_is_confirmed_alike_at_any_scale(metric: str, tmp_path: Path) -> None:
-    """A loss and nDCG were held against the noise of Spearman: every difference seemed real, and was settled."""
+    """A loss and nDCG were held against the noise of Spearman: every difference seemed real, and was decided."""
     data = {"train": "builtin", "dev": ["stsb", "my/nfcorpus"], "language": "en"}
     grid = make_space({"trials": 6, "repeats": 2, "sampler": "grid"}, params={}, points=POINTS, data=data)
     space = replace(grid, metric=Metric(name=metric))
@@ -82,7 +82,7 @@ def test_unknown_metric_is_confirmed_alike_at_any_scale(metric: str, tmp_path: P
 
 
 @pytest.mark.parametrize(("seeds", "rivals"), [(3, 1), (3, 4), (5, 2)])
-def test_a_gain_settles_by_its_interval(seeds: int, rivals: int) -> None:
+def test_a_gain_is_decided_by_its_interval(seeds: int, rivals: int) -> None:
     spread = np.linspace(-0.004, 0.004, seeds)
     df = 3 + seeds - 1  # the prior's and the gaps' own
     error = np.sqrt((3 * 2 * 0.005**2 + np.sum(spread**2)) / df / seeds)
@@ -93,12 +93,12 @@ def test_a_gain_settles_by_its_interval(seeds: int, rivals: int) -> None:
         assert gain_settled([float(g) for g in spread + gain], 0.005, rivals) is settled
     for gain, settled in [(0.0005 - 1.01 * upper, True), (0.0005 - 0.99 * upper, False)]:
         assert gain_settled([float(g) for g in spread + gain], 0.005, rivals) is settled
-    assert not gain_settled([0.5, 0.5], 0.005, rivals)  # two seeds settle nothing
+    assert not gain_settled([0.5, 0.5], 0.005, rivals)  # two seeds decide nothing
 
 
 def test_ending_with_a_lead_makes_no_false_claims() -> None:
     """Two equal points with a seed sd of 0.015, up to ten seeds: of 5,000 confirmations that end when the gain has
-    settled at most 2.5 % may claim one, at a level of 0.02. Ends at a level of 0.025 in all led to 3.9 %."""
+    decided at most 2.5 % may claim one, at a level of 0.02. Ends at a level of 0.025 in all led to 3.9 %."""
     rng, claims = np.random.default_rng(0), 0
     for values in rng.normal(0, 0.015, (5000, 2, 10)):
         for n in range(3, 11):
@@ -166,7 +166,7 @@ def test_which_point_gets_the_next_seed() -> None:
     apart, near = {0: [0.5], 1: [0.3], 2: [0.7]}, {0: [0.5], 1: [0.7], 2: [0.712]}
     assert whose_turn(apart, {}) == 2  # the leader
     assert whose_turn(apart, {2: [0.7]}) == 0  # the baseline has as many
-    assert whose_turn(apart, {2: [0.7], 0: [0.5]}) == 2  # nobody challenges the leader, its gain is not known yet
+    assert whose_turn(apart, {2: [0.7], 0: [0.5]}) == 2  # no point challenges the leader, its gain is not known yet
     assert whose_turn(apart, {2: [0.7, 0.7], 0: [0.5, 0.5]}) == 2
     assert whose_turn(apart, {2: [0.7] * 3, 0: [0.5] * 3}) is None
     assert whose_turn(near, {}) == 2  # leader and challenger have as many
@@ -222,7 +222,7 @@ def test_seed_noise_is_pooled_with_the_published_one() -> None:
 
 @pytest.mark.parametrize("slots", [1, 4, 20])
 def test_many_slots_confirm_as_adaptively_as_one(slots: int, tmp_path: Path) -> None:
-    """Three points 0.05 apart with seeds of sd 0.001: three seeds of the best and of the baseline settle it."""
+    """Three points 0.05 apart with seeds of sd 0.001: three seeds of the best and of the baseline decide it."""
     world = World(make_space({"trials": 3}), tmp_path, value=noisy(0.001, 0.05))
     world.session()
     assert {n: len(s) for n, s in confirmed_adaptively(world, 20, concurrency=slots).items()} == {0: 3, 2: 3}

@@ -80,7 +80,7 @@ def test_measures_and_adds_up(tmp_path):
     assert lines[4].endswith("at 2 per device-hour")
 
 
-def test_a_configuration_that_cannot_run_is_said(tmp_path, monkeypatch):
+def test_a_configuration_that_cannot_run_is_reported(tmp_path, monkeypatch):
     from trainables.contract.trial import Outcome
     from trainables.training import trial
 

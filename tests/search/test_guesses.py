@@ -55,7 +55,7 @@ def test_the_same_where_smaller_is_better() -> None:
 
 
 def test_gains_are_learnt_from_all_that_went_on() -> None:
-    """One point is completed; what a first rung gains up to the second is told by those that reached that, too."""
+    """One point is completed; what a first rung gains up to the second is learned from those that reached that, too."""
     done = frozen(DONE, [0.5, 0.6, 0.6, 0.6, 0.8], 0.8)
     gone_on = [frozen(PRUNED, [0.4, 0.4 + gain], 0.4 + gain) for gain in (0.2, 0.3)]
     found = values([done, *gone_on, frozen(PRUNED, [0.3], 0.3)])
@@ -66,7 +66,7 @@ def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> No
     """With four workers thirty points were drawn blindly before the first was completed."""
     curves = [[0.1], [0.2, 0.3], [0.25, 0.5], [0.6]]  # further gains from the first evaluation: 0.1, 0.25
     found = values([frozen(PRUNED, curve, curve[-1]) for curve in curves])
-    assert found == pytest.approx([0.275, 0.3, 0.5, 0.5])  # 0.775: nobody has shown that yet
+    assert found == pytest.approx([0.275, 0.3, 0.5, 0.5])  # 0.775: no point has shown that yet
 
 
 def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value() -> None:
@@ -82,16 +82,16 @@ def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
     at = lambda state, curve, value: create_trial(state=state, value=value, intermediate_values=curve)  # noqa: E731
     done = [at(DONE, {0: 0.1, 100: 0.3}, 0.3), at(DONE, {0: 0.1, 100: 0.2, 900: 0.6}, 0.6)]
     found = values([*done, at(PRUNED, {0: 0.2}, 0.2), at(PRUNED, {0: 0.1, 100: 0.4}, 0.4)])
-    # From 100 on to 200, 400 and 800 nobody gains; to the end 0 and 0.4.
+    # From 100 on to 200, 400 and 800 no point gains; to the end 0 and 0.4.
     assert found == pytest.approx([0.3, 0.6, 0.55, 0.6])
 
 
-def test_without_a_value_nothing_is_guessed() -> None:
+def test_without_a_value_nothing_is_predicted() -> None:
     for trials in ([], [frozen(TrialState.RUNNING, [])], [create_trial(state=PRUNED)]):
         assert predicted(trials, X, MAX) == trials
 
 
-def test_who_gains_late_is_told_by_the_hyperparameters() -> None:
+def test_late_gains_are_predicted_from_the_hyperparameters() -> None:
     """Early values fall with x, gains rise with it. The pruned ones are the slow ones; their order at the end is the
     other way round, which one gain for all cannot tell."""
     rng = np.random.default_rng(0)

@@ -142,11 +142,11 @@ def test_another_machines_study_is_not_stopped_from_here(
     """Word is left on this machine's disk, and a trial's would stay there until this machine drives the study."""
     status, space, ledger = study_status(world.folder)
     assert status.state == "running"
-    elsewhere = replace(status, holder="head-of-cluster, last sign of life 2s ago")
+    elsewhere = replace(status, holder="head-of-cluster, last heartbeat 2s ago")
     monkeypatch.setattr("search.console.live_page.study_status", lambda _: (elsewhere, space, ledger))
     monkeypatch.setattr("search.console.status.alive", lambda _: False)
     right = {TOKEN_HEADER: live.token}
-    said = "study fake-1 is not running on this machine: held by head-of-cluster, last sign of life 2s ago"
+    said = "study fake-1 is not running on this machine: held by head-of-cluster, last heartbeat 2s ago"
     for asked in ({"study": "fake-1"}, {"study": "fake-1", "trial": next(iter(ledger.open_trials))}):
         assert post(live, asked, **right) == (409, {"error": said})
     assert not world.folder.asked_to_stop()

@@ -65,7 +65,7 @@ METHOD = Method(
 
 
 @pytest.mark.parametrize("own", ["", "network", "unused"])
-def test_unused_hyperparameters_of_own_networks_are_not_guessed(own, outside):
+def test_unused_hyperparameters_of_own_networks_are_not_inferred(own, outside):
     """`unused` of the class that every configuration extends is about what our network reads."""
     text = METHOD
     if own:

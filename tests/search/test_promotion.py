@@ -42,7 +42,7 @@ def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) 
     assert ledger.stops["completed"] + ledger.stops["pruned"] == 27
     assert promotions(world)  # some went on later than they paused
     judged = Counter((e["id"], e["level"]) for e in read(world.folder.journal) if e["e"] == "rung")
-    assert max(judged.values()) == 1 < EVALUATIONS  # between rungs nobody is judged
+    assert max(judged.values()) == 1 < EVALUATIONS  # between rungs no trial is judged
     assert world.evaluations < 0.5 * 27 * EVALUATIONS
     full = max(max(curve(r.trial, k) for k in range(1, EVALUATIONS + 1)) for r in ledger.trials.values())
     assert ledger.best is not None
@@ -79,24 +79,24 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("first", "whole", "reduction", "expected"),
     [
-        (100, 2700, 3, [100, 300, 900, 2700, 8100]),  # as in the paper, which ends at a whole trial
+        (100, 2700, 3, [100, 300, 900, 2700, 8100]),  # as in the paper, which ends at a full-length trial
         (100, 1200, 3, [100, 300, 600, 1200, 3600]),  # its last rung would be at 900 of 1200
         (100, 1200, 2, [100, 200, 400, 600, 1200, 2400, 4800, 9600]),
         (100, 950, 3, [100, 300, 400, 950, 2850, 8550]),  # where trials are evaluated
         (100, 210, 2, [100, 210, 420, 840, 1680, 3360, 6720]),  # its second would be at 200 of 210
         (100, 300, 3, [100, 300, 900, 2700, 8100]),
         (100, 150, 3, [100, 150, 450, 1350, 4050]),  # a first one past the half stays
-        (100, 100, 3, [100, 300, 900, 2700, 8100]),  # nobody has said how long a trial is
+        (100, 100, 3, [100, 300, 900, 2700, 8100]),  # the length of a trial is not known
         (700, 10000, 4, [700, 2800]),
     ],
 )
-def test_no_rung_lies_past_half_of_a_whole_trial_and_they_go_on(
+def test_no_rung_lies_past_half_of_a_full_length_trial_and_they_go_on(
     first: int, whole: int, reduction: int, expected: list[int]
 ) -> None:
     assert list(takewhile(lambda rung: rung < 10_000, rungs(first, whole, reduction))) == expected
 
 
-def test_where_nobody_says_how_long_a_trial_is_there_is_more_than_one_rung(tmp_path: Path) -> None:
+def test_trials_of_unknown_length_have_more_than_one_rung(tmp_path: Path) -> None:
     """A script may not; with the first rung alone one in three would be trained to its end."""
     world = World(asha_space(), tmp_path, planned=0)
     world.session(concurrency=1)
@@ -106,7 +106,7 @@ def test_where_nobody_says_how_long_a_trial_is_there_is_more_than_one_rung(tmp_p
 
 
 def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
-    """Not its best so far: a lucky evaluation carried it over the next one."""
+    """Not its best so far: an evaluation high by chance carried it over the next one."""
 
     def value(trial: Trial, k: int) -> float:
         return curve(trial, k) + (0.3 if k == 1 else 0.0)
@@ -122,12 +122,12 @@ def test_a_rung_holds_what_a_trial_shows_there(tmp_path: Path) -> None:
         elif event["e"] == "rung":
             assert event["value"] == shown[event["id"]]
             judged += lucky
-    assert judged  # rungs after the lucky evaluation
+    assert judged  # rungs after the evaluation that was high by chance
 
 
 @pytest.mark.parametrize("trials", [1, 2, 4])
 def test_a_few_points_are_enough_to_complete_one(trials: int, tmp_path: Path) -> None:
-    """Fewer than `reduction` points promote nobody: the leader goes to its end."""
+    """Fewer than `reduction` points promote none: the leader goes to its end."""
     ledger = World(asha_space(trials=trials), tmp_path).session().ledger
     assert ledger.stops["completed"] >= 1
     assert ledger.ended() == trials
@@ -244,7 +244,7 @@ def test_states_on_disk_are_bounded_and_the_most_promising_stay(tmp_path: Path) 
     assert left == waiting[:3]
 
 
-def test_the_tracker_hears_that_a_trial_paused_and_went_on() -> None:
+def test_the_tracker_logs_that_a_trial_paused_and_went_on() -> None:
     batch = TrialBatch()
     so_far = {"best": 0.5, "best_at": 100, "examples": 100, "seconds": 2.0}
     batch.add({"e": "pause", "t": 1, "id": "t0", "rung": 0, **so_far}, "stsb_dev", {})
@@ -316,7 +316,7 @@ def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
 
 
 def test_the_baseline_holds_no_place_on_a_rung() -> None:
-    """It is not there by what it showed: a poor one lets nobody go on, a good one keeps nobody."""
+    """It is not there by what it showed: a poor one lets no trial go on, a good one stops none."""
     rungs, _ = on_rungs({0: 0.1}, {0: 0.9}, states="b")
     assert rungs.next() is None
     rungs, records = on_rungs({0: 0.9}, {0: 0.7}, {0: 0.5}, states="b")

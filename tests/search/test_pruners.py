@@ -1,4 +1,4 @@
-"""Pruning pays: examples saved, the best kept, TPE not misled. Learning curves of real trials, studies without Ray."""
+"""Pruning saves examples, finds the best, TPE is not misled. Learning curves of real trials, studies without Ray."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_hyperband_spends_at_most_45_percent_and_keeps_the_best(
 def test_tpe_with_pruned_trials_is_not_worse_on_the_same_budget(
     pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve whole trials' worth of training (device hours), a ninth of the grid, with and without pruning; TPE takes
+    """Training for twelve full-length trials (device hours), a ninth of the grid, with and without pruning; TPE takes
     each of the four hyperparameters as categories, the recorded values. Medians over the seeds."""
     monkeypatch.setattr(harness, "EVALUATIONS", RECORDED_EVALUATIONS)
     budget = 12 * RECORDED_EVALUATIONS * 0.1 / 3600  # an evaluation takes 0.1 s in the harness
@@ -106,7 +106,7 @@ def test_the_baseline_runs_all_its_seeds(kind: str, tmp_path: Path) -> None:
 
 
 def baseline_seeds(kind: str, workers: int, seed: int, folder: Path) -> int:
-    """Completed trials of the published setting in a study of two seeds a point where it is hopeless."""
+    """Completed trials of the published setting in a study of two seeds a point where it is dominated."""
     space = make_space(
         {"trials": max(10, workers), "repeats": 2, "seed": seed}, pruner={"kind": kind, "lower": 0.5, "reduction": 2}
     )

@@ -123,7 +123,7 @@ def mlflow_runs(result: StudyResult) -> dict[str, Any]:
 
 
 def check_agreement(result: StudyResult) -> None:
-    """MLflow tells of every trial what the journal tells."""
+    """MLflow stores of every trial what the journal stores."""
     runs = mlflow_runs(result)
     assert runs.keys() - {"study"} == result.ledger.trials.keys()
     for trial_id, record in result.ledger.trials.items():
@@ -243,7 +243,7 @@ def test_a_killed_trial_process_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 
 @pytest.mark.slow  # two sessions of Ray
 def test_the_last_trial_of_a_plan_starts_again_too(tmp_path: Path) -> None:
-    """Nothing else is planned then, and Tune had been told so."""
+    """Nothing else is planned then, and Tune had been notified."""
     storage = str(tmp_path / "runs")
     run_study(faulty("kill_once", {"trials": 1}, above=0.0), storage, options=options())
     result = confirm_study(storage, top=1, seeds=1, options=options())
@@ -262,7 +262,7 @@ def small_disk(tmp_path: Path) -> Iterator[bool]:
 
 @pytest.mark.slow  # half a minute of trial processes that load torch
 def test_faults_of_real_trials(tmp_path: Path, small_disk: bool) -> None:
-    """Every kind in one study: each trial fails alone, with its kind and reason, and the others are complete."""
+    """Every kind in one study: each trial fails alone, with its kind and reason, and other trials are complete."""
     rates = [OK, RAISE, OOM, KILL, NAN, DEVICE, *([DISK] if small_disk else [])]
     space = make_space(
         {"sampler": "grid", "trials": None, "max_failed_share": 1.0, "max_retries": 1, "baseline": "none"},
@@ -340,7 +340,7 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
         resume_study(storage, "other", options=options())
 
 
-def test_the_journal_is_json_lines_and_the_encoders_notes_are_kept(
+def test_the_journal_is_json_lines_and_the_encoders_notes_are_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     note = "batches are padded: no packed attention"

@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs of life every fifth of a second."""
+    """Heartbeats every fifth of a second."""
     for name, seconds in {"LOST_S": 1.5, "TRUST_S": 0.6, "LOOK_S": 0.1, "BEAT_S": 0.2, "PUSH_S": 0.05}.items():
         monkeypatch.setattr(f"search.store.bucket.{name}", seconds)
 
@@ -133,7 +133,7 @@ def test_two_machines_never_drive_one_study(tmp_path: Path, monkeypatch: pytest.
         machine(monkeypatch, tmp_path / "second")
         with pytest.raises(UserError, match=r"is being run by .* \(process \d+\)"), held(folder, told.append):
             pass
-        assert "for a sign of life" in told[0]
+        assert "for a heartbeat" in told[0]
         first.stop()  # the first machine hangs
         first._thread.join()
         with held(folder, told.append) as second:
@@ -330,13 +330,13 @@ def test_markers_wait_for_the_bucket_and_the_loop_does_not(tmp_path: Path, monke
     assert pause_requested(folder.uri)
 
 
-def test_others_are_told_who_holds_a_study(
+def test_other_commands_report_who_holds_a_study(
     bucket: Any,  # noqa: ARG001
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From its first moment on, however long its journal says nothing, until some time after its last sign of life."""
+    """From its first moment on, however long its journal says nothing, until some time after its last heartbeat."""
     monkeypatch.setattr("search.console.status.bring_up_to_date", lambda *_: "")
     folder = new_study(STORAGE, "mine")
     folder.space.write_text(make_space().to_yaml())
@@ -347,7 +347,7 @@ def test_others_are_told_who_holds_a_study(
         print_status(STORAGE, "mine-1", "table")
         shown = capsys.readouterr().out
         assert shown.startswith("mine-1: running\n")
-        assert re.search(r"held by \S+ \(process \d+\), last sign of life \d+s ago\n", shown)
+        assert re.search(r"held by \S+ \(process \d+\), last heartbeat \d+s ago\n", shown)
         with pytest.raises(UserError, match=r"is not running on this machine: held by .* \(process \d+\)"):
             stop_study(STORAGE, "mine-1")
         with pytest.raises(UserError, match="is being run by"):
@@ -357,7 +357,7 @@ def test_others_are_told_who_holds_a_study(
         print_status(STORAGE, "mine-1", "table")
         shown = capsys.readouterr().out
         assert shown.startswith("mine-1: died\n")
-        assert re.search(r"held by \S+ \(process \d+\), last sign of life 16m\d\ds ago\n", shown)
+        assert re.search(r"held by \S+ \(process \d+\), last heartbeat 16m\d\ds ago\n", shown)
     print_status(STORAGE, "mine-1", "table")
     assert "held by" not in capsys.readouterr().out
 

@@ -189,7 +189,7 @@ def test_a_listed_row_that_leaves_a_parameter_out_is_trained_as_it_is_written(tm
 
 
 def test_quasi_random_draws_vary_what_the_first_point_did_not_have(tmp_path: Path) -> None:
-    """A parameter under a condition kept one value for a whole search."""
+    """A parameter under a condition had one value for a whole search."""
     params = {
         "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "pooling": {"choice": ["cls", "avg"]},
         "temperature": {"float": [0.01, 0.2], "when": {"pooling": "avg"}},

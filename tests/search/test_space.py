@@ -241,7 +241,7 @@ def test_smoke_of_retrieval_sets_selects_on_the_builtin_one(name: str, language:
     assert (small.data.dev, small.metric.name) == ((dev,), dev_metrics(dev)[0])
 
 
-def test_the_holdout_share_is_stored_and_kept_in_smoke(tmp_path: Path) -> None:
+def test_the_holdout_share_is_stored_also_in_smoke(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD, "metric.holdout=0.5")
     assert space.metric.holdout == 0.5
     assert space.resolved()["metric"] == {"name": "stsb_dev", "mode": "max", "holdout": 0.5}

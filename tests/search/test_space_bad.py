@@ -1,4 +1,4 @@
-"""Bad space files in, exact messages out. `bad_spaces/expected.txt` was written by hand-checking every line."""
+"""Bad space files in, exact messages out. `bad_spaces/expected.txt` was written and every line was checked."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_all_shipped_files_are_right_and_checked_in_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(nodes, "_READ", {})
     start = time.process_time()
     problems = [line for checked in check_spaces(FILES) for line in checked.problems]
-    assert time.process_time() - start < 3  # 0.4 s on a quiet machine; the promise is 1.2 s with Python's start
+    assert time.process_time() - start < 3  # 0.4 s on a quiet machine; the target is 1.2 s with Python's start
     assert len(parsed) == len(set(parsed)) == len(FILES)  # a base is parsed once, however many build on it
     assert [line for line in [*with_data, *problems] if not any(file in line for file in YOURS)] == []
     assert {load_space(path).method for path in PRACTICAL} == set(method_names())

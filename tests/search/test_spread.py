@@ -99,7 +99,7 @@ def test_a_private_ray_and_others_follow_each_other_in_one_process(tmp_path: Pat
     """A notebook's own Ray before and after: each has its token, and a process remembers the first it met (guards
     `AuthenticationTokenLoader`)."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RAY_AUTH_TOKEN", "RAY_ADDRESS")}
-    environment["HOME"] = str(tmp_path)  # nobody's token lies there
+    environment["HOME"] = str(tmp_path)  # no user's token lies there
     done = subprocess.run(
         [sys.executable, "-c", ONE_AFTER_THE_OTHER], env=environment, capture_output=True, text=True, check=False
     )

@@ -86,9 +86,9 @@ def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
 
 
 def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
-    """All six points have been seen, none is settled: it is the seeds to come that take time."""
+    """All six points have been seen, none is complete: it is the seeds to come that take time."""
     space = make_space({"trials": 6, "repeats": 3})
-    world = World(space, tmp_path, value=lambda trial, k: 0.1 * k)  # noqa: ARG005  # equal points: none is hopeless
+    world = World(space, tmp_path, value=lambda trial, k: 0.1 * k)  # noqa: ARG005  # equal points: none is dominated
     ledger = world.session(interrupt_at=6 * (EVALUATIONS + 1) + 3).ledger
     assert not ledger.points
     assert headline(space, ledger, 0).startswith("fake: 6 of 6 points")

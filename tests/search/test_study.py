@@ -93,7 +93,7 @@ def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int
     search = {"sampler": sampler, "trials": None if sampler == "grid" else 8, "repeats": repeats}
 
     def flat(trial: Trial, k: int) -> float:
-        return curve(trial, k) if repeats == 1 else 0.1 * k  # repeats of equal points: none is hopeless
+        return curve(trial, k) if repeats == 1 else 0.1 * k  # repeats of equal points: none is dominated
 
     def world(name: str) -> World:
         kind = "median" if repeats == 1 else "none"
@@ -171,7 +171,7 @@ def test_an_interrupted_study_pauses_and_goes_on(tmp_path: Path) -> None:
     assert world.evaluations - before == 6 * EVALUATIONS - before  # no evaluation was run twice
 
 
-def test_pruned_trials_are_told_pruned_and_never_before_warmup(tmp_path: Path) -> None:
+def test_pruned_trials_are_reported_pruned_and_never_before_warmup(tmp_path: Path) -> None:
     space = make_space({"trials": 20}, pruner={"kind": "median", "warmup": 3 * RUNG})
     world = World(space, tmp_path)
     ledger = world.session().ledger

@@ -100,7 +100,7 @@ def test_a_gaussian_process_learns_from_pruned_points(tmp_path: Path, monkeypatc
 
 
 def test_a_gaussian_process_knows_parameters_under_conditions(tmp_path: Path) -> None:
-    """Optuna's models only those that all points have, and draws the others blindly."""
+    """Optuna's models only those that all points have, and draws other parameters at random."""
     space = make_space(
         {"sampler": "gp", "trials": 30, "baseline": "none"},
         params={

@@ -81,7 +81,7 @@ def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_se
 def test_patience_begins_with_the_first_completed_point(
     pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight trials at once are two whole trials' training when each has done a quarter."""
+    """Eight trials at once are the training of two full-length trials when each has done a quarter."""
     end, best = Driver._end, []
 
     def watched(self: Driver, status: Any, reason: str, pause: bool) -> None:
@@ -167,7 +167,7 @@ def test_confirming_takes_nothing_from_the_budget_of_the_search(
 
 
 def test_a_trial_that_starts_again_is_not_to_pause(tmp_path: Path) -> None:
-    """It ran out of memory on its way to a pause at its rung: what told it to pause is still there."""
+    """It ran out of memory on its way to a pause at its rung: the pause request is still there."""
     world = World(make_space(), tmp_path)
     (trial,) = world.session(concurrency=1, interrupt_at=3).ledger.open_trials
     world.folder.mark_trial(trial, True)
@@ -188,7 +188,7 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
     assert driver.ledger.failed() == 9
 
 
-def test_a_budget_in_whole_trials_where_a_script_does_not_say_how_long_they_are(tmp_path: Path) -> None:
+def test_a_budget_in_trials_whose_length_a_script_does_not_report(tmp_path: Path) -> None:
     """A completed trial says it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
     driver = world.session(concurrency=1)

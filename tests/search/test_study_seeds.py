@@ -39,7 +39,7 @@ def test_repeats_of_a_dominated_point_are_not_started(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "successive_halving"])
 def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_path: Path) -> None:
-    """Every point has its first seed before any has a second; then the best point is first, and what is hopeless
+    """Every point has its first seed before any has a second; then the best point is first, and what is dominated
     beside it (0.02 below, where a seed moves 0.005) gets no second one."""
     rates = [1e-5, 2e-5, 3e-5, 4e-5]
     space = make_space(
@@ -82,7 +82,7 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
+def test_a_sampler_sees_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
     space = make_space({"sampler": sampler, "trials": None, "budget": 12, "repeats": 3})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
     driver = world.session(concurrency=1)
@@ -94,7 +94,7 @@ def test_a_sampler_is_shown_points_at_the_mean_of_the_seeds_they_have(sampler: s
         for (_, number), records in driver.ledger.by_point.items()
     }
     assert any(len(values) == 2 for values in means.values())
-    assert not driver.ledger.points  # none is settled
+    assert not driver.ledger.points  # none is complete
     for number, values in means.items():
         if values:
             assert shown[number].state == TrialState.COMPLETE
@@ -144,7 +144,7 @@ def test_wilcoxon_prunes_over_repeats(tmp_path: Path) -> None:
     assert all(2 <= ledger.points[n]["seeds"] < 8 for n in pruned)
 
 
-def test_the_seed_noise_pooled_by_hand() -> None:
+def test_the_pooled_seed_noise_is_the_worked_example() -> None:
     """Squares about the means: 2 of two values, 8 of three, 2 of two; 4 degrees of freedom."""
     points = [[1.0, 3.0], [7.0], [0.0, 2.0, 4.0], [5.0, 7.0], []]
     assert pooled_sd(points) == pytest.approx(3**0.5)
@@ -174,10 +174,10 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
                           "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
     seeds = Seeds(space, ledger, 100, lambda *_: None)
     ledger.examples, ledger.planned = 99, 10
-    assert seeds.due(range(9)) is None  # of ten whole trials a seed would be a tenth
+    assert seeds.due(range(9)) is None  # of ten full-length trials a seed would be a tenth
     ledger.examples = 100
     assert seeds.due(range(9)) == 1
-    assert seeds.due({*range(9)} - {1}) == 5  # 1 is settled
+    assert seeds.due({*range(9)} - {1}) == 5  # 1 is complete
     assert seeds.due({*range(9)} - {1, 5}) == 6
     assert seeds.due({*range(9)} - {1, 5, 6}) is None
     assert seeds.last(range(9), ahead=False) == 5
@@ -210,7 +210,7 @@ def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, stat
 
 
 def seeds_of(points: dict[int, dict[str, Any]], values: dict[int, list[float]]) -> Seeds:
-    """Of a ledger with these settled points and these completed seeds of points."""
+    """Of a ledger with these complete points and these completed seeds of points."""
     by_point = {
         ("search", number): [
             SimpleNamespace(open=False, state="completed", best=v, trial=SimpleNamespace(baseline="", number=number))

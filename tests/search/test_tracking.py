@@ -83,7 +83,7 @@ def test_everything_in_the_journal_reaches_mlflow_once(world: World) -> None:
     best.mkdir(parents=True)
     np.savez(best / "similarities.npz", stsb=np.zeros(3, np.float32))
     tracker(world).catch_up(final=True)
-    world.folder.tracked.unlink()  # the note of how far it came is lost: all is told again
+    world.folder.tracked.unlink()  # the note of how far it came is lost: all is sent again
     tracker(world).catch_up(final=True)
     found = runs(world)
     assert found.keys() == {"study", *ledger.trials}

@@ -151,7 +151,7 @@ def test_the_larger_mask_holds_the_smaller() -> None:
     assert TOKENS.tolist() == list(range(20, 40))
 
 
-def test_shuffling_moves_what_is_kept() -> None:
+def test_shuffling_moves_what_remains() -> None:
     rng = np.random.default_rng(0)
     found = consert.shuffled(TOKENS, 12, rng)
     assert sorted(found) == TOKENS[:10].tolist()

@@ -174,7 +174,7 @@ def test_workers_share_embedding_and_verdict(results):
 
 
 def test_one_worker_scores_what_all_embed(results):
-    """However long it takes: the others wait in a group of their own."""
+    """However long it takes: other workers wait in a group of their own."""
     expected = toy.ToyNetwork(SimcseConfig(), seed=0).embed(rows(7))
     for result in results:
         assert result["scored"]["rank"] == 0

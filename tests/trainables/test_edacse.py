@@ -98,7 +98,7 @@ def units(text: str, unit: str) -> list[str]:
     return [text[a:b] for a, b in unit_spans(text, unit)]
 
 
-def test_units_are_characters_with_ascii_runs_kept_or_words() -> None:
+def test_units_are_characters_with_unsplit_ascii_runs_or_words() -> None:
     assert units("买iPhone13, 好 é1", "character") == ["买", "iPhone13", ",", "好", "é", "1"]
     assert units("It's  a test.\n", "word") == ["It's", "a", "test."]
     assert units(" \t", "character") == []

@@ -108,7 +108,7 @@ def test_cached_by_content_and_pipeline(pipeline: str) -> None:
     assert len(store) == 2
 
 
-def test_identity_tells_equal_names_apart(pipeline: str, tmp_path: Path) -> None:
+def test_identity_differs_between_equal_names(pipeline: str, tmp_path: Path) -> None:
     other = spacy.load(pipeline)
     other.meta["description"] = "trained on something else"
     other.to_disk(tmp_path / "other")

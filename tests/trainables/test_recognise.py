@@ -96,7 +96,7 @@ def test_named_columns_count(tmp_path: Path) -> None:
         (["Straße"], "en"),
     ],
 )
-def test_script_tells_the_language(texts: list[str], language: str, tmp_path: Path) -> None:
+def test_script_decides_the_language(texts: list[str], language: str, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     assert recognise(tmp_path / "t.txt").language == language
 
@@ -159,7 +159,7 @@ def test_scored_pairs_are_held_out_as_such(tmp_path: Path) -> None:
     ("rows", "why"),
     [([f"q {i}\ta {i}" for i in range(50)], "it has 50 rows"), ([f"q {i}\tspam" for i in range(500)], "share their")],
 )
-def test_too_little_to_hold_out_is_said(rows: list[str], why: str, tmp_path: Path) -> None:
+def test_too_little_to_hold_out_is_reported(rows: list[str], why: str, tmp_path: Path) -> None:
     found = recognise(table(tmp_path / "q.tsv", "query\tanswer", *rows))
     with pytest.raises(DataError, match=rf"q\.tsv: cannot hold out a dev and a test set of 20 rows: .*{why}.*--dev"):
         split(found, str(tmp_path / "q"))

@@ -103,7 +103,7 @@ def test_wrong_offsets_are_made_anew(tmp_path):
     assert [row.tolist() for row in column] == letters(TEXTS)
 
 
-def test_none_is_a_value_and_failures_are_not_kept(tmp_path):
+def test_none_is_a_value_and_failures_are_not_stored(tmp_path):
     made = []
     for _ in range(2):
         assert DiskCache(tmp_path).cached("n", [], lambda: made.append(1)) is None
@@ -140,7 +140,7 @@ def _prepare(folder, seconds):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_one_process_makes_an_entry_and_the_others_wait(tmp_path, dies):
+def test_one_process_makes_an_entry_and_other_processes_wait(tmp_path, dies):
     """As the ranks of a node; they wait for no one that is gone."""
     fork = multiprocessing.get_context("fork")
     first = fork.Process(target=_prepare, args=(str(tmp_path), 60 if dies else 1))

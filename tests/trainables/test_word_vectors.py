@@ -90,7 +90,7 @@ def test_words_with_blanks_and_repeated_words(tmp_path: Path) -> None:
         (gzip.compress(word2vec_binary() * 50, mtime=0)[:-20], "the gzip file is damaged or cut off"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "v"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as error:

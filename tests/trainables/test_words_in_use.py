@@ -52,7 +52,7 @@ def small(monkeypatch):
 
 
 def losses(monkeypatch):
-    """Where the loss of every step is kept."""
+    """Where the loss of every step is stored."""
     found: list[float] = []
     step = Training._step
 
@@ -124,7 +124,7 @@ def test_a_paused_trial_ends_as_an_undisturbed_one(method, small, warm, tmp_path
 
 
 @pytest.mark.parametrize("decay", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
-def test_tokens_that_nobody_prepared_bring_the_whole_table_back(decay, small, monkeypatch, warm, tmp_path) -> None:
+def test_tokens_that_were_not_prepared_bring_the_whole_table_back(decay, small, monkeypatch, warm, tmp_path) -> None:
     spec = spec_of("simcse", tmp_path / "off", **OWN | {"weight_decay": decay})
     small(False)
     _, off = session(spec, warm)

@@ -1,4 +1,4 @@
-"""A trial process driven by hand, as Tune drives it: an actor that is stepped, reset for the next trial and stopped."""
+"""A trial process driven as Tune drives it: an actor that is stepped, reset for the next trial and stopped."""
 
 from __future__ import annotations
 

@@ -253,10 +253,10 @@ class EncoderConfig(RunConfig):
     lr_decay: str = hyperparameter("linear", "shape after warm-up", choices=("linear", "cosine", "constant"))
     warmup_share: float = hyperparameter(0.0, "share of the steps with linear warm-up", low=0, below=1)
     max_grad_norm: float = hyperparameter(1.0, "gradient norm clipping, 0 = off", low=0)
-    max_length: int = hyperparameter(32, "tokens kept per sentence, special tokens included", low=4)
+    max_length: int = hyperparameter(32, "tokens per sentence at most, special tokens included", low=4)
     eval_max_length: int | None = hyperparameter(
         None,
-        "tokens kept per text in evaluations, tests and exports, null = what the encoder was trained on: its folder's "
+        "tokens per text at most in evaluations, tests, exports, null = what the encoder was trained on: its folder's "
         "`max_seq_length`, else all its positions",
         kind="int", low=4,
     )  # fmt: skip

@@ -47,7 +47,7 @@ from trainables.data.sets import (
     other_columns,
 )
 
-SHARED = 0.01  # of a set's sentences in the training data, from which a note tells it
+SHARED = 0.01  # of a set's sentences in the training data, from which on a note reports it
 OVERLAP_BYTES = 1 << 25  # of a training file that is read whole to look for sentences of dev and test sets
 WHOLE = 200 << 20  # bytes of text up to which training data are checked to their end
 HEAD = 1 << 20  # characters (of Parquet files: rows) that are checked of larger ones

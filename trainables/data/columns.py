@@ -65,7 +65,7 @@ def pick(
 ) -> dict[str, str]:
     """Role -> column of a file.
 
-    Raises: DataError where a role has no column, with advice where the right one can be told, or where two have one.
+    Raises: DataError where a role has no column, with advice where the right one is clear, or where two have one.
     """
     if unknown := sorted(r for r in columns or () if not is_role(r)):
         raise DataError(f"data.columns: unknown role {unknown[0]!r}; allowed: {', '.join(ROLES)}, negative_1 ...")

@@ -83,7 +83,7 @@ def lines_of(path: Path, text: str, head: int | None = None) -> list[str]:
 def read_text(path: Path, head: int | None = None) -> str:
     """The text of a file, or its first `head` characters.
 
-    Raises: DataError if it is no UTF-8, naming what it is where that can be told.
+    Raises: DataError if it is no UTF-8, naming what it is where that is known.
     """
     opener = gzip.open if path.name.endswith(".gz") else open
     try:
@@ -115,7 +115,7 @@ def check_text(path: Path) -> None:
 
 
 def _encoding(path: Path, error: Exception) -> str:
-    """What a file is that is no UTF-8, as a part of a message; "" where that cannot be told."""
+    """What a file is that is no UTF-8, as a part of a message; "" where that is unknown."""
     if not isinstance(error, UnicodeDecodeError):
         return ""
     raw = bytes(error.object)

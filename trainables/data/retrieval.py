@@ -104,7 +104,7 @@ def load_retrieval(name: str, split: str = "dev") -> Retrieval:
 
     Args: split: "dev" or "test", whose judgements are read.
 
-    Raises: DataError in one line, naming file and line where something is not in the promised form.
+    Raises: DataError in one line, naming file and line where something is not in the expected form.
     """
     folder, revision = _folder(name)
     read = _Reading(folder, split)

@@ -1,7 +1,7 @@
-"""Token sequences, the room that prompts leave, and the cache of what is computed once per content. No torch.
+"""Token sequences, the length that prompts leave to a text, the cache of what is computed once per content. No torch.
 
 An entry's file name is the hash of everything it depends on, so a file is never stale. One process of a machine makes
-an entry while the others wait for it. Arrays are memory-mapped: processes share the pages of one file.
+an entry while other processes wait for it. Arrays are memory-mapped: processes share the pages of one file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TokenColumn:
 
 @dataclass(frozen=True)
 class PromptSizes:
-    """The room that prompts leave: in training a text is cut at `max_length` behind its prompt.
+    """The tokens that prompts leave for a text: in training a text is cut at `max_length` behind its prompt.
 
     tokens: of each prompt by its name in `data.prompts`; special: what the tokenizer puts around a sentence.
     """

@@ -33,7 +33,7 @@ class EncoderFacts:
     Attributes:
         family: the configuration's model_type.
         longest: tokens of a sentence at most, special tokens included; trained_length: of the texts that it was trained
-            on, as a sentence-transformers folder tells (0 = not told).
+            on, as in a sentence-transformers folder (0 = unknown).
         first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
         drops: where dropout acts: "attention" (probabilities), "hidden" (states), both, none.
         dropout_problem: why the family does not honour dropout, "" when it does.

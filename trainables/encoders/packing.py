@@ -163,9 +163,9 @@ def pack(
 
     Args:
         sequences: N >= 1 token sequences without special tokens, possibly empty.
-        max_length: tokens kept per sentence, special tokens included.
+        max_length: tokens per sentence at most, special tokens included.
         prefix, suffix: ids of the tokenizer's single-sentence template, such as [CLS] and [SEP].
-    Raises: ValueError if there is no sentence or the special tokens leave no room.
+    Raises: ValueError if there is no sentence or the special tokens leave none for the text.
     """
     most = max_length - len(prefix) - len(suffix)
     if not sequences or most < 1:

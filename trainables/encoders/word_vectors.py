@@ -230,7 +230,7 @@ def _numbers(fields: Sequence[bytes], count: int) -> bool:
 
 @contextmanager
 def _entries(path: Path) -> Iterator[tuple[_Layout, Iterator[tuple[str, bytes]]]]:
-    """The layout of a file, read through gzip if its first bytes say so, and its words with their numbers."""
+    """The layout of a file, read through gzip if its first bytes are gzip's, and its words with their numbers."""
     if not path.is_file():
         raise DataError(f"{path}: expected a file of word vectors or {BUILTIN}, found no such file")
     with path.open("rb") as raw:

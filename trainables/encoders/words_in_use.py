@@ -134,7 +134,7 @@ def follow_decay(network: nn.Module, optimiser: Optimizer) -> None:
 
 
 def take_whole_state(model: Any, state: MutableMapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before a model with a whole table loads a state of rows in use: fill in the others, decayed."""
+    """Before a model with a whole table loads a state of rows in use: fill in the rest, decayed."""
     words = model.get_input_embeddings()
     for name, part in model.named_modules():
         key = f"{prefix}{name}."

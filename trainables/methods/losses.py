@@ -159,7 +159,7 @@ def _without(cosine: Tensor, excluded: Tensor | None, margin: float | None) -> T
 
 
 def same_text(anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
-    """Candidates that are no negatives of an anchor, since the texts say so.
+    """Candidates that are no negatives of an anchor, since their texts are equal.
 
     Args: anchor, positive: (N,) numbers, equal for equal texts; negative: (kN,) of hard negatives, if any.
     Returns: (N, (1 + k)N) bool: the candidate is the anchor's own text or its positive's, or the positive of an anchor

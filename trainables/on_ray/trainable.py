@@ -59,7 +59,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
         self._begin(spec, config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next trial in the same process; True tells Tune that this worked."""
+        """The next trial in the same process; True means success to Tune."""
         self._end()
         self._begin(TrialSpec.from_dict(new_config["spec"]), new_config)
         return True

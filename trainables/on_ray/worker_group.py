@@ -210,7 +210,7 @@ def run_trials(config: dict[str, Any]) -> None:
                 run_and_send(spec, send, verdict, world, cache)
             else:
                 run_trial(spec, lambda _: "go", world, cache)  # rank 0 reports, and its verdict is every worker's
-        except BaseException as fault:  # one worker's fault ends the group, since the others wait for this one
+        except BaseException as fault:  # one worker's fault ends the group, since other workers wait for this one
             lost_peer = isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
             if not lost_peer:  # else another worker is gone, whose own fault is the one to report
                 node = ray.get_runtime_context().get_node_id()

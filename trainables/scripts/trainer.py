@@ -21,7 +21,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     Args:
         report: of the script's function.
         metrics: our metric -> the Trainer's: {"stsb_dev": "eval_stsb_dev_spearman_cosine"}.
-        model: writes the model of a best evaluation into a folder: `model.save_pretrained`; None = none is kept.
+        model: writes the model of a best evaluation into a folder: `model.save_pretrained`; None = none is stored.
     Raises: ValueError at an evaluation that lacks one of the Trainer's metrics.
     """
 

@@ -27,7 +27,7 @@ from trainables.encoders.network import Network, Views
 
 BUCKET_BYTES = 32 * 2**20  # one all-reduce per bucket: few calls, bounded extra memory
 PROBE = 8  # examples, the longest of the batch, once and twice: what does not grow with them is no example's
-USED = 0.6  # of the room: backward holds gradients beside what was saved, and later batches have longer examples
+USED = 0.6  # of the memory: backward holds gradients beside what was saved, and later batches have longer examples
 Encode = Callable[[Views], dict[str, Tensor]]
 Embed = Callable[[Sequence[Tokens]], Tensor]
 T = TypeVar("T")

@@ -88,7 +88,7 @@ def run_trial(
 ) -> Outcome:
     """Run (or resume) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
 
-    In a group of workers a fault that only one of them met is raised there, since the others wait for it.
+    In a group of workers a fault that only one of them met is raised there, since other workers wait for it.
     """
     world, cache = world or World(), cache or ProcessCache()
     last: Evaluation | None = None

@@ -1,6 +1,6 @@
 """The baselines' hyperparameters, presets and needs. Standard library only.
 
-Where a default is none of the paper's or of its authors' code, its line says so.
+Where a default is none of the paper's or of its authors' code, its line marks it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class WhiteningConfig(RunConfig):
     """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
 
     pooling: str = hyperparameter("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
-    max_length: int = hyperparameter(64, "tokens kept per sentence that whitening learns from (ours)", low=4)
+    max_length: int = hyperparameter(64, "tokens at most per sentence that whitening learns from (ours)", low=4)
     eval_max_length: int | None = hyperparameter(
-        None, "tokens kept per text in evaluations, null = what the encoder was trained on", kind="int", low=4
+        None, "tokens per text at most in evaluations, null = what the encoder was trained on", kind="int", low=4
     )
-    dimensions: int | None = hyperparameter(None, "k, leading directions kept; null = all", kind="int", low=1)
+    dimensions: int | None = hyperparameter(None, "k, leading directions used; null = all", kind="int", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class ArccseConfig(EncoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SncseConfig(EncoderConfig):
-    """SNCSE (arXiv:2201.05979): the negated sentence as soft negative, kept in a band below the positive."""
+    """SNCSE (arXiv:2201.05979): the negated sentence as soft negative, held in a band below the positive."""
 
     learning_rate: float = 1e-5
     batch_size: int = 256

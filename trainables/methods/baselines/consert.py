@@ -24,7 +24,7 @@ SPECIAL_TOKENS = 2
 
 
 def shuffled(tokens: Tokens, max_length: int, rng: np.random.Generator) -> Tokens:
-    """The tokens that are kept (max_length, special ones included), in random order."""
+    """The tokens that remain (max_length, special ones included), in random order."""
     order: Tokens = rng.permutation(tokens[: max_length - SPECIAL_TOKENS])
     return order
 
@@ -74,7 +74,7 @@ class ConsertNetwork(SentenceNetwork):
 
 
 def views(examples: Examples, batch: Batch, config: ConsertConfig, rng: np.random.Generator) -> Views:
-    """The sentence twice, shuffled where the role says so."""
+    """The sentence twice, shuffled where the role requires it."""
     sentences = examples.columns["sentence"].take(batch)
     return {
         role: [shuffled(s, config.max_length, rng) for s in sentences] if view == "shuffle" else sentences

@@ -1,6 +1,6 @@
 """SNCSE (arXiv:2201.05979): SimCSE, and the negated sentence as a soft negative.
 
-The positive's lead over the soft negative is kept between alpha and beta: a negation is near, but not the same.
+The positive's lead over the soft negative is held between alpha and beta: a negation is near, but not the same.
 Negations are our NEG (methods 4.2, 4.3). Sentences are pooled as in SimCSE; their code reads a prompt's mask token.
 """
 

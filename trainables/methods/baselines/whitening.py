@@ -1,7 +1,7 @@
 """Whitening (arXiv:2103.15316): vectors are centred, rotated and scaled to unit variance; nothing is trained.
 
 With mean mu and covariance S = U diag(s) U^T of the sentences seen so far, x -> (x - mu) U diag(s)^(-1/2), of which the
-first k columns are kept. The more sentences it has seen the better it is, so that it is evaluated, pruned and compared
+first k columns are used. The more sentences it has seen the better it is, so that it is evaluated, pruned and compared
 as a trained method is.
 """
 

@@ -113,7 +113,7 @@ def unit_spans(text: str, unit: str) -> list[tuple[int, int]]:
     """(start, end) character offsets of the units of a sentence; white space belongs to none.
 
     Args:
-        unit: "character": every character, ASCII letter or digit runs kept whole; "word": split at white space.
+        unit: "character": every character, ASCII letter or digit runs unsplit; "word": split at white space.
     """
     return [m.span() for m in _UNITS[unit].finditer(text)]
 

@@ -43,7 +43,7 @@ class GclsrConfig(RunConfig):
     momentum: float = hyperparameter(0.9, "Nesterov momentum during warm-up", low=0, below=1)
     momentum_after_warmup: float = hyperparameter(0.8, "Nesterov momentum after warm-up (Table 7)", low=0, below=1)
     warmup_epochs: int = hyperparameter(5, "epochs of linear warm-up from 0 (Table 8)", low=0)
-    max_words: int = hyperparameter(64, "words kept per sentence", low=1, high=512)
+    max_words: int = hyperparameter(64, "words per sentence at most", low=1, high=512)
     augmentation: str = hyperparameter(
         "partial", "PWVA mode: none, full (p = 1), partial (p)", choices=("none", "full", "partial")
     )

@@ -84,7 +84,7 @@ def choose_operations(uniform: Tensor, probabilities: Mapping[str, float]) -> Te
 
 
 def augment(words: Tensor, p: float, probabilities: Mapping[str, float], formulas: str) -> Tensor:
-    """Every word vector changed with probability p by one drawn operation (6.2), the others as they are.
+    """Every word vector changed with probability p by one drawn operation (6.2), the rest unchanged.
 
     Which words and operations is drawn on the host, where shapes depend on it: a GPU need not be waited for.
 
