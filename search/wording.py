@@ -182,14 +182,14 @@ def leading(ledger: Ledger, state: str, most: int) -> tuple[list[TrialRecord], i
 
 
 def trial_line(record: TrialRecord, space: Space) -> str:
-    """`t0007 completed  best 0.712 at 6,000 of 8,000 examples, 12s  learning_rate=3e-05`."""
+    """`t0007 completed  best 71.20 after 6,000; 8,000 of 9,000 examples, 12s  learning_rate=3e-05`."""
     planned = f" of {record.planned:,}" if record.planned > record.examples else ""
     point = " ".join(f"{name}={show(v)}" for name, v in record.trial.point.items())
     seed = f" seed {record.trial.seed}" if space.search.repeats > 1 or record.trial.stage == "confirm" else ""
     seed += f" from {record.trial.origin}" if record.trial.origin else ""
     if record.failed:
         return f"{record.trial.id} {record.state}{seed}  {record.reason}  {point}"
-    best = f"best {number(record.best)} at {record.best_at:,}, {record.examples:,}{planned} examples"
+    best = f"best {number(record.best)} after {record.best_at:,}; {record.examples:,}{planned} examples"
     return f"{record.trial.id} {record.state}{seed}  {best}, {duration(record.seconds)}  {point}"
 
 

@@ -235,33 +235,33 @@ def _source(noise: SeedNoise) -> str:
     """What the seed noise rests on: the study's own repeats, other studies, or a published figure."""
     prior = noise.prior
     others = f"{prior.studies} other stud{'ies' if prior.studies > 1 else 'y'} of this method and encoder"
-    believed = f"{others} with repeated seeds" if prior.studies else "50 seeds of SimCSE on BERT-base"
+    assumed = f"{others} with repeated seeds" if prior.studies else "50 seeds of SimCSE on BERT-base"
     if prior.points == 1:
-        believed = "as large as the one value that there is"
+        assumed = "as large as the only value"
     elif prior.points:
-        believed = f"as much as the {prior.points} points differ by, since nothing is known of this metric"
+        assumed = f"the spread of the {prior.points} points, an upper bound"
     if not noise.repeats:
-        return f"assumed, no seed was repeated: {believed}"
+        return f"assumed, since no seed was repeated: {assumed}"
     freedom = f"{noise.repeats} degree{'s' if noise.repeats > 1 else ''} of freedom"
     if not prior.weight(noise.repeats):
         return f"from repeated seeds, {freedom}"
-    return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more from the prior: {believed}"
+    return f"from repeated seeds, {freedom}, and {PRIOR_DF:.0f} more from the prior: {assumed}"
 
 
 def _noise_line(noise: SeedNoise, metric: Metric, number: Number) -> str:
     """How much the seed alone moves a value, and how that is known."""
     points = "points" if metric.scale == 100 else "units"
-    return f"Noise: {number(noise.sd)} {points} standard deviation by the seed alone ({_source(noise)})."
+    return f"Seed noise: standard deviation of {number(noise.sd)} {points} ({_source(noise)})."
 
 
 def _power_text(power: Power, number: Number) -> str:
-    """What can be seen, and what would make more visible."""
-    now = f"With this dev data and {power.seeds} seeds a gain below {number(power.visible)} is likely to stay unseen"
+    """Which gain a confirmation detects, and what would lower it."""
+    seen = f"{POWER:.0%} of confirmations".replace("%", " %")
+    now = f"with this dev set and {power.seeds} seeds, {seen} detect a gain of {number(power.visible)}"
     if not power.seeds_help:
-        return f"{now}; more seeds will not help, the dev set is too small for less than {number(power.floor)}"
-    more = f"{power.more - power.seeds} more seeds would make it {number(power.visible_more)}"
-    limit = f", no number of seeds less than {number(power.floor)}" if power.floor > 0 else ""
-    return f"{now}; {more}{limit}"
+        return f"{now}; no number of seeds detects gains below {number(power.floor)}"
+    more = f"{now}; {power.more} seeds would detect {number(power.visible_more)}"
+    return f"{more}, no number of seeds gains below {number(power.floor)}" if power.floor > 0 else more
 
 
 def _correction(v: Verdict, number: Number) -> str:
@@ -282,29 +282,23 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     number = two_decimals(study.metric.scale)
     cost = _cost(found.trials * found.seconds)
     lines = [
-        f"Confirming {study.name} by a fixed plan: {found.points} points on {found.seeds} fresh seeds, "
-        f"{found.trials} trials to run, {cost} of training at {found.seconds:.0f} s a trial; points that fall "
-        "behind end earlier."
+        f"{study.name}: {found.points} points on {found.seeds} fresh seeds, {found.trials} trials, {cost} of training "
+        f"at {found.seconds:.0f} s a trial. Points that fall behind stop earlier."
     ]
     if found.power is None:
-        lines.append("It can claim no gain: the study has no completed baseline trial besides the points to confirm.")
+        lines.append("No gain can be tested: the baseline has no completed trial, or is the only point to confirm.")
     else:
         lines.append(_power(found, number))
         if found.look > 1:
-            lines.append(f"It would be interim analysis {found.look} of this study, tested at the level that is left.")
+            lines.append(f"This is interim analysis {found.look} of the study: it is tested at the level that is left.")
     lines.append(_noise_line(found.noise, study.metric, number))
     if found.power and found.pairs is None:
-        lines.append("These figures leave out the choice of dev pairs: the trials' similarities are not available.")
+        lines.append("The power ignores the choice of dev pairs: values per pair are not stored.")
     return lines
 
 
 def _power(found: ConfirmForecast, number: Number) -> str:
     """Without repeated seeds all that two models differ by counts as the dev pairs' doing: an upper bound."""
     assert found.power is not None
-    seen = f"(seen: claimed in {POWER:.0%} of cases)".replace("%", " %")
-    if found.pairs and not found.noise.repeats:
-        return (
-            f"With these pairs and {found.seeds} seeds a gain below {number(found.power.visible)} at most is likely to "
-            f"stay unseen {seen}; how much of that the dev pairs make is known once seeds are repeated."
-        )
-    return f"{_power_text(found.power, number)} {seen}."
+    bound = "; an upper bound until seeds are repeated" if found.pairs and not found.noise.repeats else ""
+    return f"Power: {_power_text(found.power, number)}{bound}."

@@ -236,7 +236,8 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     lines = [f"{status.study}: {status.state}" + (f" ({status.reason})" if status.reason else "")]
     lines.append(f"  {headline(space, ledger, now)}")
     if status.per_hour:
-        lines.append(f"  {status.per_hour:g} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk")
+        rate = f"{status.per_hour:,.{0 if status.per_hour >= 10 else 1}f}"
+        lines.append(f"  {rate} points an hour; {status.disk_bytes / 1e6:,.0f} MB on disk")
     waiting = [record for record in ledger.open_trials.values() if record.waiting is None]
     if status.state != "running":  # without a driver nothing runs
         waiting = [replace(record, state="open") for record in waiting]

@@ -98,6 +98,6 @@ def test_the_explanation_has_every_figure_behind_the_answer() -> None:
     found = judge(trials, looks=2)
     lines = explain_lines(table_study(trials), found)
     assert [line.split(" ")[0].rstrip(":") for line in lines] == [
-        "Value", "Probability", "Gain", "Power", "Noise", "Intervals"
+        "Value", "Probability", "Gain", "Power", "Seed", "Intervals"
     ]  # fmt: skip
     assert "interim analysis 2" in lines[2]

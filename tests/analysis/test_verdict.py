@@ -225,7 +225,7 @@ def test_intervals_hold_for_an_unknown_metric(points: int) -> None:
         held += found.low <= 30 <= found.high
     assert held >= 55
     lines = " ".join(explain_lines(table_study(trials), found))
-    assert f"as much as the {points} points differ by, since nothing is known of this metric" in lines
+    assert f"the spread of the {points} points, an upper bound" in lines
 
 
 def partly_confirmed(confirmed: dict[str, int], tags: dict[str, str], **changes: Any) -> Study:
@@ -246,9 +246,9 @@ def test_before_anything_is_confirmed() -> None:
     error = planned(sd=found.noise.sd, between=0.0, tried=12, in_search=1.0, rivals=3, seeds=5)
     assert found.power == Power.of(error, 5, spent(1))
     lines = forecast_lines(found, partly_confirmed({}, {"study_id": "s"}))
-    assert "4 points on 5 fresh seeds, 20 trials to run, about 30 minutes of training at 90 s a trial" in lines[0]
-    assert lines[1].startswith("With this dev data and 5 seeds a gain below ")
-    assert "assumed, no seed was repeated" in lines[2]
+    assert "4 points on 5 fresh seeds, 20 trials, about 30 minutes of training at 90 s a trial" in lines[0]
+    assert lines[1].startswith("Power: with this dev set and 5 seeds, 80 % of confirmations detect a gain of ")
+    assert "assumed, since no seed was repeated" in lines[2]
 
 
 def test_existing_seeds_are_not_run_again() -> None:
@@ -266,7 +266,7 @@ def test_without_a_baseline_nothing_can_be_claimed() -> None:
     none = partly_confirmed({}, {}, baseline=False)
     found = confirm_forecast(none, top=3, seeds=5)
     assert (found.points, found.power) == (3, None)
-    assert "can claim no gain" in forecast_lines(found, none)[1]
+    assert "No gain can be tested" in forecast_lines(found, none)[1]
     alone = confirm_forecast(partly_confirmed({}, {}, value=np.append(1.0, np.zeros(11))), top=1, seeds=5)
     assert (alone.points, alone.power) == (1, None)
     with pytest.raises(AnalysisError, match="no trial of the search has been completed"):
