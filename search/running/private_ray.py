@@ -17,18 +17,23 @@ import secrets
 import shutil
 import signal
 import stat
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from search.store.layout import UserError
 from trainables.contract.errors import first_line
 from trainables.contract.limits import cores
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's word for: this node's address is 127.0.0.1
 STORE_BYTES = 256 * 2**20  # trials exchange a few numbers
@@ -82,6 +87,28 @@ def leave_ray() -> None:
     ray.shutdown()
 
 
+class _Fixed(list[str]):
+    """A list that Ray does not extend."""
+
+    def extend(self, _: Iterable[str]) -> None:
+        pass
+
+
+def job_config(private: bool) -> JobConfig:
+    """Ray's workers import from where this process does; those of a `private` Ray, last, from the working folder.
+
+    Ray itself puts the driver's working folder first on the path of every worker. A user's `trainables` or `random.py`
+    there would hide the real one.
+    """
+    from ray.job_config import JobConfig
+
+    here, script = os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0]))
+    path = [os.path.abspath(folder) for folder in sys.path if os.path.exists(folder or here)]  # "" is `here`
+    ours = str(Path(__file__).parents[2])  # an editable install is not on the path
+    inserted = [here, ours, *reversed(path)] if private else [folder for folder in (script, here) if folder in path]
+    return JobConfig(_py_driver_sys_path=_Fixed(inserted))  # Ray inserts one after the other in front
+
+
 def _init(folder: Path) -> None:
     import ray
 
@@ -93,6 +120,7 @@ def _init(folder: Path) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=STORE_BYTES,
+            job_config=job_config(private=True),
             _temp_dir=str(folder),
         )
 

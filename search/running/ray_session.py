@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from search.running.private_ray import LOOPBACK, kept, leave_ray, private_ray
+from search.running.private_ray import LOOPBACK, job_config, kept, leave_ray, private_ray
 from search.space import Resources
 from search.store.layout import UserError
 from trainables.contract.errors import first_line
@@ -86,7 +86,10 @@ def _cluster(address: str) -> Iterator[None]:
     check_head(address)
     try:
         with kept():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            config = (
+                None if address.startswith("ray://") else job_config(private=False)
+            )  # a client's driver is on the head
+            ray.init(address=address, job_config=config, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, ValueError) as error:
         # Ray sends no token to an address that it is given, unless configured to: it may be anybody's
         token = "" if "RAY_AUTH_MODE" in os.environ else " (a head that asks for a token: set RAY_AUTH_MODE=token)"

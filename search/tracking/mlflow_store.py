@@ -206,9 +206,8 @@ def remove_runs(uri: str, space: Space, folder: StudyFolder) -> int:
     for experiment in {run.info.experiment_id for run in runs}:
         left = client.search_runs([experiment], f"tags.{schema.ROLE} = 'study'", max_results=1)
         views = saved_views(space, folder.study, which.uuid).keys() - ({shared_view(space)} if left else set())
-        if hasattr(client, "delete_experiment_tag"):  # MLflow 3.1 has none: there the saved views stay
-            for tag in experiments[experiment].tags.keys() & views:
-                client.delete_experiment_tag(experiment, tag)
+        for tag in experiments[experiment].tags.keys() & views:
+            client.delete_experiment_tag(experiment, tag)
     return len(runs)
 
 
