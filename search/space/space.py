@@ -33,7 +33,10 @@ LATER_KEYS = {
     "search": ("start",),
     "train": ("micro_batch",),
 }
-LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
+LATER = (
+    "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing", "sets",
+    "set_weights",
+)  # fmt: skip
 NO_PRESET = "none"
 WRITTEN_BY = "written_by"  # in a stored space: its format
 PAPER = "paper"

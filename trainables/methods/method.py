@@ -32,7 +32,7 @@ from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.encoders.packing import to_device
-from trainables.methods.batches import cut, text_numbers
+from trainables.methods.batches import cut, one_set_each, text_numbers
 
 T = TypeVar("T")
 TEXT = "text of "  # before a role: the hashes of its texts, in `Examples.numbers`
@@ -47,12 +47,14 @@ class Examples:
     numbers: name -> (n,) numbers that the loss gets beside the vectors, such as a pair's score.
     order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
     facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
+    sets: (n,) which of several training sets an example is of, from 0; None = there is one.
     """
 
     columns: Mapping[str, TokenColumn]
     order: NDArray[np.int64] | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sets: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -186,10 +188,14 @@ def texts_apart(examples: Examples, config: RunConfig) -> NDArray[np.int64] | No
 
 def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
     """Batches: every epoch a new permutation, including the last smaller batch (if it has 2 examples)."""
-    chosen, texts = sampled(len(examples), config, seed), texts_apart(examples, config)
+    chosen, texts, size = sampled(len(examples), config, seed), texts_apart(examples, config), config.batch_size
     for epoch in range(config.epochs):
-        order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
-        for batch in cut(order, config.batch_size, texts):
+        rng = np.random.default_rng([seed, SHUFFLE, epoch])
+        if examples.sets is not None and isinstance(config, EncoderConfig) and config.sets != "joined":
+            batches = one_set_each(chosen, examples.sets, config.sets, config.set_weights, size, rng, texts)
+        else:
+            batches = cut(rng.permutation(chosen), size, texts)
+        for batch in batches:
             if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
                 yield Batch(batch, epoch)
 

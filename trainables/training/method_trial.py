@@ -205,9 +205,13 @@ class TrialInputs:
     def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
         """What `method.prepare` makes of the training data."""
         tools, texts = replace(self.tools, seen=[]), self.corpus.columns
+        sets = np.repeat(np.arange(len(self.corpus.sizes)), self.corpus.sizes)
         if self.mine is not None and self.miners is not None:
-            texts = with_mined(texts, self.mine, config, self.miners)
+            texts, rows = with_mined(texts, self.mine, config, self.miners)
+            sets = sets[rows] if len(sets) else sets
         examples = method.prepare(texts, config, seed, tools)
+        if len(sets):
+            examples = replace(examples, sets=sets)
         columns = [column.flat for column in (*(tools.seen or ()), *examples.columns.values())]
         return Prepared(examples, distinct(columns))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import EncoderConfig, Unused, hyperparameter, unused_if
+from trainables.contract.config import Conflicts, EncoderConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
 
 
@@ -28,6 +28,13 @@ class SelfcclConfig(EncoderConfig):
     pacing_unit: str = hyperparameter("epoch", "what t counts (D34)", choices=("epoch", "step"))
     pacing: bool = hyperparameter(True, "false: every epoch sees all triplets (equal-step control, D35)")
     equal_steps: bool = hyperparameter(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
+
+    @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = list(EncoderConfig.conflicts(v))
+        if v["sets"] != "joined":
+            found.append(("sets", f"expected joined, got {v['sets']}: the curriculum orders the triplets of all sets"))
+        return found
 
     @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
