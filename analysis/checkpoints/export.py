@@ -135,6 +135,8 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
         "pooling_mode_mean_sqrt_len_tokens": False,
         "pooling_mode_lasttoken": config.pooling == "last",
     }
+    if mean and not config.include_prompt:
+        own["include_prompt"] = False
     modules.append(_module(folder, len(modules), "Pooling", own))
     for dense in _dense_layers(network):
         out, into = dense.weight.shape

@@ -349,7 +349,11 @@ def encoder_notes(space: Space) -> list[str]:
 
 
 def check_prompts(space: Space, root: Node, problems: Problems) -> None:
-    """Report every prompt that is all that a trial would see of its texts."""
+    """Report every prompt that is all that a trial would see of its texts, and an exclusion of prompts without any."""
+    own = space.params.get("include_prompt")
+    values = own.typical if own else (space.base.get("include_prompt"),)
+    if False in values and declared(space.method).prompts and not space.data.prompts:
+        problems.add(written_at(root, "include_prompt") or root.where, "false needs data.prompts, got none")
     sizes = _prompt_sizes(space)
     for key, message in sizes.problems(_shortest(space)) if sizes else ():
         problems.add(root.place(*key.split(".")), message)

@@ -35,7 +35,7 @@ LATER_KEYS = {
 }
 LATER = (
     "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing", "sets",
-    "set_weights",
+    "set_weights", "include_prompt",
 )  # fmt: skip
 NO_PRESET = "none"
 WRITTEN_BY = "written_by"  # in a stored space: its format
@@ -244,7 +244,7 @@ def unloaded_method(root: Node) -> Declaration | None:
     presets = {preset: Preset((), {}, "")} if isinstance(preset, str) else {}
     return Declaration(
         name=name, config=RunConfig, presets=presets, encoders=EncoderFamily(TRANSFORMER.what, str(encoder)),
-        parser=True, prompts=True,
+        parser=True,
     )  # fmt: skip
 
 

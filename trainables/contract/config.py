@@ -253,6 +253,9 @@ class EncoderConfig(RunConfig):
     dropout: float = hyperparameter(0.1, "p of the hidden and the attention-probability dropout", low=0, below=1)
     temperature: float = hyperparameter(0.05, "tau, divides the cosine", above=0)
     pooling: str = hyperparameter("cls", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    include_prompt: bool = hyperparameter(
+        True, "of mean poolings: whether the tokens of the prompt count; false = they, and special ones before, do not"
+    )
     bidirectional: bool = hyperparameter(
         False, "of a decoder: every token sees the whole sentence, where the family allows it"
     )
@@ -316,4 +319,6 @@ class EncoderConfig(RunConfig):
         found |= unused_if(v, "mlm_weight", 0, "mlm_probability") | unused_if(v, "sets", "joined", "set_weights")
         if v["pooling"] != "cls" and v["head"] != "none":  # without `cls` there is no head anyway
             found["head"] = ("pooling", v["pooling"])
+        if not v["pooling"].startswith("avg"):
+            found["include_prompt"] = ("pooling", v["pooling"])
         return found

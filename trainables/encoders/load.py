@@ -22,7 +22,16 @@ from torch import Tensor, nn
 from trainables.contract.config import EncoderConfig
 from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
 from trainables.contract.errors import EncoderError, first_line
-from trainables.data.tokens import DiskCache, Encode, Tokens, content_hash, ready, tokenizer_fingerprint
+from trainables.data.tokens import (
+    DiskCache,
+    Encode,
+    Tokens,
+    content_hash,
+    measured,
+    ready,
+    tokenizer_encoder,
+    tokenizer_fingerprint,
+)
 from trainables.data.tokens import cache_dir as default_cache_dir
 from trainables.encoders.adapters import Base, add_adapters, freeze, sharing_copy
 from trainables.encoders.builtin_encoder import encoder_folder
@@ -54,6 +63,7 @@ class LoadedEncoder:
         fingerprint: hash of configuration and weights; tokenizer_fingerprint: of what decides the token ids.
         revision: of its folder (`folder_revision`), None for the builtin encoder.
         base: frozen weights by device and precision, shared by all trials with adapters.
+        prompts: token ids that a text behind a prompt begins with -> tokens that `include_prompt: false` leaves out.
     """
 
     source: str
@@ -68,6 +78,7 @@ class LoadedEncoder:
     tokenizer_fingerprint: str
     revision: Mapping[str, str] | None
     base: Base = field(default_factory=dict)
+    prompts: Mapping[tuple[int, ...], int] = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
@@ -243,16 +254,34 @@ def make_model(
 EncoderSource = LoadedEncoder | WordVectors
 
 
-def load_source(family: EncoderFamily, source: str, language: str, texts: Iterable[str] | None = None) -> EncoderSource:
+def load_source(
+    family: EncoderFamily,
+    source: str,
+    language: str,
+    texts: Iterable[str] | None = None,
+    prompts: Mapping[str, str] | None = None,
+) -> EncoderSource:
     """Read an encoder or a file of word vectors.
 
     Args:
         texts: all that will be encoded; word vectors of other words are skipped. None = all words.
+        prompts: `data.prompts` of a space.
     Raises: EncoderError, or DataError for word vectors.
     """
     if family == WORD_VECTORS:
         return load_vectors(source, language, None if texts is None else corpus_words(texts, language))
-    return load_encoder(source, language=language)
+    loaded = load_encoder(source, language=language)
+    return replace(loaded, prompts=_prompt_tokens(loaded, prompts or {}))
+
+
+def _prompt_tokens(loaded: LoadedEncoder, prompts: Mapping[str, str]) -> dict[tuple[int, ...], int]:
+    """`LoadedEncoder.prompts`, longest first. A prompt is as long as it is alone, as in sentence-transformers: where a
+    blank at the end becomes part of the text's first token, that counts as the prompt's."""
+    encode = tokenizer_encoder(loaded.tokenizer)
+    begin = [tuple(ids) for ids in encode(list(measured(prompts).values()))] if prompts else []
+    alone = [len(loaded.prefix) + len(ids) for ids in encode(list(prompts.values()))] if prompts else []
+    found = {ids: length for ids, length in zip(begin, alone, strict=True) if ids}
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
 def token_ids(source: EncoderSource, language: str) -> Encode:

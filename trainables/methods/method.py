@@ -27,7 +27,7 @@ from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.parses import Parses, parsed
-from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
+from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn, Tokens
 from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
@@ -48,6 +48,7 @@ class Examples:
     order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
     facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
     sets: (n,) which of several training sets an example is of, from 0; None = there is one.
+    prompt: tokens of the prompt of queries, which a sentence begins with.
     """
 
     columns: Mapping[str, TokenColumn]
@@ -55,6 +56,7 @@ class Examples:
     facts: Mapping[str, float] = field(default_factory=dict)
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     sets: NDArray[np.int64] | None = None
+    prompt: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -118,7 +120,8 @@ class TextTools:
             return vectors
 
         read = read_by(config, 0, PLAIN_ENCODER.reads)
-        return self.cached("vectors", [source.fingerprint, *read, column], make)
+        prompts = [] if config.include_prompt else [sorted(source.prompts.items())]
+        return self.cached("vectors", [source.fingerprint, *read, *prompts, column], make)
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         """`make()`, or its earlier result for equal `parts` (hashed); stored on disk and in this process."""
@@ -205,6 +208,12 @@ def sentence_twice(examples: Examples, batch: Batch, config: object, rng: np.ran
     del config, rng
     sentences = examples.columns["sentence"].take(batch)
     return {"anchor": sentences, "positive": sentences}
+
+
+def behind_prompt(tokens: Tokens, examples: Examples, change: Callable[[Tokens], Tokens]) -> Tokens:
+    """The sentence, changed behind its prompt only."""
+    start = examples.prompt
+    return np.concatenate([tokens[:start], change(tokens[start:])]) if start else change(tokens)
 
 
 def all_columns(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
@@ -322,7 +331,7 @@ class Untrained:
     reads: tuple[str, ...]
 
 
-PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional", "eval_max_length"))
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "include_prompt", "bidirectional", "eval_max_length"))
 
 
 @dataclass(frozen=True, kw_only=True)

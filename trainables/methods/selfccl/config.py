@@ -47,7 +47,6 @@ SELFCCL = Declaration(
     paper="SelfCCL: Curriculum Contrastive Learning by "
     "Transferring Self-Taught Knowledge for Fine-Tuning BERT, doi:10.3390/app13031913",
     config=SelfcclConfig,
-    prompts=True,
     columns="triplets",
     code="trainables.methods.selfccl.method:METHOD",
     smoke={"sample_size": 800},  # its curriculum runs over epochs: all of it fits (four epochs are 2.5 passes, D35)
