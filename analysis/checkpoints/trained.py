@@ -117,7 +117,8 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
         raise AnalysisError(f"{folder}: {error}") from error
     config = build(method.config, spec.params)
     with at_origin(f"{study_folder(folder)}/{JOURNAL}", spec.encoder, spec.data):
-        source = load_source(method.declaration.encoders, spec.encoder, str(spec.data.get("language", "en")), texts)
+        language, prompts = str(spec.data.get("language", "en")), spec.data.get("prompts")
+        source = load_source(method.declaration.encoders, spec.encoder, language, texts, prompts)
     if changed := change(source, record.get("encoder"), weights=untrained or is_part(weights)):
         raise AnalysisError(
             f"{folder}: {changed} in encoder {spec.encoder} are not those that the trial started from; put them back"

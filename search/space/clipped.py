@@ -11,8 +11,9 @@ from search.space.checks import written_at
 from search.space.nodes import Node, Problems
 from search.space.params import Param
 from search.space.space import Space
-from trainables.contract.config import RunConfig, Settings
+from trainables.contract.config import EncoderConfig, RunConfig, Settings
 from trainables.contract.registry import declared
+from trainables.data.catalogue import train_parts
 
 SAMPLE, BATCH = "sample_size", "batch_size"
 COUNTED, NOTED = 1 << 28, 1 << 23  # bytes of a corpus up to which it is counted; for batches or a note alone
@@ -27,6 +28,20 @@ def sample_notes(space: Space) -> list[str]:
     if size is None or wanted <= size:
         return []
     return [f"{SAMPLE}: {wanted} of {size} examples that the corpus has: all of them are trained on"]
+
+
+def check_sets(space: Space, root: Node, problems: Problems) -> None:
+    """Report batches of one set each where there is one set, and weights that are not one for each set."""
+    if not issubclass(declared(space.method).config, EncoderConfig):
+        return
+    sets = len(train_parts(space.data.train))
+    for name in ("sets", "set_weights"):
+        for value in space.params[name].typical if name in space.params else (space.base[name],):
+            if name == "sets" and value != "joined" and sets == 1:
+                problems.add(written_at(root, name) or root.where, f"{value} needs several sets in data.train, got one")
+            elif name == "set_weights" and value is not None and len(value) != sets:
+                message = f"expected {sets} weights, one for each set of data.train, got {len(value)}"
+                problems.add(written_at(root, name) or root.where, message)
 
 
 def check_clipped(space: Space, root: Node, problems: Problems) -> None:

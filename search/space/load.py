@@ -21,7 +21,7 @@ from search.space.checks import (
     check_unused,
     notes,
 )
-from search.space.clipped import check_clipped, sample_notes
+from search.space.clipped import check_clipped, check_sets, sample_notes
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param, distinct
 from search.space.space import TRAIN_KEYS, WRITTEN_BY, Space, paper_notes
@@ -93,7 +93,7 @@ def load_space(
         build_smoke(space, root.value["smoke"], problems)
         problems.raise_if_any()
     if find_data:
-        for check in (check_unused, check_taken_names, check_encoder, check_prompts, check_clipped):
+        for check in (check_unused, check_taken_names, check_encoder, check_prompts, check_sets, check_clipped):
             check(space, root, problems)
     problems.raise_if_any()
     return space

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from search.space.encoder_key import written_encoder
 from search.space.nodes import Node
 from search.space.optuna_class import BESIDE, PRUNER, SAMPLER, OptunaClass
 from search.space.params import Param
@@ -33,7 +34,10 @@ LATER_KEYS = {
     "search": ("start",),
     "train": ("micro_batch",),
 }
-LATER = ("lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing")
+LATER = (
+    "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "freeze", "layer_decay", "checkpointing", "sets",
+    "set_weights", "include_prompt",
+)  # fmt: skip
 NO_PRESET = "none"
 WRITTEN_BY = "written_by"  # in a stored space: its format
 PAPER = "paper"
@@ -195,7 +199,7 @@ class Space:
             "name": self.name,
             "method": self.method,
             "script": written(self.script) if self.script else None,
-            "encoder": self.encoder,
+            "encoder": written_encoder(self.encoder),
             "preset": dict(self.preset) if isinstance(self.preset, Mapping) else self.preset or NO_PRESET,
             "data": {**asdict(self.data), "dev": list(self.data.dev)},
             "metric": asdict(self.metric),
@@ -241,7 +245,7 @@ def unloaded_method(root: Node) -> Declaration | None:
     presets = {preset: Preset((), {}, "")} if isinstance(preset, str) else {}
     return Declaration(
         name=name, config=RunConfig, presets=presets, encoders=EncoderFamily(TRANSFORMER.what, str(encoder)),
-        parser=True, prompts=True,
+        parser=True,
     )  # fmt: skip
 
 

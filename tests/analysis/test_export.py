@@ -68,22 +68,27 @@ def test_sentence_transformers_gives_our_vectors(tmp_path: Path, case: str) -> N
     assert np.ptp(ours, axis=0).max() > 0.01  # else equality would say nothing
 
 
-def test_prompts_come_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "params", [{}, *({"pooling": pooling, "include_prompt": False} for pooling in ("avg", "avg_first_last"))]
+)
+def test_prompts_come_along(params: dict[str, Any], tmp_path: Path) -> None:
     """Our vectors of queries are what `encode` and `encode_query` give; documents have their own prompt."""
     from sentence_transformers import SentenceTransformer
 
     prompts = {"query": "the man: ", "document": "some words: "}
-    with_prompts = load_trained(str(trial_folder(tmp_path / "trial", prompts=prompts)))
-    without = load_trained(str(trial_folder(tmp_path / "plain")))
+    with_prompts = load_trained(str(trial_folder(tmp_path / "trial", params=params, prompts=prompts)))
+    without = load_trained(str(trial_folder(tmp_path / "plain", params=params)))
     export(with_prompts, tmp_path / "model", "# A model\n")
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     texts = SENTENCES["en"]
     ours = with_prompts.embed(texts)
     np.testing.assert_allclose(model.encode(texts), ours, atol=1e-5)
     np.testing.assert_allclose(model.encode_query(texts), ours, atol=1e-5)
-    np.testing.assert_allclose(
-        model.encode_document(texts), without.embed([prompts["document"] + text for text in texts]), atol=1e-5
-    )
+    documents = with_prompts.tokenise([prompts["document"] + text for text in texts])
+    vectors = with_prompts.network.embed(documents.take(range(len(texts))))
+    np.testing.assert_allclose(model.encode_document(texts), vectors, atol=1e-5)
+    whole = without.embed([prompts["document"] + text for text in texts])
+    assert bool(np.abs(vectors.numpy() - whole).max() < 1e-5) is params.get("include_prompt", True)
     assert np.abs(ours - without.embed(texts)).max() > 0.01
 
 

@@ -96,7 +96,7 @@ def test_columns_are_added_behind_those_that_are_there(caplog: pytest.LogCapture
     anchors, positives, vectors = example(0)
     settings = {"count": 2, "range": (0, 20), "margin": None}
     with caplog.at_level(logging.WARNING):
-        found = with_mined({"anchor": anchors, "positive": positives}, settings, None, tools(vectors))
+        found, _ = with_mined({"anchor": anchors, "positive": positives}, settings, None, tools(vectors))
     assert list(found) == ["anchor", "positive", "negative", "negative_2"]
     assert {len(column) for column in found.values()} == {len(anchors)}
     assert not any(n in (a, p) for a, p, n in zip(anchors, positives, found["negative"], strict=True))
@@ -104,7 +104,7 @@ def test_columns_are_added_behind_those_that_are_there(caplog: pytest.LogCapture
         caplog.text
     )
     given = {"anchor": anchors, "positive": positives, "negative": ["n"] * len(anchors)}
-    more = with_mined(given, settings, None, tools(vectors))
+    more, _ = with_mined(given, settings, None, tools(vectors))
     assert list(more) == ["anchor", "positive", "negative", "negative_2", "negative_3"]
     assert more["negative_2"] == found["negative"]
 
@@ -113,8 +113,9 @@ def test_rows_with_too_few_are_left_out_and_counted(caplog: pytest.LogCaptureFix
     anchors, positives, vectors = example(1)
     texts = {"anchor": anchors, "positive": positives}
     with caplog.at_level(logging.WARNING):
-        found = with_mined(texts, {"count": 3, "range": (0, 60), "margin": 0.4}, None, tools(vectors))
+        found, rows = with_mined(texts, {"count": 3, "range": (0, 60), "margin": 0.4}, None, tools(vectors))
     assert 2 * len(found["anchor"]) >= len(anchors) > len(found["anchor"])
+    assert found["anchor"] == [anchors[row] for row in rows]
     assert f"; {len(anchors) - len(found['anchor'])} rows have fewer and are left out" in caplog.text
     with pytest.raises(DataError, match=r"data\.mine: 0 of \d+ rows have 3 hard negatives in range 0 to 60; expected"):
         with_mined(texts, {"count": 3, "range": (0, 60), "margin": 1.9}, None, tools(vectors))

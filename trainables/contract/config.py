@@ -240,10 +240,22 @@ class EncoderConfig(RunConfig):
         "negative",
         choices=("shuffled", "no_duplicates"),
     )
+    sets: str = hyperparameter(
+        "joined",
+        "of several training sets: joined = as one; else one set a batch: proportional = all of each, in random order; "
+        "round_robin = one batch of each in turn, until a set has no more",
+        choices=("joined", "proportional", "round_robin"),
+    )
+    set_weights: tuple[int, ...] | None = hyperparameter(
+        None, "factors on the sets' numbers of batches, in the order of data.train; null = 1 each", kind="ints", low=0
+    )
     learning_rate: float = hyperparameter(3e-5, "peak learning rate of AdamW", above=0)
     dropout: float = hyperparameter(0.1, "p of the hidden and the attention-probability dropout", low=0, below=1)
     temperature: float = hyperparameter(0.05, "tau, divides the cosine", above=0)
     pooling: str = hyperparameter("cls", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    include_prompt: bool = hyperparameter(
+        True, "of mean poolings: whether the tokens of the prompt count; false = they, and special ones before, do not"
+    )
     bidirectional: bool = hyperparameter(
         False, "of a decoder: every token sees the whole sentence, where the family allows it"
     )
@@ -297,12 +309,16 @@ class EncoderConfig(RunConfig):
             return [("micro_batch", "does not go with mlm_weight: its term is over the whole batch")]
         if v["micro_batch"] == AUTO and v["checkpointing"]:
             return [("micro_batch", "auto does not count what checkpointing makes anew: write a number")]
+        if v["set_weights"] and not any(v["set_weights"]):
+            return [("set_weights", "expected a weight above 0")]
         return []
 
     @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
         found = unused_if(v, "lora.rank", 0, "lora.alpha", "lora.dropout", "lora.targets")
-        found |= unused_if(v, "mlm_weight", 0, "mlm_probability")
+        found |= unused_if(v, "mlm_weight", 0, "mlm_probability") | unused_if(v, "sets", "joined", "set_weights")
         if v["pooling"] != "cls" and v["head"] != "none":  # without `cls` there is no head anyway
             found["head"] = ("pooling", v["pooling"])
+        if not v["pooling"].startswith("avg"):
+            found["include_prompt"] = ("pooling", v["pooling"])
         return found

@@ -72,7 +72,6 @@ class Declaration:
         presets: published settings by name.
         parser: whether `data.parser` has an effect.
         languages: those that it has rules for; None = all.
-        prompts: whether its examples are tokenised with the prompts of `data.prompts` before them.
         preflight: checks what else a study needs before Ray starts. Gets method, encoder, data, metric and params
             (constants where nothing is searched) by name as in a `TrialSpec`; raises a one-line error.
         smoke: hyperparameters of a smoke run, where its defaults would take longer than other methods'.
@@ -91,12 +90,16 @@ class Declaration:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     parser: bool = False
     languages: tuple[str, ...] | None = None
-    prompts: bool = False
     preflight: Callable[[Mapping[str, Any]], None] | None = None
     smoke: Mapping[str, Any] = field(default_factory=dict)
     transfer_pooling: str | None = None
     usage: str = ""
     paper: str = ""
+
+    @property
+    def prompts(self) -> bool:
+        """Whether `data.prompts` may stand before its sentences: on every transformer encoder."""
+        return self.encoders.what == TRANSFORMER.what
 
     def preset_for(self, encoder: str) -> str | None:
         """The preset whose encoder patterns fit best (the longest matching pattern), or None."""
@@ -115,7 +118,7 @@ class Declaration:
     def values(self, preset: str | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """YAML-named defaults under a preset (its name, or its values), lists as lists."""
         known = hyperparameters(self.config)
-        defaults = {name: list(h.default) if h.kind == "ints" else h.default for name, h in known.items()}
+        defaults = {name: list(h.default) if isinstance(h.default, tuple) else h.default for name, h in known.items()}
         return defaults | dict((self.presets[preset].values if isinstance(preset, str) else preset) or {})
 
 

@@ -59,6 +59,7 @@ class Corpus:
         Or {"first", "second": n texts each, "score": n numbers as texts}.
     revision: what was read (hub commit, hash of the local file), for the record.
     note: what was left out and why, "" if nothing; left_out: how many rows.
+    sizes: texts of each set, where several are joined.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Corpus:
     revision: str
     note: str = ""
     left_out: int = 0
+    sizes: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -116,7 +118,8 @@ def load_corpus(name_or_path: str, language: str, needs: str = "sentences", colu
         texts = {role: [t for part in parts for t in part.columns[role]] for role in parts[0].columns}
         note = "; ".join(part.note for part in parts if part.note)
         lost = sum(part.left_out for part in parts)
-        return Corpus(name_or_path, language, texts, "+".join(p.revision for p in parts), note, lost)
+        revisions, sizes = "+".join(p.revision for p in parts), tuple(map(len, parts))
+        return Corpus(name_or_path, language, texts, revisions, note, lost, sizes)
     if name_or_path == EDACSE:
         return _edacse(language, needs)
     builtin = {"pairs": "triplets", "scored_pairs": "train"}.get(needs, needs)

@@ -101,6 +101,7 @@ class SentenceNetwork(Network):
         self.head_at_test = config.head_at == "train_and_test"
         self.mlm_weight, self.mlm_probability = config.mlm_weight, config.mlm_probability
         self.prefix, self.suffix = loaded.prefix, loaded.suffix
+        self.prompts = {} if config.include_prompt or config.pooling not in AVERAGES else loaded.prompts
         self.mask_token = loaded.tokenizer.mask_token_id
         self.packing_note = loaded.packing_note
         self.encoder = trained_model(loaded, config, seed)
@@ -202,7 +203,15 @@ class SentenceNetwork(Network):
 
     def _pack(self, sequences: Sequence[Tokens]) -> Packed:
         longest = self.max_length if self.training else self.longest
-        return pack(sequences, longest, self.prefix, self.suffix, self.device)
+        packed = pack(sequences, longest, self.prefix, self.suffix, self.device)
+        if not self.prompts:
+            return packed
+        begun = np.array([self._prompt_length(sequences[i]) for i in packed.order.tolist()])
+        return replace(packed, left_out=np.minimum(begun, packed.lengths - 1))
+
+    def _prompt_length(self, tokens: Tokens) -> int:
+        """How many tokens at the beginning, special ones included, are not averaged: those of its prompt."""
+        return next((n for ids, n in self.prompts.items() if tuple(tokens[: len(ids)].tolist()) == ids), 0)
 
     @contextmanager
     def _without_dropout(self) -> Iterator[None]:
@@ -269,7 +278,7 @@ def wanted_states(pooling: str, layers: int) -> tuple[int, ...]:
 
 
 def average(states: Mapping[int, Tensor], packed: Packed) -> Tensor:
-    """Mean over layers, then over each sentence's tokens, special tokens included (D02).
+    """Mean over layers, then over each sentence's tokens, special tokens included (D02), without those left out.
 
     Args:
         states: layer number -> (T, H), the `wanted_states`.
@@ -278,8 +287,12 @@ def average(states: Mapping[int, Tensor], packed: Packed) -> Tensor:
     """
     layers = [s if s.dtype == torch.float64 else s.float() for s in states.values()]
     tokens = layers[0] if len(layers) == 1 else torch.stack(layers).mean(0)
-    sums = tokens.new_zeros(len(packed), tokens.shape[1]).index_add(0, packed.sentence, tokens)
-    return sums / packed.lengths_tensor.to(tokens.dtype)[:, None]
+    sentence, lengths = packed.sentence, packed.lengths_tensor
+    if packed.left_out is not None:
+        tokens, sentence = (values.index_select(0, packed.averaged) for values in (tokens, sentence))
+        lengths = lengths - to_device(packed.left_out, lengths.device)
+    sums = tokens.new_zeros(len(packed), tokens.shape[1]).index_add(0, sentence, tokens)
+    return sums / lengths.to(tokens.dtype)[:, None]
 
 
 def pretrained_pooler(encoder: Any, vectors: Tensor) -> Tensor:

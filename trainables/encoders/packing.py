@@ -46,11 +46,13 @@ class Packed:
 
     ids: (T,) int64 token ids, special tokens included.
     lengths: (N,) tokens of each sentence; order: (N,) position of each sentence in the input.
+    left_out: (N,) first tokens of each sentence that no average counts, fewer than it has; None = none.
     """
 
     ids: Tensor
     lengths: Index
     order: Index
+    left_out: Index | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -86,6 +88,13 @@ class Packed:
     def positions(self) -> Tensor:
         """(T,) position of each token in its sentence, from 0."""
         return self._tensor(np.arange(len(self.ids)) - np.repeat(self.starts, self.lengths))
+
+    @cached_property
+    def averaged(self) -> Tensor:
+        """Numbers of the tokens that averages count."""
+        within = np.arange(len(self.ids)) - np.repeat(self.starts, self.lengths)
+        first = 0 if self.left_out is None else np.repeat(self.left_out, self.lengths)
+        return self._tensor(np.flatnonzero(within >= first))
 
     @cached_property
     def lengths_tensor(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,3 +37,49 @@ def cut(order: NDArray[np.int64], size: int, texts: NDArray[np.int64] | None = N
             return
         waiting.extendleft(reversed(again))
         yield np.array(batch)
+
+
+def one_set_each(
+    chosen: NDArray[np.int64],
+    sets: NDArray[np.int64],
+    how: str,
+    weights: Sequence[int] | None,
+    size: int,
+    rng: np.random.Generator,
+    texts: NDArray[np.int64] | None = None,
+) -> Iterator[NDArray[np.int64]]:
+    """Batches of an epoch, each of one training set and of at least 2 examples.
+
+    With equal weights they are those of sentence-transformers' ProportionalBatchSampler and RoundRobinBatchSampler.
+
+    Args:
+        chosen: (n,) example numbers; sets: number of the set of all examples, from 0.
+        how: proportional: about as many batches as the sets have together, in random order, a set's share of them its
+            own batches times its weight; round_robin: in turn `weight` batches of each set, until one has no more.
+        weights: >= 0, one for each set, not all 0; None = 1. A set that runs out begins again, in a new order.
+        texts: as `cut` takes them.
+    """
+    counts = np.ones(int(sets.max()) + 1, np.int64) if weights is None else np.array(weights)
+    rows = [chosen[sets[chosen] == number] for number in range(len(counts))]
+
+    def batches(number: int) -> deque[NDArray[np.int64]]:
+        return deque(batch for batch in cut(rng.permutation(rows[number]), size, texts) if len(batch) > 1)
+
+    waiting = [batches(number) for number in range(len(counts))]
+    have = np.array(list(map(len, waiting)))
+    counts = np.where(have > 0, counts, 0)
+    if not counts.any():
+        return
+    if how == "round_robin":
+        rounds = max(1, int((have[counts > 0] // counts[counts > 0]).min()))
+        turns = np.tile(np.repeat(np.arange(len(counts)), counts), rounds)
+    else:
+        ends = np.cumsum(counts * have) / (counts @ have) * have.sum()
+        turns = rng.permutation(np.repeat(np.arange(len(counts)), np.diff(np.rint(ends).astype(int), prepend=0)))
+    drawn = 0
+    for number in turns.tolist():
+        waiting[number] = waiting[number] or batches(number)
+        drawn += len(waiting[number][0])
+        if drawn > len(chosen):  # sets with full batches stood in for one with smaller ones
+            return
+        yield waiting[number].popleft()

@@ -27,12 +27,12 @@ from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.parses import Parses, parsed
-from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
+from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn, Tokens
 from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.encoders.packing import to_device
-from trainables.methods.batches import cut, text_numbers
+from trainables.methods.batches import cut, one_set_each, text_numbers
 
 T = TypeVar("T")
 TEXT = "text of "  # before a role: the hashes of its texts, in `Examples.numbers`
@@ -47,12 +47,16 @@ class Examples:
     numbers: name -> (n,) numbers that the loss gets beside the vectors, such as a pair's score.
     order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
     facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
+    sets: (n,) which of several training sets an example is of, from 0; None = there is one.
+    prompt: tokens of the prompt of queries, which a sentence begins with.
     """
 
     columns: Mapping[str, TokenColumn]
     order: NDArray[np.int64] | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
     numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sets: NDArray[np.int64] | None = None
+    prompt: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -116,7 +120,8 @@ class TextTools:
             return vectors
 
         read = read_by(config, 0, PLAIN_ENCODER.reads)
-        return self.cached("vectors", [source.fingerprint, *read, column], make)
+        prompts = [] if config.include_prompt else [sorted(source.prompts.items())]
+        return self.cached("vectors", [source.fingerprint, *read, *prompts, column], make)
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         """`make()`, or its earlier result for equal `parts` (hashed); stored on disk and in this process."""
@@ -186,10 +191,14 @@ def texts_apart(examples: Examples, config: RunConfig) -> NDArray[np.int64] | No
 
 def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
     """Batches: every epoch a new permutation, including the last smaller batch (if it has 2 examples)."""
-    chosen, texts = sampled(len(examples), config, seed), texts_apart(examples, config)
+    chosen, texts, size = sampled(len(examples), config, seed), texts_apart(examples, config), config.batch_size
     for epoch in range(config.epochs):
-        order = np.random.default_rng([seed, SHUFFLE, epoch]).permutation(chosen)
-        for batch in cut(order, config.batch_size, texts):
+        rng = np.random.default_rng([seed, SHUFFLE, epoch])
+        if examples.sets is not None and isinstance(config, EncoderConfig) and config.sets != "joined":
+            batches = one_set_each(chosen, examples.sets, config.sets, config.set_weights, size, rng, texts)
+        else:
+            batches = cut(rng.permutation(chosen), size, texts)
+        for batch in batches:
             if len(batch) > 1:  # a single example has no negatives: loss 0, batch-norm undefined
                 yield Batch(batch, epoch)
 
@@ -199,6 +208,12 @@ def sentence_twice(examples: Examples, batch: Batch, config: object, rng: np.ran
     del config, rng
     sentences = examples.columns["sentence"].take(batch)
     return {"anchor": sentences, "positive": sentences}
+
+
+def behind_prompt(tokens: Tokens, examples: Examples, change: Callable[[Tokens], Tokens]) -> Tokens:
+    """The sentence, changed behind its prompt only."""
+    start = examples.prompt
+    return np.concatenate([tokens[:start], change(tokens[start:])]) if start else change(tokens)
 
 
 def all_columns(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:
@@ -316,7 +331,7 @@ class Untrained:
     reads: tuple[str, ...]
 
 
-PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "bidirectional", "eval_max_length"))
+PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "include_prompt", "bidirectional", "eval_max_length"))
 
 
 @dataclass(frozen=True, kw_only=True)

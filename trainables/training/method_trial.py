@@ -135,11 +135,14 @@ def load_inputs(spec: TrialSpec, device: torch.device) -> TrialInputs:
     sides += [side for r in retrieval for side in (r.documents, r.queries)]
     texts = itertools.chain(*corpus.columns.values(), *sides)
     phase("loading the encoder")
-    source = load_source(declaration.encoders, spec.encoder, language, None if _further_texts(spec) else texts)
+    words, prompts = None if _further_texts(spec) else texts, data.get("prompts")
+    source = load_source(declaration.encoders, spec.encoder, language, words, prompts)
     fingerprint = fingerprints(source)[0]
     tools = text_tools(source, data, device)
     miner = (data.get("mine") or {}).get("encoder")
-    miners = text_tools(load_source(declaration.encoders, miner, language), data, device) if miner else tools
+    miners = tools
+    if miner:
+        miners = text_tools(load_source(declaration.encoders, miner, language, None, prompts), data, device)
     evaluations = tuple(
         (evaluation_named(name), None if folder is None else Path(folder).expanduser())
         for name, folder in (data.get("evaluations") or {}).items()
@@ -205,11 +208,29 @@ class TrialInputs:
     def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
         """What `method.prepare` makes of the training data."""
         tools, texts = replace(self.tools, seen=[]), self.corpus.columns
+        sets = np.repeat(np.arange(len(self.corpus.sizes)), self.corpus.sizes)
         if self.mine is not None and self.miners is not None:
-            texts = with_mined(texts, self.mine, config, self.miners)
+            texts, rows = with_mined(texts, self.mine, config, self.miners)
+            sets = sets[rows] if len(sets) else sets
         examples = method.prepare(texts, config, seed, tools)
+        if len(sets):
+            examples = replace(examples, sets=sets)
+        if isinstance(self.source, LoadedEncoder) and self.source.prompts:
+            examples = replace(examples, prompt=self._prompt(method, examples))
         columns = [column.flat for column in (*(tools.seen or ()), *examples.columns.values())]
         return Prepared(examples, distinct(columns))
+
+    def _prompt(self, method: Method, examples: Examples) -> int:
+        """Tokens of the prompt of queries. Raises: PluginError if no example begins with a prompt."""
+        assert isinstance(self.source, LoadedEncoder)
+        begun = [tuple(column[0].tolist()) for column in examples.columns.values()]
+        if not any(one[: len(ids)] == ids for one in begun for ids in self.source.prompts):
+            raise PluginError(
+                f"method {method.name}: its prepare puts no prompt of data.prompts before its sentences; "
+                'tools.tokenise(texts, "query") does'
+            )
+        query = measured(self.tools.prompts).get("query")
+        return len(next(iter(self.tools.tokens.encode([query])))) if query else 0
 
     def outside_scores(self, embed: Embed) -> dict[str, float]:
         """Scores of the evaluations from outside, by metric name; NaN only of vectors that are NaN or all the same.

@@ -73,14 +73,16 @@ def mine(
     return Mined(negatives, first, passed_over)
 
 
-def with_mined(texts: Texts, settings: Mapping[str, Any], config: Any, tools: TextTools) -> Texts:
+def with_mined(
+    texts: Texts, settings: Mapping[str, Any], config: Any, tools: TextTools
+) -> tuple[Texts, NDArray[np.int64]]:
     """Pairs with further columns of hard negatives, found once per content.
 
     Args:
         texts: "anchor", "positive" and maybe negatives, which stay in front.
         settings: of `data.mine`: count, range and margin.
         config: by whose pooling the untouched encoder embeds. tools: its encoder and prompts.
-    Returns: the rows that have all negatives.
+    Returns: the rows that have all negatives, and their numbers.
     Raises: DataError if fewer than half of the rows have them.
     """
     pairs = list(zip(texts["anchor"], texts["positive"], strict=True))
@@ -118,4 +120,4 @@ def with_mined(texts: Texts, settings: Mapping[str, Any], config: Any, tools: Te
         number = len(there) + k + 1
         role = "negative" if number == 1 else f"negative_{number}"
         result[role] = [names[of_rows[i, k]] for i in whole]
-    return result
+    return result, whole

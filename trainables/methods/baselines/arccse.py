@@ -59,8 +59,13 @@ def views(examples: Examples, batch: Batch, config: ArccseConfig, rng: np.random
     pair = dict.fromkeys(PAIR, kept)
     if not config.triplet_weight:
         return pair
-    masks = [nested_masks(s, config.masked, config.masked_more, examples.mask, rng) for s in kept]
-    return pair | {"whole": kept, "masked": [m for m, _ in masks], "masked more": [m for _, m in masks]}
+    start = examples.prompt
+    masks = [nested_masks(s[start:], config.masked, config.masked_more, examples.mask, rng) for s in kept]
+    masked = {
+        role: [np.concatenate([s[:start], m[number]]) for s, m in zip(kept, masks, strict=True)]
+        for number, role in enumerate(TRIPLET[1:])
+    }
+    return pair | {"whole": kept, **masked}
 
 
 class ArccseNetwork(SentenceNetwork):

@@ -21,6 +21,7 @@ class WhiteningConfig(RunConfig):
     """Whitening (arXiv:2103.15316): nothing is trained, so no rate, dropout or temperature."""
 
     pooling: str = hyperparameter("avg_first_last", "sentence vector from hidden states (D01, D02)", choices=POOLINGS)
+    include_prompt: bool = hyperparameter(True, "of mean poolings: whether the tokens of the prompt count")
     max_length: int = hyperparameter(64, "tokens at most per sentence that whitening learns from (ours)", low=4)
     eval_max_length: int | None = hyperparameter(
         None, "tokens per text at most in evaluations, null = what the encoder was trained on", kind="int", low=4

@@ -17,7 +17,7 @@ from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.encoders.packing import Packed, to_device
 from trainables.methods.baselines.config import CONSERT, ConsertConfig
 from trainables.methods.losses import nt_xent
-from trainables.methods.method import Batch, Examples, Method
+from trainables.methods.method import Batch, Examples, Method, behind_prompt
 
 ROLES = ("anchor", "positive")
 SPECIAL_TOKENS = 2
@@ -76,8 +76,12 @@ class ConsertNetwork(SentenceNetwork):
 def views(examples: Examples, batch: Batch, config: ConsertConfig, rng: np.random.Generator) -> Views:
     """The sentence twice, shuffled where the role requires it."""
     sentences = examples.columns["sentence"].take(batch)
+
+    def shuffle(tokens: Tokens) -> Tokens:
+        return shuffled(tokens, config.max_length - examples.prompt, rng)
+
     return {
-        role: [shuffled(s, config.max_length, rng) for s in sentences] if view == "shuffle" else sentences
+        role: [behind_prompt(s, examples, shuffle) for s in sentences] if view == "shuffle" else sentences
         for role, view in zip(ROLES, (config.first_view, config.second_view), strict=True)
     }
 

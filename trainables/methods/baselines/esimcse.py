@@ -16,7 +16,7 @@ from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.methods.baselines.config import ESIMCSE, EsimcseConfig
 from trainables.methods.losses import cosines, own_column
-from trainables.methods.method import Batch, Examples, Method
+from trainables.methods.method import Batch, Examples, Method, behind_prompt
 
 
 def repeated(tokens: Tokens, rate: float, rng: np.random.Generator) -> Tokens:
@@ -91,7 +91,11 @@ def _count(network: MomentumNetwork, _: object) -> None:
 def views(examples: Examples, batch: Batch, config: EsimcseConfig, rng: np.random.Generator) -> Views:
     """The sentence, and the sentence with repetitions."""
     sentences = examples.columns["sentence"].take(batch)
-    return {"anchor": sentences, "positive": [repeated(s, config.repetition, rng) for s in sentences]}
+
+    def repeat(tokens: Tokens) -> Tokens:
+        return repeated(tokens, config.repetition, rng)
+
+    return {"anchor": sentences, "positive": [behind_prompt(s, examples, repeat) for s in sentences]}
 
 
 def loss(z: Encoded, config: EsimcseConfig) -> Tensor:

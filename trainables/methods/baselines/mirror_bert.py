@@ -36,7 +36,8 @@ def prepare(texts: Texts, config: MirrorBertConfig, seed: int, tools: TextTools)
     used = sampled(len(sentences), config, seed)
     for epoch in range(config.epochs):
         rng = np.random.default_rng([seed, AUGMENT, epoch])
-        made = tools.tokenise([masked(sentences[i] or " ", config.span, config.shortest, mask, rng) for i in used])
+        changed = [masked(sentences[i] or " ", config.span, config.shortest, mask, rng) for i in used]
+        made = tools.tokenise(changed, "query")
         starts = np.zeros(len(sentences) + 1, dtype=np.int64)  # of what a sample leaves out: no tokens
         starts[1:][used] = np.diff(made.starts)
         columns[f"masked {epoch}"] = TokenColumn(made.flat, starts.cumsum())

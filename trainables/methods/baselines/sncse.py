@@ -28,7 +28,7 @@ def prepare(texts: Texts, config: SncseConfig, seed: int, tools: TextTools) -> E
     anchor, negation = (
         edited_texts(parses, edit, config.rule_set, tools.language, tools.cached) for edit in (NO_EDIT, NEGATION)
     )
-    columns = {"anchor": tools.tokenise(anchor), "negation": tools.tokenise(negation)}
+    columns = {"anchor": tools.tokenise(anchor, "query"), "negation": tools.tokenise(negation, "query")}
     return Examples(columns, facts={"coverage_neg": share_changed(anchor, negation)})
 
 

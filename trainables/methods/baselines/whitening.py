@@ -41,6 +41,7 @@ def kernel(mean: Tensor, covariance: Tensor, dimensions: int) -> tuple[Tensor, T
 def untouched(config: WhiteningConfig) -> EncoderConfig:
     return EncoderConfig(
         pooling=config.pooling,
+        include_prompt=config.include_prompt,
         max_length=config.max_length,
         eval_max_length=config.eval_max_length,
         head="none",
@@ -108,5 +109,5 @@ METHOD = Method(
     network=WhiteningNetwork,
     loss=None,
     optimiser=None,
-    untrained=Untrained(plain, reads=("pooling", "eval_max_length")),
+    untrained=Untrained(plain, reads=("pooling", "include_prompt", "eval_max_length")),
 )

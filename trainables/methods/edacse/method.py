@@ -23,7 +23,7 @@ from trainables.data.tokens import Texts, TokenColumn, Tokens
 from trainables.encoders.network import Encoded, Views
 from trainables.methods.edacse.config import ALPHABETS, EDACSE, EdacseConfig
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Batch, Examples, Method, TextTools, sampled, sentence_twice
+from trainables.methods.method import Batch, Examples, Method, TextTools, behind_prompt, sampled, sentence_twice
 
 _UNITS = {
     "character": re.compile(r"[A-Za-z0-9]+|[^\s]"),  # D10: a run of ASCII letters or digits is one unit
@@ -53,7 +53,7 @@ def _plain(config: EdacseConfig) -> bool:
 def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> Examples:
     """Token and unit columns; sentences whose tokens marks would change get their insertions here, one per epoch."""
     sentences = [s or " " for s in texts["sentence"]]
-    tokens = tools.tokenise(sentences)
+    tokens = tools.tokenise(sentences, "query")
     if _plain(config):
         return Examples({"sentence": tokens})
     marks = isolated_marks(config.alphabet, tools.tokenise)
@@ -61,11 +61,16 @@ def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> 
         empty = TokenColumn(np.empty(0, np.int32), np.zeros(len(sentences) + 1, np.int64))
         marks, ends, by_ids = np.empty(0, np.int32), empty, np.zeros(len(sentences), bool)
     else:
+        prompt = len(tools.tokenise([" "], "query")[0])
+        bare = tools.tokenise(sentences) if prompt else tokens
         ends, by_ids = tools.cached(
             "unit_ends",
-            (config.unit, config.alphabet, tokens, sentences),  # the tokens stand for the tokenizer
-            lambda: unit_ends(sentences, tokens, config.unit, config.alphabet, tools.tokenise),
+            (config.unit, config.alphabet, bare, sentences),  # the tokens stand for the tokenizer
+            lambda: unit_ends(sentences, bare, config.unit, config.alphabet, tools.tokenise),
         )
+        if prompt:
+            alike = [np.array_equal(tokens[i][prompt:], bare[i][: len(tokens[i]) - prompt]) for i in range(len(bare))]
+            by_ids = by_ids & np.array(alike)
     needed = sampled(len(sentences), config, seed)
     needed = needed[~by_ids[needed]]
     on_text = np.full(len(sentences), -1, np.int64)
@@ -74,7 +79,7 @@ def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> 
     for epoch in range(config.epochs if len(needed) else 0):
         rng = np.random.default_rng([seed, AUGMENT, epoch])
         inserted = [insert_marks(sentences[i], config.max_marks, config.alphabet, rng, config.unit) for i in needed]
-        prepared.append(tools.tokenise(inserted))
+        prepared.append(tools.tokenise(inserted, "query"))
     return MarkedExamples(
         {"sentence": tokens, "ends": ends},
         facts={"inserted_as_text_share": float(1 - by_ids.mean())},
@@ -95,7 +100,9 @@ def views(examples: Examples, batch: Batch, config: EdacseConfig, rng: np.random
     def augmented(tokens: Tokens, i: int) -> Tokens:
         if (row := examples.on_text[i]) >= 0:
             return examples.prepared[batch.epoch][int(row)]
-        return insert_mark_ids(tokens, ends[i], examples.marks, config.max_marks, rng)
+        return behind_prompt(
+            tokens, examples, lambda bare: insert_mark_ids(bare, ends[i], examples.marks, config.max_marks, rng)
+        )
 
     return {**twice, "augmented": [augmented(tokens, i) for tokens, i in zip(twice["anchor"], batch, strict=True)]}
 

@@ -47,7 +47,6 @@ PAIRS = Declaration(
     name="pairs",
     paper="Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks, arXiv:1908.10084",
     config=PairsConfig,
-    prompts=True,
     columns="pairs",
     code="trainables.methods.pairs.method:METHOD",
     presets={

@@ -37,7 +37,6 @@ SCORED_PAIRS = Declaration(
     name="scored_pairs",
     paper="Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks, arXiv:1908.10084",
     config=ScoredPairsConfig,
-    prompts=True,
     columns="scored_pairs",
     code="trainables.methods.scored_pairs.method:METHOD",
     presets={

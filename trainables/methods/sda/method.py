@@ -35,13 +35,13 @@ def prepare(texts: Texts, config: SdaConfig, seed: int, tools: TextTools) -> Exa
         return edited_texts(parses, edit, config.rule_set, tools.language, tools.cached, mask)
 
     anchor_texts = edited(NO_EDIT)
-    columns = {"anchor": tools.tokenise(anchor_texts)}
+    columns = {"anchor": tools.tokenise(anchor_texts, "query")}
     facts = {}
     for role, edit in {"positive": config.augmentation, "negative": NEGATION}.items():
         if role == "negative" and not config.negation_negative:
             continue
         edited_role = edited(edit)
-        columns[role] = tools.tokenise(edited_role)
+        columns[role] = tools.tokenise(edited_role, "query")
         facts[f"coverage_{edit}"] = share_changed(anchor_texts, edited_role)
         made_from = [parses.fingerprint, edit, config.rule_set, tools.language, mask, AUGMENTATION_SEED, RULES_VERSION]
         facts[f"jaccard_{edit}"] = tools.cached(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.contract.config import EncoderConfig, Unused, hyperparameter, unused_if
+from trainables.contract.config import Conflicts, EncoderConfig, Unused, hyperparameter, unused_if
 from trainables.contract.declaration import Declaration, Preset, named
 
 
@@ -30,6 +30,13 @@ class SelfcclConfig(EncoderConfig):
     equal_steps: bool = hyperparameter(False, "train exactly epochs * floor(k/N) steps whatever the pacing (D35)")
 
     @staticmethod
+    def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        found = list(EncoderConfig.conflicts(v))
+        if v["sets"] != "joined":
+            found.append(("sets", f"expected joined, got {v['sets']}: the curriculum orders the triplets of all sets"))
+        return found
+
+    @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
         found = dict(EncoderConfig.unused(v)) | unused_if(v, "pacing", False, "pacing_exponent")
         return found | unused_if(v, "pacing_unit", "step", "equal_steps")
@@ -40,7 +47,6 @@ SELFCCL = Declaration(
     paper="SelfCCL: Curriculum Contrastive Learning by "
     "Transferring Self-Taught Knowledge for Fine-Tuning BERT, doi:10.3390/app13031913",
     config=SelfcclConfig,
-    prompts=True,
     columns="triplets",
     code="trainables.methods.selfccl.method:METHOD",
     smoke={"sample_size": 800},  # its curriculum runs over epochs: all of it fits (four epochs are 2.5 passes, D35)
