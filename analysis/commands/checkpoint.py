@@ -139,20 +139,28 @@ def _earlier(study: Study, lines: Sequence[str]) -> None:
 @on_study
 @click.option("--trial", metavar="ID", help="[the seed with the best dev value of the best point]")
 @click.option("--out", type=click.Path(path_type=Path), help="new folder [models/STUDY-TRIAL]")
+@click.option(
+    "--truncate-dim",
+    "width",
+    type=click.IntRange(1),
+    help="dimensions of its vectors [what the metric names, else all]",
+)
 @click.option("--licence", metavar="ID", help="as hubs write it, apache-2.0 [what the encoder's card states]")
 @click.option("--push-to-hub", "repository", metavar="REPO", help="upload to that model of the hub, made if not there")
 @click.option("--public", is_flag=True, help="seen by all [private]")
 @where
 def export(
-    study: Study, trial: str | None, out: Path | None, licence: str | None, repository: str | None, public: bool
-) -> None:
+    study: Study, trial: str | None, out: Path | None, width: int | None, licence: str | None, repository: str | None,
+    public: bool,
+) -> None:  # fmt: skip
     """Write the (confirmed) best checkpoint for SentenceTransformer(path) and AutoModel, with a model card.
 
     Models of methods with a network of their own come with their own loader; the folder's README.md says how. Of a
-    script it is the folder that the script saved at its best evaluation. With --push-to-hub the folder is uploaded as
+    script it is the folder that the script saved at its best evaluation. A study that selected by one width
+    (`stsb_dev@128`) gets that as `truncate_dim`. With --push-to-hub the folder is uploaded as
     well, with the token of `hf auth login` or HF_TOKEN.
     """
-    from analysis.checkpoints.choice import exists, exported_trial, read_record, trial_path
+    from analysis.checkpoints.choice import exists, exported_trial, read_record, selected_width, trial_path
     from analysis.checkpoints.export import base_licence, check_repository, copy_model, push
     from analysis.checkpoints.export import export as write
     from analysis.checkpoints.trained import load_trained
@@ -168,17 +176,23 @@ def export(
     path = trial_path(study, str(row["folder"]))
     folder = out or Path("models") / f"{study.name}-{row['trial']}"
     if (record := read_record(path)) and exists(f"{path}/{MODEL}"):  # a script wrote it
+        if width:
+            raise InputError("--truncate-dim: a script wrote this model; expected one of a method")
         spec, loads = record["spec"], exists(f"{path}/{MODEL}/modules.json")
         about = About(licence=licence or base_licence(spec["encoder"], ask=bool(repository)), loads=loads)
         copy_model(f"{path}/{MODEL}", folder, model_card(study, row, spec["params"], record, about))
     else:
         trained = load_trained(path)
+        whole = trained.embed(["a"]).shape[1]
+        if (width or 0) > whole:
+            raise InputError(f"--truncate-dim: expected at most {whole}, the width of the vectors, got {width}")
+        width = width or (None if trained.method.export else selected_width(study))
         about = About(
-            dimensions=trained.embed(["a"]).shape[1],
+            dimensions=width or whole,
             longest=getattr(trained.network, "longest", None),
             licence=licence or base_licence(trained.spec.encoder, ask=bool(repository)),
         )
-        write(trained, folder, model_card(study, row, values(trained.config), trained.record, about))
+        write(trained, folder, model_card(study, row, values(trained.config), trained.record, about), width)
     click.echo(str(folder))
     if repository:
         click.echo(push(folder, repository, public=public))

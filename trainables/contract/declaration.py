@@ -115,7 +115,7 @@ class Declaration:
     def values(self, preset: str | Mapping[str, Any] | None = None) -> dict[str, Any]:
         """YAML-named defaults under a preset (its name, or its values), lists as lists."""
         known = hyperparameters(self.config)
-        defaults = {name: list(h.default) if h.kind == "ints" else h.default for name, h in known.items()}
+        defaults = {name: list(h.default) if isinstance(h.default, tuple) else h.default for name, h in known.items()}
         return defaults | dict((self.presets[preset].values if isinstance(preset, str) else preset) or {})
 
 
