@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 
 from trainables.contract import formats
 from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
+from trainables.contract.trial import at_width
 
 # Tags. `mlflow.parentRunId` links a trial to its study.
 ROLE: Final = "role"  # "study" | "trial"
@@ -91,13 +92,19 @@ def check_format(tags: Mapping[str, str]) -> None:
 
 def stored(metric: str) -> str:
     """A metric's name as MLflow takes it, of letters, digits and `_-. :/`: `mean(a_dev,b_dev)` -> `mean_a_dev_b_dev`,
-    `ndcg@10` -> `ndcg_10`, others as they are."""
-    return re.sub(r"[^\w.\-:/ ]", "_", metric.replace(")", ""))
+    `stsb_dev@128` -> `stsb_dev:128`, `ndcg@10` -> `ndcg_10`, others as they are."""
+    return re.sub(r"[^\w.\-:/ ]", "_", re.sub(rf"{DEV_SUFFIX}@(\d)", rf"{DEV_SUFFIX}:\1", metric).replace(")", ""))
+
+
+def named(metric: str) -> str:
+    """A stored dev metric as people write it: `stsb_dev:128` -> `stsb_dev@128`."""
+    name, width = at_width(metric)
+    return metric if width is None else f"{name}@{width}"
 
 
 def is_dev(metric: str) -> bool:
     """Whether a stored metric is a dev metric as logged per evaluation, no summary of one."""
-    return metric.endswith(DEV_SUFFIX) and not metric.startswith((BEST_PREFIX, UNTRAINED_PREFIX))
+    return at_width(metric)[0].endswith(DEV_SUFFIX) and not metric.startswith((BEST_PREFIX, UNTRAINED_PREFIX))
 
 
 def best_key(metric: str) -> str:

@@ -16,7 +16,7 @@ from analysis.statistics.verdict import study_verdict
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract import formats
-from trainables.contract.trial import CHECKPOINT, TRIAL
+from trainables.contract.trial import CHECKPOINT, TRIAL, at_width, metric_parts
 from trainables.data.catalogue import HUB, hub_name, is_hub
 from trainables.data.retrieval import NANO
 
@@ -52,6 +52,12 @@ def exported_trial(study: Study, named: str | None = None) -> pd.Series[Any]:
     """
     chosen, _ = with_checkpoint(study, chosen_trials(study, (named,) if named else ()))
     return chosen.sort_values("value", ascending=study.metric.sign < 0).iloc[0]
+
+
+def selected_width(study: Study) -> int | None:
+    """The width that all parts of the selecting metric name (`stsb_dev@128`), None where they do not name one."""
+    widths = {at_width(part)[1] for part in metric_parts(study.selecting)}
+    return widths.pop() if len(widths) == 1 else None
 
 
 def way_to_export(study: Study, point: str) -> tuple[str | None, str]:

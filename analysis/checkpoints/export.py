@@ -61,10 +61,12 @@ class Dense:
     activation: str
 
 
-def export(trained: Trained, folder: Path, card: str) -> None:
+def export(trained: Trained, folder: Path, card: str, width: int | None = None) -> None:
     """Write the network and its model card (README.md).
 
-    Raises: InputError if the folder exists and is not empty, or the method has a network of its own and no export.
+    Args: width: what SentenceTransformer cuts its vectors to (`truncate_dim`), None = nothing.
+    Raises: InputError if the folder exists and is not empty, or the method has a network of its own and no export, or
+        one that cuts nothing.
     """
     _check_new(folder)
     own = trained.method.export
@@ -73,11 +75,13 @@ def export(trained: Trained, folder: Path, card: str) -> None:
             f"method {trained.spec.method}: its network is no SentenceNetwork, so that its Method must say how it is "
             "exported (Method(export=...))"
         )
+    if own is not None and width:
+        raise InputError(f"--truncate-dim: the loader of method {trained.spec.method} gives whole vectors only")
     folder.mkdir(parents=True, exist_ok=True)
     if own is not None:
         own(trained.network, trained.config, trained.source, trained.language, folder)
     else:
-        _export_encoder(trained, trained.source, folder)
+        _export_encoder(trained, trained.source, folder, width)
     _write_card(folder, card)
 
 
@@ -109,7 +113,7 @@ def _write_card(folder: Path, card: str) -> None:
             path.chmod(readme.stat().st_mode & 0o777)
 
 
-def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> None:
+def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path, cut_to: int | None) -> None:
     network, config = trained.network, trained.config
     assert isinstance(loaded, LoadedEncoder)
     encoder, width = network.encoder, network.encoder.config.hidden_size
@@ -161,7 +165,7 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
             for i, (path, kind) in enumerate(modules)
         ],
     )
-    about: dict[str, Any] = {"similarity_fn_name": "cosine"}
+    about: dict[str, Any] = {"similarity_fn_name": "cosine"} | ({"truncate_dim": cut_to} if cut_to else {})
     if trained.prompts:
         about["prompts"] = dict(trained.prompts)
         about["default_prompt_name"] = "query" if "query" in trained.prompts else None

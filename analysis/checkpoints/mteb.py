@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from transformers.utils.logging import disable_progress_bar
 
-from analysis.checkpoints.choice import at_hub, trial_path
+from analysis.checkpoints.choice import at_hub, selected_width, trial_path
 from analysis.checkpoints.export import export
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.overlap import shared_texts, used_sets
@@ -130,7 +130,7 @@ def _model(trained: Trained, folder: Path, study: Study, trial: str) -> Any:
     """What MTEB evaluates: the export as SentenceTransformer, or of a method with a network of its own its vectors."""
     from mteb.models import ModelMeta
 
-    export(trained, folder, "")
+    export(trained, folder, "", None if trained.method.export else selected_width(study))
     if (folder / "modules.json").exists():
         from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
         from sentence_transformers import SentenceTransformer

@@ -8,7 +8,7 @@ from typing import Any
 
 from search import schema
 from trainables.contract.errors import DataError
-from trainables.contract.trial import metric_parts
+from trainables.contract.trial import at_width, metric_parts
 from trainables.data.catalogue import set_name, train_parts
 from trainables.data.recognise import normalised
 from trainables.data.retrieval import is_retrieval, load_retrieval
@@ -19,7 +19,7 @@ def seen_sets(data: Mapping[str, Any], metric: str) -> tuple[list[tuple[str, Pai
     """Pair sets that selected (those of the dev sets in the metric) or trained, for `overlaps`; and why dev sets are
     not among them that cannot be read any more (name -> reason)."""
     language, columns = str(data.get("language", "en")), data.get("columns")
-    selecting = {part.removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
+    selecting = {at_width(part)[0].removesuffix(schema.DEV_SUFFIX) for part in metric_parts(metric)}
     seen, unread = [], {}
     for name in data["dev"]:
         if not is_retrieval(name) and set_name(name) in selecting:

@@ -151,6 +151,12 @@ def _earlier(study: Study, lines: Sequence[str]) -> None:
 @on_study
 @click.option("--trial", metavar="ID", help="trial to export [of the best point, the seed with the best dev value]")
 @click.option("--out", type=click.Path(path_type=Path), help="output folder [models/STUDY-TRIAL]")
+@click.option(
+    "--truncate-dim",
+    "width",
+    type=click.IntRange(1),
+    help="dimensions of the embeddings [the width that the metric names, else all]",
+)
 @click.option("--licence", metavar="ID", help="such as apache-2.0 [as on the encoder's card]")
 @click.option(
     "--push-to-hub", "repository", metavar="REPO", help="also upload to this model repository; created if missing"
@@ -158,15 +164,16 @@ def _earlier(study: Study, lines: Sequence[str]) -> None:
 @click.option("--public", is_flag=True, help="make the repository public [private]")
 @where
 def export(
-    study: Study, trial: str | None, out: Path | None, licence: str | None, repository: str | None, public: bool
-) -> None:
+    study: Study, trial: str | None, out: Path | None, width: int | None, licence: str | None, repository: str | None,
+    public: bool,
+) -> None:  # fmt: skip
     """Export the best model for sentence-transformers and AutoModel.
 
-    Models of methods with a network of their own come with their own loader; the folder's README.md says how. Of a
-    script it is the folder that the script saved at its best evaluation. With --push-to-hub the folder is uploaded as
-    well, with the token of `hf auth login` or HF_TOKEN.
+    A method with a network of its own exports its own loader; the model's README.md describes it. A script's model is
+    the folder that the script saved at its best evaluation. If the metric names a width (`stsb_dev@128`), it becomes
+    `truncate_dim`. --push-to-hub uses the token of `hf auth login` or HF_TOKEN.
     """
-    from analysis.checkpoints.choice import exists, exported_trial, read_record, trial_path
+    from analysis.checkpoints.choice import exists, exported_trial, read_record, selected_width, trial_path
     from analysis.checkpoints.export import base_licence, check_repository, copy_model, push
     from analysis.checkpoints.export import export as write
     from analysis.checkpoints.trained import load_trained
@@ -182,17 +189,23 @@ def export(
     path = trial_path(study, str(row["folder"]))
     folder = out or Path("models") / f"{study.name}-{row['trial']}"
     if (record := read_record(path)) and exists(f"{path}/{MODEL}"):  # a script wrote it
+        if width:
+            raise InputError("--truncate-dim: a script wrote this model; expected one of a method")
         spec, loads = record["spec"], exists(f"{path}/{MODEL}/modules.json")
         about = About(licence=licence or base_licence(spec["encoder"], ask=bool(repository)), loads=loads)
         copy_model(f"{path}/{MODEL}", folder, model_card(study, row, spec["params"], record, about))
     else:
         trained = load_trained(path)
+        whole = trained.embed(["a"]).shape[1]
+        if (width or 0) > whole:
+            raise InputError(f"--truncate-dim: expected at most {whole}, the width of the vectors, got {width}")
+        width = width or (None if trained.method.export else selected_width(study))
         about = About(
-            dimensions=trained.embed(["a"]).shape[1],
+            dimensions=width or whole,
             longest=getattr(trained.network, "longest", None),
             licence=licence or base_licence(trained.spec.encoder, ask=bool(repository)),
         )
-        write(trained, folder, model_card(study, row, values(trained.config), trained.record, about))
+        write(trained, folder, model_card(study, row, values(trained.config), trained.record, about), width)
     click.echo(str(folder))
     if repository:
         click.echo(push(folder, repository, public=public))

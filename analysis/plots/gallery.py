@@ -9,7 +9,7 @@ from functools import cached_property
 from matplotlib.figure import Figure
 
 from analysis.plots import model_figures, param_figures, search_figures
-from analysis.plots.model_figures import Geometry
+from analysis.plots.model_figures import Geometry, Widths
 from analysis.plots.param_figures import Contour, Params
 from analysis.plots.search_figures import Curves, History, Pareto, label_of
 from analysis.plots.style import GREY, style
@@ -18,7 +18,7 @@ from analysis.statistics.picked import Evaluated
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study
 
-NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "geometry")
+NAMES = ("history", "curves", "parallel", "slices", "contour", "importance", "pareto", "scatter", "widths", "geometry")
 Drawn = tuple[str, Figure] | None  # a caption, a sentence on what one sees, and the figure
 
 
@@ -118,6 +118,11 @@ class _Figures:
                     caption += " The colour is the pair's label."
                 return caption, model_figures.scatter(found, f"trial {row['trial']}")
         return None
+
+    def widths(self) -> Drawn:
+        data = Widths.of(self.study)
+        caption = "Score at each trial's best evaluation against the width that its vectors are cut to."
+        return (caption, model_figures.widths(data)) if data else None
 
     def geometry(self) -> Drawn:
         data = Geometry.of(self.study)

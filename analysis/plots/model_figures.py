@@ -1,4 +1,5 @@
-"""What the models are like: similarity against gold, alignment against uniformity, the papers' ablations and ours.
+"""What the models are like: similarity against gold, score against width, alignment against uniformity, the papers'
+ablations and ours.
 
 Values as printed (correlations x 100).
 """
@@ -20,7 +21,8 @@ from analysis.plots.style import BLUE, GREEN, GREY, MANY, ORANGE, RED, SKY, colo
 from analysis.statistics.empirical_bayes import Flags, Floats
 from analysis.tables.axes import pair_labels
 from analysis.tables.study import Arrays, Study
-from search.schema import GOLD_SUFFIX
+from search.schema import GOLD_SUFFIX, best_key
+from trainables.contract.trial import at_width
 
 ENTAILMENT = {"ENTAILMENT": GREEN, "NEUTRAL": BLUE, "CONTRADICTION": RED}
 
@@ -47,12 +49,40 @@ def scatters(arrays: Arrays, data: Mapping[str, Any]) -> list[Scatter]:
     for key, cosine in arrays.items():
         name = key.rsplit("_", 1)[0]
         gold = arrays.get(f"{name}{GOLD_SUFFIX}")
-        if key.endswith(GOLD_SUFFIX) or gold is None or len(gold) != len(cosine):
+        if at_width(key)[1] or key.endswith(GOLD_SUFFIX) or gold is None or len(gold) != len(cosine):
             continue
         labels = pair_labels(data, name, gold)
         rho = spearman(cosine, gold)
         found.append(Scatter(key, gold.astype(float), cosine.astype(float), rho, tuple(labels) if labels else None))
     return found
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Scores of vectors that are cut to some widths, of each trial that measured several.
+
+    metric: a part of the study's, of whole vectors. lines: (trial, (w,) rising widths, (w,) values), best trial first.
+    """
+
+    metric: str
+    lines: tuple[tuple[str, Floats, Floats], ...]
+
+    @staticmethod
+    def of(study: Study) -> list[Widths]:
+        """One for each part of the metric that was measured so."""
+        table = valued(study.trials)
+        table = table[table["stop"] == "completed"].sort_values("value", ascending=study.metric.sign < 0)
+        runs, found = {run.run_id: run for run in study.stored_trials}, []
+        for metric in dict.fromkeys(at_width(part)[0] for part in study.metric.parts):
+            lines = []
+            for run_id, trial in zip(table["run_id"], table["trial"], strict=True):
+                measured = {at_width(name): value for name, value in runs[run_id].metrics.items()}
+                own = sorted((w, v) for (name, w), v in measured.items() if w and name == best_key(metric))
+                if len(own) > 1:
+                    widths, values = np.array(own, dtype=float).T
+                    lines.append((str(trial), widths, study.metric.scale * values))
+            found += [Widths(metric, tuple(lines))] if lines else []
+        return found
 
 
 @dataclass(frozen=True)
@@ -159,6 +189,23 @@ def _parts(data: Scatter) -> list[tuple[str | None, Flags, str]]:
     return [
         (label.lower(), labels == label, ENTAILMENT.get(label.upper()) or next(free)) for label in dict.fromkeys(labels)
     ]
+
+
+def widths(data: Sequence[Widths]) -> Figure:
+    """Score against the width that vectors are cut to; the study's best trial in colour."""
+    with style():
+        fig, panels = figure(height=2.6 * len(data) + 0.2, rows=len(data))
+        for ax, one in zip(panels, data, strict=True):
+            for i, (trial, x, y) in reversed([*enumerate(one.lines)]):
+                ax.plot(x, y, "o-", color=GREY if i else BLUE, linewidth=0.7 if i else 1.8, markersize=3,
+                        alpha=0.5 if i else 1, label=None if i else trial)  # fmt: skip
+            ticks = sorted({width for _, x, _ in one.lines for width in x.tolist()})
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(ticks, [f"{width:g}" for width in ticks])
+            ax.minorticks_off()
+            ax.set(xlabel="dimensions used", ylabel=one.metric)
+            ax.legend(loc="lower right")
+        return fig
 
 
 def geometry(data: Geometry, label: str) -> Figure:

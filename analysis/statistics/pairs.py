@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from analysis.statistics.empirical_bayes import Floats
 from analysis.statistics.selection import NORMAL, TAIL
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
-from trainables.contract.trial import QUERIES_SUFFIX, retrieval_measure
+from trainables.contract.trial import QUERIES_SUFFIX, at_width, retrieval_measure
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Lookup = Callable[[str], Arrays | None]  # run id -> cosines and gold scores per dev set, None if not stored
@@ -109,8 +109,9 @@ def _by_set(parts: Sequence[str]) -> list[list[str]]:
     """The parts of a metric that are measured on the same pairs or queries, together."""
     sets: dict[str, list[str]] = {}
     for part in parts:
-        measured = part.rpartition("_")[0]  # nfcorpus_ndcg10_dev -> nfcorpus_ndcg10
-        name = f"queries of {measured.rpartition('_')[0]}" if retrieval_measure(part) else part
+        whole = at_width(part)[0]
+        measured = whole.rpartition("_")[0]  # nfcorpus_ndcg10_dev -> nfcorpus_ndcg10
+        name = f"queries of {measured.rpartition('_')[0]}" if retrieval_measure(part) else whole
         sets.setdefault(name, []).append(part)
     return list(sets.values())
 
@@ -124,8 +125,9 @@ def _added(seeds: Sequence[Arrays], measures: Sequence[str]) -> Floats | None:
 
 def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:
     """(m, n) influence values of one dev set; None if it is not stored, differs in length, or a model has collapsed."""
-    name = part.removesuffix(DEV_SUFFIX)
-    queries, gold = name + QUERIES_SUFFIX, name + GOLD_SUFFIX
+    whole = at_width(part)[0]
+    name = whole.removesuffix(DEV_SUFFIX)
+    queries, gold = name + QUERIES_SUFFIX + part.removeprefix(whole), name + GOLD_SUFFIX
     try:
         if all(queries in arrays for arrays in seeds):
             values = np.stack([np.asarray(arrays[queries], dtype=np.float64) for arrays in seeds])

@@ -13,7 +13,7 @@ from analysis.reading.store import StoredRun
 from analysis.tables.study import Study
 from search import schema
 from search.schema import DEV_SUFFIX, GOLD_SUFFIX
-from trainables.contract.trial import HELD, RETRIEVAL_MEASURES
+from trainables.contract.trial import HELD, RETRIEVAL_MEASURES, at_width
 from trainables.data.catalogue import set_name
 
 COMPARABLE = ("completed", "pruned")
@@ -68,14 +68,14 @@ def _gold(study: Study, part: str) -> NDArray[np.generic] | None:
     """Gold scores of a dev metric's pairs as a trial has stored them, None if none has."""
     for run_id in study.trials.loc[study.trials["stop"] == "completed", "run_id"]:
         if (arrays := study.similarities(str(run_id))) is not None:
-            return arrays.get(part.removesuffix(DEV_SUFFIX) + GOLD_SUFFIX)
+            return arrays.get(at_width(part)[0].removesuffix(DEV_SUFFIX) + GOLD_SUFFIX)
     return None
 
 
 def _path(study: Study, part: str) -> str | None:
     """The dev set behind a dev metric as the space has it, None if that is not known."""
-    ends = {f"{end}{DEV_SUFFIX}" for end in _MEASURED}
-    return next((name for name in study.data.get("dev") or () if part.removeprefix(set_name(name)) in ends), None)
+    ends, metric = {f"{end}{DEV_SUFFIX}" for end in _MEASURED}, at_width(part)[0]
+    return next((name for name in study.data.get("dev") or () if metric.removeprefix(set_name(name)) in ends), None)
 
 
 def first_points(study: Study, count: int, *, first_seeds: bool = False) -> Study:

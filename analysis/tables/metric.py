@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from analysis.errors import InputError
 from search.schema import DEV_SUFFIX, SHOWN_SCALE, TEST_SUFFIX
-from trainables.contract.trial import metric_parts, normal_metric
+from trainables.contract.trial import at_width, metric_parts, normal_metric
 
 Mode = Literal["max", "min"]
 
@@ -30,7 +30,7 @@ class Metric:
     @property
     def scale(self) -> float:
         """What a value is multiplied by when printed for people: 100 for dev correlations, as papers do, else 1."""
-        return SHOWN_SCALE if all(part.endswith(DEV_SUFFIX) for part in self.parts) else 1.0
+        return SHOWN_SCALE if all(at_width(part)[0].endswith(DEV_SUFFIX) for part in self.parts) else 1.0
 
 
 def parse_metric(text: str, mode: Mode = "max") -> Metric:

@@ -20,7 +20,7 @@ from analysis.tables.trials import PARAM, add_values, parameter, points_table, t
 from search import schema
 from search.schema import best_key
 from trainables.contract.formats import NewerFormatError
-from trainables.contract.trial import held_metric, metric_parts, retrieval_measure
+from trainables.contract.trial import at_width, held_metric, metric_parts, retrieval_measure
 from trainables.data.catalogue import set_name
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -79,7 +79,7 @@ class Study:
         if all(retrieval_measure(part) for part in self.metric.parts):
             return 0.0, 1.0
         own = self.data.get("evaluations") or self.space.get("method") == "script"
-        correlations = self.data and not own and all(part.endswith(schema.DEV_SUFFIX) for part in self.metric.parts)
+        correlations = self.data and not own and all(map(schema.is_dev, self.metric.parts))
         return (-1.0, 1.0) if correlations else (-np.inf, np.inf)
 
     @property
@@ -90,7 +90,7 @@ class Study:
             return True
         correlations = {set_name(name) + schema.DEV_SUFFIX for name in self.data.get("dev") or ()}
         ours = {*correlations, *map(held_metric, correlations)}
-        return all(part in ours or retrieval_measure(part) for part in self.metric.parts)
+        return all(at_width(part)[0] in ours or retrieval_measure(part) for part in self.metric.parts)
 
     @property
     def baseline_name(self) -> str:
@@ -169,7 +169,7 @@ def dev_metrics(study: StoredRun, trials: Sequence[StoredRun]) -> list[str]:
     """What the study's trials can be ranked by: the selecting metric first."""
     logged = {name for run in trials for name in run.metrics if schema.is_dev(name)}
     selecting = study.tags[schema.METRIC]
-    return [selecting, *sorted(logged - {selecting, schema.stored(selecting)})]
+    return [selecting, *sorted(schema.named(name) for name in logged - {selecting, schema.stored(selecting)})]
 
 
 def _values(store: Store, study: StoredRun, trials: Sequence[StoredRun], metric: Metric) -> dict[str, float]:

@@ -17,7 +17,7 @@ from analysis.tables.study import Study, held
 from analysis.tables.trials import PARAM
 from analysis.writing.output import missing_value, paragraphs, short
 from search.schema import CONFIRMATION_TRIALS, DEV_SUFFIX
-from trainables.contract.trial import retrieval_measure
+from trainables.contract.trial import at_width, retrieval_measure
 from trainables.data.catalogue import set_name
 
 Number = Callable[..., str]  # of a value, and of the sign to show: "" or "+"
@@ -63,7 +63,7 @@ def value_unit(study: Study) -> str:
     sets = (study.space.get("data") or {}).get("dev") or ()
     pairs = {set_name(name) + DEV_SUFFIX for name in sets}
     kinds = dict.fromkeys(
-        retrieval_measure(part) or ("Spearman correlations" if part in pairs or not sets else part)
+        retrieval_measure(part) or ("Spearman correlations" if at_width(part)[0] in pairs or not sets else part)
         for part in study.metric.parts
     )
     return f"Values are {'means of ' if len(kinds) > 1 else ''}{' and '.join(kinds)} x 100."

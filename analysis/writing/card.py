@@ -20,10 +20,17 @@ from analysis.tables.record import cost, environment, openings, scores_by_config
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
 from analysis.writing.answer import value_unit
-from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, SHOWN_SCALE, TEST_SUFFIX, stored
+from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, SHOWN_SCALE, TEST_SUFFIX, named, stored
 from trainables.contract.registry import declared
 from trainables.contract.remote_code import runs_code, without_code
-from trainables.contract.trial import HELD, QUERIES_SUFFIX, RETRIEVAL_MEASURES, metric_parts, retrieval_measure
+from trainables.contract.trial import (
+    HELD,
+    QUERIES_SUFFIX,
+    RETRIEVAL_MEASURES,
+    at_width,
+    metric_parts,
+    retrieval_measure,
+)
 from trainables.data.catalogue import EDACSE, EDACSE_PARTS, set_name
 
 MTEB_PREFIX = "mteb_"
@@ -122,9 +129,9 @@ def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tu
     """Of this checkpoint: every dev metric, that which selected first."""
     selected = BEST_PREFIX + stored(study.metric.name)
     return [Result(study.metric.name, float(trial["value"]), *bounds)] + [
-        Result(name.removeprefix(BEST_PREFIX), value)
+        Result(named(name.removeprefix(BEST_PREFIX)), value)
         for name, value in sorted(run.metrics.items())
-        if name.startswith(BEST_PREFIX) and name.endswith(DEV_SUFFIX) and name != selected
+        if name.startswith(BEST_PREFIX) and at_width(name)[0].endswith(DEV_SUFFIX) and name != selected
         and not name.startswith(BEST_PREFIX + "mean_")
     ]  # fmt: skip
 
@@ -160,7 +167,9 @@ def _bounds(study: Study, run_id: str) -> tuple[float, float]:
     """95 % interval over dev pairs or queries of a single-set metric; NaN where they are not stored."""
     arrays = study.similarities(run_id) or {}
     part = study.metric.parts[0]
-    gold, queries = (arrays.get(part.removesuffix(DEV_SUFFIX) + end) for end in (GOLD_SUFFIX, QUERIES_SUFFIX))
+    whole = at_width(part)[0]
+    stem, cut = whole.removesuffix(DEV_SUFFIX), part.removeprefix(whole)
+    gold, queries = arrays.get(stem + GOLD_SUFFIX), arrays.get(stem + QUERIES_SUFFIX + cut)
     if len(study.metric.parts) > 1:
         return np.nan, np.nan
     if queries is not None:
@@ -253,7 +262,7 @@ def shown_scale(metric: str, spec: Mapping[str, Any]) -> float:
     known = {set_name(name) for name in spec["data"]["dev"]}
     ends = ("", *(f"_{measure}" for measure in RETRIEVAL_MEASURES))
     measured = {f"{name}{held}{end}{DEV_SUFFIX}" for name in known for held in ("", HELD) for end in ends}
-    parts = [part for part in metric_parts(metric) if not part.endswith(TEST_SUFFIX)]
+    parts = [at_width(part)[0] for part in metric_parts(metric) if not part.endswith(TEST_SUFFIX)]
     return SHOWN_SCALE if measured.issuperset(parts) else 1.0
 
 
@@ -261,7 +270,8 @@ def _entry(result: Result, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the index, with the interval in its name: the format has no field for it."""
     data, scale = spec["data"], shown_scale(result.metric, spec)
     split, retrieved = "test" if result.metric.endswith(TEST_SUFFIX) else "dev", retrieval_measure(result.metric)
-    stem = result.metric.removesuffix(DEV_SUFFIX).removesuffix(TEST_SUFFIX)
+    whole, width = at_width(result.metric)
+    stem = whole.removesuffix(DEV_SUFFIX).removesuffix(TEST_SUFFIX)
     task, kind, what, dataset = "sentence-similarity", "cosine_spearman", "Spearman", stem
     if len(metric_parts(result.metric)) > 1:
         what = kind = "mean"
@@ -278,6 +288,7 @@ def _entry(result: Result, spec: Mapping[str, Any]) -> dict[str, Any]:
         what = "mean of Spearman"
     known = at_hub(dataset, str(data.get("language", "en"))) or (dataset, None)
     repository, commit = repositories(data).get(dataset, known)
+    what += f" of the first {width} dimensions" if width else ""
     what += " x 100" if scale == SHOWN_SCALE else ""
     if scale == SHOWN_SCALE and np.isfinite(result.low):
         what += f" (95 %: {scale * result.low:.2f} to {scale * result.high:.2f})"

@@ -25,7 +25,7 @@ from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import TRANSFORMER, Declaration
 from trainables.contract.errors import DataError, EncoderError, did_you_mean
 from trainables.contract.registry import declared, method_object
-from trainables.contract.trial import DEV_SUFFIX, HELD
+from trainables.contract.trial import DEV_SUFFIX, HELD, at_width, metric_parts
 from trainables.data.catalogue import (
     check_hub_name,
     data_dir,
@@ -323,6 +323,10 @@ def check_encoder(space: Space, root: Node, problems: Problems) -> None:
         if (where := written_at(root, name)) is None:  # the default: the encoder is what does not go with it
             where, message = root.place("encoder"), f"{name} is {values[name][0]} by default: {message}"
         problems.add(where, message)
+    for width in (at_width(part)[1] for part in metric_parts(space.metric.name)):
+        if facts and width and width > (facts.width or width):
+            message = f"@{width}: expected at most {facts.width}, the width of {space.encoder}"
+            problems.add(root.place("metric", "name"), message)
 
 
 def _encoder_folder(space: Space) -> Path | None:

@@ -29,7 +29,7 @@ from trainables.contract import formats
 from trainables.contract.config import GROUPS
 from trainables.contract.errors import DataError, close_to
 from trainables.contract.registry import declared
-from trainables.contract.trial import metric_parts
+from trainables.contract.trial import at_width, metric_parts
 from trainables.data.catalogue import BUILTIN_LANGUAGES
 from trainables.data.retrieval import BUILTIN_RETRIEVAL, dev_metrics, is_retrieval
 
@@ -248,7 +248,7 @@ def _short(value: object) -> str:
 TRIALS = 8
 CAPS = {  # hyperparameters that set how long a step or a trial takes: (smallest, largest) value of a smoke trial
     "batch_size": (16, 64), "sample_size": (100, 2000), "max_length": (16, 64), "filters": (8, 16), "epochs": (1, 4),
-    "warmup_epochs": (1, 2), "dimensions": (8, 64),  # of these the builtin encoder has no more
+    "warmup_epochs": (1, 2), "dimensions": (8, 64), "matryoshka": (1, 64),  # of these the builtin encoder has no more
 }  # fmt: skip
 EXAMPLES, EVAL_EXAMPLES = 2000, 500
 
@@ -298,7 +298,9 @@ def scaled_down(space: Space) -> dict[str, Any]:
     dev = BUILTIN_RETRIEVAL[language] if all(map(is_retrieval, space.data.dev)) else "builtin"
     out["data"] |= {"train": "builtin", "dev": [dev], "columns": None, "language": language, "parser": parser}
     of_sets = {metric for dev_set in space.data.dev for metric in dev_metrics(dev_set)}
-    if of_sets & set(metric_parts(space.metric.name)):  # evaluations from outside stay what they are
+    if of_sets & {
+        at_width(part)[0] for part in metric_parts(space.metric.name)
+    }:  # evaluations from outside stay what they are
         out["metric"]["name"] = dev_metrics(dev)[0]
     short = {"max_examples": EXAMPLES, "eval_examples": EVAL_EXAMPLES, "eval_steps": None, "precision": "fp32"}
     for name, value in (short | dict(method.smoke)).items():
@@ -312,6 +314,8 @@ def _capped(space: Space) -> Space:
     shrink = {name: _shrinker(name, space.params.get(name)) for name in CAPS}
 
     def small(name: str, value: Any) -> Any:
+        if isinstance(value, list) and name in shrink:
+            return list(distinct(shrink[name](one) for one in value))
         return shrink[name](value) if name in shrink and value is not None else value
 
     constants = {name: small(name, value) for name, value in space.values({}).items() if name not in space.params}
@@ -332,7 +336,7 @@ def _capped(space: Space) -> Space:
 def _shrinker(name: str, param: Param | None) -> Callable[[float], float]:
     """How the values of a hyperparameter shrink: cut at the largest, or in proportion where a cut leaves one value."""
     least, most = CAPS[name]
-    values = [v for v in param.typical if v is not None] if param else []
+    values = [v for v in param.typical if isinstance(v, (int, float))] if param else []
     if len(values) > 1 and min(values) >= most:
         factor = most / max(values)
         return lambda value: max(least, round(value * factor))

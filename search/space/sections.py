@@ -19,7 +19,7 @@ from trainables.contract.config import AUTO, Hyperparameter, hyperparameter, hyp
 from trainables.contract.declaration import Declaration
 from trainables.contract.errors import PluginError, close_to
 from trainables.contract.registry import evaluation_named
-from trainables.contract.trial import DEV_SUFFIX, HELD, metric_parts, normal_metric
+from trainables.contract.trial import DEV_SUFFIX, HELD, at_width, metric_parts, normal_metric
 from trainables.data.catalogue import set_name
 from trainables.data.retrieval import dev_metrics, is_retrieval
 from trainables.data.tokens import PROMPTS
@@ -338,14 +338,15 @@ def read_metric(
                 expected = f"names of letters, digits, '_', '-' that end with {DEV_SUFFIX}, each once"
                 problems.add(where, f"expected {expected}, got {part!r}")
             continue
+        name, _ = at_width(part)
         legal = [m for dev_set in data.dev for m in dev_metrics(dev_set)]
-        legal += evaluation_metrics(data.evaluations or ()) if run_code else [part]
-        if part not in legal:
-            allowed = f"{', '.join(legal)} and mean(...) of them"
+        outside = evaluation_metrics(data.evaluations or ()) if run_code else [part]
+        if name not in legal and part not in outside:
+            allowed = f"{', '.join(legal + outside)} and mean(...) of them"
             problems.add(where, f"{part!r} is of no set in data.dev; allowed: {allowed}")
         elif twice:
             problems.add(where, f"{part!r} is given twice")
-        elif metric.holdout and part not in [dev_metrics(d)[0] for d in data.dev if not is_retrieval(d)]:
+        elif metric.holdout and name not in [dev_metrics(d)[0] for d in data.dev if not is_retrieval(d)]:
             problems.add(held, f"{part!r} has no pairs that could be held out")
     name = normal_metric(metric.name)
     return dataclasses.replace(metric, name=name) if len(problems.found) == before else None

@@ -21,7 +21,7 @@ from trainables.contract.config import RunConfig, hyperparameters
 from trainables.contract.declaration import TRANSFORMER, Declaration, EncoderFamily, Preset
 from trainables.contract.formats import stamp
 from trainables.contract.registry import OTHERS, SHIPPED, Plugin, declared
-from trainables.contract.trial import metric_parts, retrieval_measure
+from trainables.contract.trial import at_width, metric_parts, retrieval_measure
 from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
@@ -139,7 +139,7 @@ class Space:
         """Whether what selects is made of correlations of the dev sets: their seed noise was published (`SEED_SD`),
         that of retrieval measures was not."""
         own = {metric for name in self.data.dev or () for metric in dev_metrics(name) if not retrieval_measure(metric)}
-        return own.issuperset(metric_parts(self.metric.name))
+        return own.issuperset(at_width(part)[0] for part in metric_parts(self.metric.name))
 
     @property
     def is_grid(self) -> bool:

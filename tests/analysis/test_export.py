@@ -68,6 +68,20 @@ def test_sentence_transformers_gives_our_vectors(tmp_path: Path, case: str) -> N
     assert np.ptp(ours, axis=0).max() > 0.01  # else equality would say nothing
 
 
+def test_truncated_export_gives_the_first_dimensions(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    trained = load_trained(str(trial_folder(tmp_path / "trial", "pairs", "en", {"matryoshka": [64, 16]})))
+    export(trained, tmp_path / "model", "# A model\n", 16)
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert model.truncate_dim == 16
+    np.testing.assert_allclose(model.encode(SENTENCES["en"]), trained.embed(SENTENCES["en"])[:, :16], atol=1e-5)
+    own = load_trained(str(trial_folder(tmp_path / "own", "gclsr", "en", TINY_GCLSR)))
+    with pytest.raises(InputError, match="--truncate-dim: the loader of method gclsr gives whole vectors only"):
+        export(own, tmp_path / "none", "# A model\n", 16)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     "params", [{}, *({"pooling": pooling, "include_prompt": False} for pooling in ("avg", "avg_first_last"))]
 )

@@ -38,6 +38,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
             if study == "new-1":
                 value = 0.9 - 0.02 * (i - 1) ** 2
                 made.client.log_batch(trial, metrics=[Metric(k, value, 0, 1000) for k in ("x_dev", "best_x_dev")])
+                widths = {"builtin_dev@16": value / 2, "builtin_dev@8": value / 4}  # as the tracker logs them
+                logged = {schema.stored(name): v for name, v in widths.items()} | {
+                    schema.best_key(n): v for n, v in widths.items()
+                }
+                made.client.log_batch(trial, metrics=[Metric(k, v, 0, 1000) for k, v in logged.items()])
                 (made.folder / study / "trials" / f"t{i:04}" / "best").mkdir(parents=True)
                 (made.folder / study / "trials" / f"t{i:04}" / "best" / "weights.safetensors").write_bytes(b"")
     space = copy.deepcopy(SPACE)
@@ -105,6 +110,16 @@ def test_direction_of_an_unknown_metric_must_be_named(store: SmallStore) -> None
     assert answered(of_a_dev_set)["Best"].startswith("t0003: ")
 
 
+def test_a_width_ranks_as_the_set_that_it_is_of(store: SmallStore) -> None:
+    found = call(store, "best", "new-1", "--metric", "builtin_dev@16")
+    assert found.exit_code == 0, found.output
+    assert answered(found.output)["Best"].startswith("t0001: ")
+    assert answered(found.output)["Dev"].startswith("builtin_dev@16 45.0 (one seed; builtin_dev selected)")
+    mean = call(store, "best", "new-1", "--metric", "mean(builtin_dev@16,builtin_dev@8)")
+    assert answered(mean.output)["Dev"].startswith("mean(builtin_dev@16,builtin_dev@8) 33.8 (one seed")
+    assert "builtin_dev@16, builtin_dev@8" in call(store, "best", "new-1", "--metric", "builtin_dev@32").output
+
+
 @pytest.mark.parametrize(
     ("metric", "unit"),
     [
@@ -112,6 +127,7 @@ def test_direction_of_an_unknown_metric_must_be_named(store: SmallStore) -> None
         ("mean(stsb_dev,nfcorpus_ndcg10_dev)", "Values are means of Spearman correlations and nDCG@10 x 100."),
         ("topics_dev", "Values are topics_dev x 100."),
         ("stsb_dev", "Values are Spearman correlations x 100."),
+        ("mean(stsb_dev@128,nfcorpus_ndcg10_dev@64)", "Values are means of Spearman correlations and nDCG@10 x 100."),
     ],
 )
 def test_values_are_named(metric: str, unit: str) -> None:

@@ -17,7 +17,7 @@ from small_store import SmallStore
 from analysis.papers.compare import compare, comparisons, paper_table
 from analysis.plots import model_figures, search_figures
 from analysis.plots.gallery import NAMES, gallery
-from analysis.plots.model_figures import Ablation, scatters
+from analysis.plots.model_figures import Ablation, Widths, scatters
 from analysis.plots.param_figures import Contour, Params
 from analysis.plots.search_figures import Curves, History, Pareto, front, seed_error
 from analysis.plots.style import save
@@ -26,7 +26,7 @@ from analysis.statistics.importance import importance
 from analysis.tables.axes import study_axes
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, read_study
-from search.schema import SEED_SD, stored
+from search.schema import SEED_SD, best_key, stored
 
 pytestmark = pytest.mark.costly
 
@@ -34,7 +34,28 @@ pytestmark = pytest.mark.costly
 @pytest.fixture(scope="module")
 def study(read_only_store: SmallStore) -> Study:
     opened = open_store(read_only_store.uri)
-    return read_study(opened, find_study(opened, "small-1"))
+    return with_widths(read_study(opened, find_study(opened, "small-1")))
+
+
+def with_widths(study: Study) -> Study:
+    """The study as if its trials had measured two widths, trial i (i, i + 1) / 100."""
+    key = best_key(study.metric.name)
+    runs = [
+        dataclasses.replace(run, metrics={**run.metrics, f"{key}:16": i / 100, f"{key}:64": (i + 1) / 100})
+        for i, run in enumerate(study.stored_trials)
+    ]
+    return dataclasses.replace(study, stored_trials=runs)
+
+
+def test_widths_are_of_completed_trials_best_first(study: Study) -> None:
+    (drawn,) = Widths.of(study)
+    best = study.trials[study.trials["stop"] == "completed"].sort_values("value", ascending=False)
+    assert drawn.metric == study.metric.name == "builtin_dev"
+    assert [trial for trial, *_ in drawn.lines] == list(best["trial"])
+    at = [run.run_id for run in study.stored_trials].index(best["run_id"].iloc[0])
+    assert [values.tolist() for values in drawn.lines[0][1:]] == [[16, 64], pytest.approx([at, at + 1])]
+    one_width = [dataclasses.replace(run, metrics={"best_builtin_dev:16": 0.1}) for run in study.stored_trials]
+    assert Widths.of(dataclasses.replace(study, stored_trials=one_width)) == []
 
 
 def test_every_figure_is_drawn_as_png_and_svg(study: Study, tmp_path: Path) -> None:
@@ -77,6 +98,7 @@ def odd_study(odd: str) -> Study:
         made, stored=run, trials=trials, metric=metric, store=MemoryStore({"params": space}, rows)
     )
     arrays = {f"{odd}_{end}": rng.random(20).astype(np.float32) for end in ("dev", "gold")}
+    made = with_widths(made)
     object.__setattr__(made, "similarities", lambda _: arrays)
     return made
 

@@ -16,7 +16,7 @@ from trainables.contract.config import build
 from trainables.data.tokens import TokenColumn
 from trainables.encoders.load import load_encoder
 from trainables.encoders.words_in_use import WordsInUse
-from trainables.methods.method import Batch, Examples, load_method
+from trainables.methods.method import Batch, Examples, load_method, loss_of
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, encode_in_pieces
@@ -36,6 +36,7 @@ CASES = {  # of methods: those with more than a shared loss and a head
     "discriminator": ("diffcse", {}),
     "pairs": ("pairs", {"false_negatives": "same_text", "direction": "both"}),
     "pairs in pieces": ("pairs", {"false_negatives": "margin", "margin": -0.01, "micro_batch": 4}),
+    "pairs of two widths in pieces": ("pairs", {"matryoshka": [64, 16], "micro_batch": 4}),
     "scored pairs": ("scored_pairs", {"loss": "cosent"}),
     "scored pairs in pieces": ("scored_pairs", {"loss": "angle", "micro_batch": 4}),
     "scored pairs by cosine": ("scored_pairs", {"loss": "cosine", "micro_batch": 4}),
@@ -89,7 +90,7 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
             z = network.project({role: world.gather(v, world.shares(N)) for role, v in pooled.items()})
             if trained:
                 known = Batch(np.arange(N) + step * N).known(examples, world.device)
-                total, own = method.loss({**z, **known}, config), network.own_loss(share, pooled, rng)
+                total, own = loss_of(method, z, known, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
                 accumulate()
                 world.reduce_gradients(network)

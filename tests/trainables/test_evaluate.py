@@ -11,6 +11,7 @@ import torch
 from launches import HostWaits
 from torch.overrides import TorchFunctionMode
 
+from trainables.data.retrieval import Retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.data.tokens import TokenColumn
 from trainables.evaluation import scoring as ev
@@ -63,6 +64,23 @@ def test_scores_equal_the_definition(sets):
     assert result.metrics["alignment"] == pytest.approx(alignment(*positives), abs=1e-6)
     distinct = np.stack([vector(t) for t in {*stsb.first, *stsb.second}])
     assert result.metrics["uniformity"] == pytest.approx(uniformity(distinct), abs=1e-5)
+
+
+def test_a_width_is_scored_as_vectors_of_that_width_are(sets):
+    documents = [chr(ord("a") + i) * 2 for i in range(12)]
+    ids = [f"d{i}" for i in range(12)]
+    ranked = Retrieval("r", ids, documents, ["q1", "q2"], ["ab", "bc"], [{"d1": 2}, {"d3": 1}], "r")
+    prepared = ev.prepare_sets(sets, tokenise, [ranked])
+    result = ev.evaluate(Encoder(), prepared, widths=(2,))
+    cut = ev.evaluate(lambda sequences: Encoder()(sequences)[:, :2], prepared)
+    for found, expected in ((result.metrics, cut.metrics), (result.similarities, cut.similarities)):
+        of_width = {name.removesuffix("@2"): value for name, value in found.items() if name.endswith("@2")}
+        assert of_width.keys() == expected.keys() - {"alignment", "uniformity"}
+        for name, value in of_width.items():
+            np.testing.assert_array_equal(value, expected[name])
+    assert result.metrics["sts12_dev@2"] != result.metrics["sts12_dev"]
+    with pytest.raises(ValueError, match="a metric @999: expected at most"):
+        ev.evaluate(Encoder(), prepared, widths=(999,))
 
 
 def test_every_distinct_sentence_is_encoded_once_shortest_first(sets):

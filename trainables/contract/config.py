@@ -272,6 +272,12 @@ class EncoderConfig(RunConfig):
         "`max_seq_length`, else all its positions",
         kind="int", low=4,
     )  # fmt: skip
+    matryoshka: tuple[int, ...] | None = hyperparameter(
+        None,
+        "descending widths: the loss is the sum over the vectors cut to each (arXiv:2205.13147), dev metrics are given "
+        "of each (`stsb_dev@128`), null = whole vectors only",
+        kind="ints", low=1,
+    )  # fmt: skip
     mlm_weight: float = hyperparameter(0.0, "mu of the masked-language-model term, 0 = off (1.6)", low=0)
     mlm_probability: float = hyperparameter(0.15, "share of tokens masked for the MLM term", above=0, below=1)
     lora_rank: int = hyperparameter(
@@ -299,6 +305,14 @@ class EncoderConfig(RunConfig):
 
     @staticmethod
     def conflicts(v: Mapping[str, Any]) -> Conflicts:
+        widths = list(v["matryoshka"] or ())
+        if widths != sorted(set(widths), reverse=True):
+            return [("matryoshka", f"expected descending widths, got {widths}")]
+        if widths and v["pooling"] == "cls" and v["head"] != "none" and v["head_at"] == "train_only":
+            message = (
+                "needs head none or head_at train_and_test: a head that is dropped after training has other widths"
+            )
+            return [("matryoshka", message)]
         if v["lora.rank"] and v["freeze"] is not None:
             return [
                 ("freeze", "does not go with lora.rank above 0: adapters are all that is trained of the encoder then")

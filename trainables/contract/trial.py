@@ -137,12 +137,23 @@ QUERIES_SUFFIX = "_queries"  # nfcorpus_ndcg10_queries: the measure of each quer
 _NOTATION = dict(zip(RETRIEVAL_MEASURES, ("nDCG@10", "MRR@10", "recall@10", "recall@100"), strict=True))
 
 
+def at_width(metric: str) -> tuple[str, int | None]:
+    """A metric without the width that vectors are cut to for it, and that width; None = whole vectors.
+
+    >>> at_width("stsb_dev@128"), at_width("stsb_dev")
+    (('stsb_dev', 128), ('stsb_dev', None))
+    """
+    found = re.fullmatch(rf"(.+{DEV_SUFFIX})[@:]([1-9]\d*)", metric)  # `:` as MLflow has it (`search.schema.stored`)
+    return (found[1], int(found[2])) if found else (metric, None)
+
+
 def retrieval_measure(metric: str) -> str | None:
     """The measure of a retrieval metric in the field's notation, None of any other metric.
 
     >>> retrieval_measure("nfcorpus_ndcg10_dev")
     'nDCG@10'
     """
+    metric = at_width(metric)[0]
     measure = metric.removesuffix(DEV_SUFFIX).rpartition("_")[2]
     return _NOTATION.get(measure) if metric.endswith(DEV_SUFFIX) else None
 
@@ -179,8 +190,11 @@ def held_metric(metric: str) -> str:
 
     >>> held_metric("mean(stsb_dev,atec_dev)")
     'mean(stsb_held_dev,atec_held_dev)'
+    >>> held_metric("stsb_dev@128")
+    'stsb_held_dev@128'
     """
-    parts = ",".join(part.removesuffix(DEV_SUFFIX) + HELD + DEV_SUFFIX for part in metric_parts(metric))
+    named = ((part, at_width(part)[0]) for part in metric_parts(metric))
+    parts = ",".join(f"{of.removesuffix(DEV_SUFFIX)}{HELD}{DEV_SUFFIX}{part.removeprefix(of)}" for part, of in named)
     return f"mean({parts})" if "(" in metric else parts
 
 

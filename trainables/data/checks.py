@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from trainables.contract.errors import DataError
 from trainables.contract.registry import declared, evaluation_named
-from trainables.contract.trial import DEV_SUFFIX, metric_parts
+from trainables.contract.trial import DEV_SUFFIX, at_width, metric_parts
 from trainables.data.catalogue import (
     BUILTIN,
     EDACSE,
@@ -202,7 +202,7 @@ def _wrong_names(spec: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
     wrong += [
         f"metric: {part!r} is not measured; dev sets give: {', '.join(have)}"
         for part in metric_parts(spec.get("metric", have[0]))
-        if part.endswith(DEV_SUFFIX) and part not in have
+        if at_width(part)[0].endswith(DEV_SUFFIX) and at_width(part)[0] not in have
     ]
     return wrong
 

@@ -20,7 +20,7 @@ from trainables.contract.remote_code import mark_of, runs_code
 from trainables.data.tokens import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
-VERSION = 6  # of the measurements; raise it when the probe changes
+VERSION = 7  # of the measurements; raise it when the probe changes
 PROBE_SECONDS = 600.0
 POOLINGS = {"mean": "avg", "lasttoken": "last"}  # of sentence-transformers, where our names differ
 PROMPTS_NAMED = 3
@@ -33,6 +33,7 @@ class EncoderFacts:
 
     Attributes:
         family: the configuration's model_type.
+        width: D of its vectors, 0 = not measured.
         longest: tokens of a sentence at most, special tokens included; trained_length: of the texts that it was trained
             on, as in a sentence-transformers folder (0 = unknown).
         first_sees, last_sees: whether the first (last) token's state depends on every token of the sentence.
@@ -65,6 +66,7 @@ class EncoderFacts:
     checkpointing: bool
     left_out: str = ""
     trained_length: int = 0
+    width: int = 0
 
     @property
     def evaluated_length(self) -> int:
@@ -92,7 +94,7 @@ class EncoderFacts:
 _ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
 BUILTIN_FACTS = EncoderFacts(  # as measured; its folder may not exist yet when a space is checked
     family="bert", longest=128, first_sees=True, last_sees=True, drops=("attention", "hidden"), dropout_problem="",
-    pooler=True, mask_token=True, bidirectional=False, packing_note="", end_token="", blocks=2, above=False,
+    pooler=True, mask_token=True, bidirectional=False, packing_note="", end_token="", blocks=2, above=False, width=64,
     checkpointing=True,
     linear=tuple(f"encoder.layer.{name}" for name in (*_ATTENTION, "intermediate.dense", "output.dense")),
 )  # fmt: skip
@@ -129,6 +131,9 @@ def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) 
     for name in ("max_length", "eval_max_length"):
         if (longest := max((v for v in values(name) if v), default=0)) > facts.longest:
             reject(name, f"expected at most {facts.longest} for {source}, got {longest}")
+    widest = max((width for widths in values("matryoshka") for width in widths or ()), default=0)
+    if widest > (facts.width or widest):
+        reject("matryoshka", f"expected at most {facts.width}, the width of {source}, got {widest}")
     if (weights := [v for v in values("mlm_weight") if v]) and not facts.mask_token:
         reject("mlm_weight", f"expected 0, got {weights[0]:g}: {source} has no mask token")
     frozen = max((v for v in values("freeze") if v is not None), default=0)

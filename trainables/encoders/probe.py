@@ -73,6 +73,7 @@ def probe(source: str, model: Any, template: Template, mask_token: bool) -> Enco
         linear=linear,
         blocks=len(blocks(model)),
         above=has_weights_above(model),
+        width=int(model.config.hidden_size),
         checkpointing=bool(model.supports_gradient_checkpointing),
     )
 

@@ -96,7 +96,7 @@ class Evaluated:
     """Result of an evaluation.
 
     metrics: `<set>_dev` Spearman in [-1, 1] (NaN when the vectors are NaN or all the same), `alignment`, `uniformity`;
-        `<set>_ndcg10_dev` and the other retrieval measures in [0, 1].
+        `<set>_ndcg10_dev` and the other retrieval measures in [0, 1]. Of cut vectors all but the geometry, `@<width>`.
     similarities: `<set>_dev` -> (n,) float32 cosines in the order of the pairs; `<set>_ndcg10_queries`, ... -> (q,) the
         measure of each query.
     """
@@ -139,15 +139,35 @@ def prepare_sets(
     return PreparedSets(column.take(order), tuple(pairs), tuple(ranked))
 
 
-def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evaluated:
+def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev", widths: Iterable[int] = ()) -> Evaluated:
     """Spearman of every pair set, measures of every retrieval set, alignment and uniformity of the first graded set.
 
     Args:
         embed: called once with all distinct sentences, shortest first; splits them into batches itself.
         split: suffix of the metric names. On "test" the sets with parts also get `<set>_test_mean` and `_wmean` (7.1).
+        widths: all is measured of vectors cut to each of these, too, under its name with `@<width>`.
+    Raises: ValueError for a width above that of the vectors.
     """
     vectors = embed(prepared.sentences).detach().float()
-    unit = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+    metrics, similarities = _scores(_unit(vectors), prepared, split)
+    for width in widths:
+        if width > vectors.shape[1]:
+            raise ValueError(f"a metric @{width}: expected at most {vectors.shape[1]}, the width of the vectors")
+        values, arrays = _scores(_unit(vectors[:, :width]), prepared, split)
+        metrics |= {f"{name}@{width}": value for name, value in values.items()}
+        similarities |= {f"{name}@{width}": array for name, array in arrays.items()}
+    return Evaluated(metrics | _geometry(_unit(vectors), prepared.sets), similarities)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    unit: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+    return unit
+
+
+def _scores(
+    unit: Tensor, prepared: PreparedSets, split: str
+) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
+    """The metrics and similarities of `Evaluated` by vectors (n, D) of norm 1."""
     metrics: dict[str, float] = {}
     similarities: dict[str, NDArray[np.float32]] = {}
     for pairs in prepared.sets:
@@ -163,7 +183,7 @@ def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev") -> Evalua
         for name, values in measure(unit, ranked).items():
             metrics[f"{ranked.name}_{name}_{split}"] = float(values.mean())
             similarities[f"{ranked.name}_{name}{QUERIES_SUFFIX}"] = values.astype(np.float32)
-    return Evaluated(metrics | _geometry(unit, prepared.sets), similarities)
+    return metrics, similarities
 
 
 def _spearman(cosine: NDArray[np.float32], gold_ranks: NDArray[np.float64]) -> float:

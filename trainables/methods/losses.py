@@ -7,6 +7,7 @@ float32 and autocast is switched off inside, because a logit is a cosine divided
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -156,6 +157,21 @@ def _without(cosine: Tensor, excluded: Tensor | None, margin: float | None) -> T
         out = out | (cosine > cosine.diagonal()[:, None] + margin)
     own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
     return cosine.masked_fill(out & ~own, -math.inf)
+
+
+def matryoshka(
+    loss: Callable[[Mapping[str, Tensor]], Tensor], vectors: Mapping[str, Tensor], widths: Sequence[int]
+) -> Tensor:
+    """Sum of a loss over the vectors cut to each width and normalised again (MatryoshkaLoss, arXiv:2205.13147).
+
+    Args:
+        loss: of vectors by role. vectors: role -> (N, D), any norm. widths: each at most D; all weigh the same.
+    Returns: () scalar.
+    Raises: ValueError for a width above D.
+    """
+    if (most := min(v.shape[1] for v in vectors.values())) < max(widths):
+        raise ValueError(f"widths: expected at most {most}, got {max(widths)}")
+    return torch.stack([loss({role: _unit(v[:, :width]) for role, v in vectors.items()}) for width in widths]).sum()
 
 
 def same_text(anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:

@@ -33,6 +33,7 @@ from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.encoders.packing import to_device
 from trainables.methods.batches import cut, one_set_each, text_numbers
+from trainables.methods.losses import matryoshka
 
 T = TypeVar("T")
 TEXT = "text of "  # before a role: the hashes of its texts, in `Examples.numbers`
@@ -374,6 +375,18 @@ class Method:
         config = self.declaration.config
         assert issubclass(config, RunConfig), "every Declaration with a Method has one"
         return config
+
+
+def loss_of(method: Method, z: Encoded, known: Mapping[str, Tensor], config: RunConfig) -> Tensor:
+    """The method's loss of a batch, () scalar; with `matryoshka` its sum over the widths.
+
+    Args: z: (N, D) vectors by role; known: numbers by name (`Batch.known`).
+    """
+    assert method.loss is not None, "nothing is trained"
+    loss, widths = method.loss, config.matryoshka if isinstance(config, EncoderConfig) else None
+    if not widths:
+        return loss({**z, **known}, config)
+    return matryoshka(lambda cut: loss({**cut, **known}, config), z, widths)
 
 
 def load_method(name: str) -> Method:

@@ -30,7 +30,7 @@ from trainables.contract.trial import (
 from trainables.data.tokens import Tokens
 from trainables.encoders.network import Network, Views
 from trainables.encoders.words_in_use import WordsInUse, follow_decay
-from trainables.methods.method import Batch, Examples, Method
+from trainables.methods.method import Batch, Examples, Method, loss_of
 from trainables.training.checkpoint import Snapshot, TrialFiles
 from trainables.training.distributed import World, encode_in_pieces, largest_piece, random_state, set_random_state
 from trainables.training.machine import in_bf16, in_fp16, model_memory, release_memory, room_for_graphs
@@ -210,7 +210,7 @@ class Training:
                 z = network.project(gathered)
         if self.method.loss is not None:
             known = batch.known(self.examples, self.device)
-            loss = self.method.loss({role: v.float() for role, v in z.items()} | known, config)
+            loss = loss_of(self.method, {role: v.float() for role, v in z.items()}, known, config)
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)
             total = loss if own is None else loss + own / world.size

@@ -28,7 +28,16 @@ from trainables.contract.declaration import DevEvaluation
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.limits import cores
 from trainables.contract.registry import declared, evaluation_named
-from trainables.contract.trial import DEV_SUFFIX, ROWS_LEFT_OUT, Outcome, Report, TrialSpec, phase
+from trainables.contract.trial import (
+    DEV_SUFFIX,
+    ROWS_LEFT_OUT,
+    Outcome,
+    Report,
+    TrialSpec,
+    at_width,
+    metric_parts,
+    phase,
+)
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
 from trainables.data.tokens import MAX_TOKENS, DiskCache, PromptSizes, TokenCache, Tokens, measured
@@ -80,10 +89,13 @@ def train_by_method(
     if config.sample_size is not None and config.sample_size > len(examples):
         log.warning("sample_size %d: there are %d examples, all of them are used", config.sample_size, len(examples))
 
+    trained = (config.matryoshka or ()) if isinstance(config, EncoderConfig) else ()
+    selecting = (at_width(part)[1] for part in metric_parts(spec.metric))
+    widths = sorted({*trained, *(width for width in selecting if width)}, reverse=True)
     gold = {f"{pairs.name}_gold": pairs.gold.astype(np.float32) for pairs in inputs.sets.sets}
 
     def evaluated(embed: Embed) -> tuple[float, dict[str, float], dict[str, Any]]:
-        result = evaluate(embed, inputs.sets)
+        result = evaluate(embed, inputs.sets, widths=widths)
         metrics = result.metrics | inputs.outside_scores(embed)
         return selecting_value(spec.metric, metrics), metrics, {**result.similarities, **gold}
 
