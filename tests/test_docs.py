@@ -180,6 +180,7 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
     assert [method for method in SHIPPED if f"| `{method}` |" not in methods] == []
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 900
+    assert len((ROOT / "docs" / "tutorial-your-data.md").read_text(encoding="utf-8").split()) <= 900
     first, second = re.findall(r"^    ((?:python3 -m venv|\.venv/bin/pip).*?)\s*$", text, re.MULTILINE)
     assert first.endswith("search run spaces/quickstart.yaml")
     assert second.endswith("pytest -n 2")

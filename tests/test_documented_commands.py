@@ -82,6 +82,10 @@ TINY = "--set data.dev=[builtin] --set metric.name=builtin_dev --set train.max_e
 BUILTIN = "--set encoder=builtin:tiny --set data.train=builtin --set data.dev=[builtin] --set metric.name=builtin_dev"
 LONG = BUILTIN + " --set train.max_examples=6000 --set train.eval_examples=500 --set resources.gpus=0"
 PAIRS = "--set train.max_examples=64 --set train.eval_examples=32 --set resources.gpus=0"
+DEBIAN = (
+    "search run en_debian_pairs.yaml --set search.trials=4 --set search.repeats=1 --set search.budget=4"
+    "  --set train.max_examples=800 --set train.eval_examples=800"
+)
 STORY = [
     Step("search run spaces/quickstart.yaml", QUICK, "study quickstart-1 is finished"),
     Step("analysis best --metric builtin_dev", "", "Study quickstart-1"),
@@ -137,6 +141,13 @@ STORY = [
     Step("search run questions.yaml", f"{PAIRS} --set search.trials=3", "study questions-1 is finished"),
     Step("search confirm questions-1", "--top 1 --seeds 2", "is finished"),
     Step('analysis test --reason "before the release" --set ./questions_test', "", "questions_ndcg10_test"),
+    Step("search init en_debian_pairs_train.tsv --dev debian_dev", "--encoder builtin:tiny", "--set ./debian_test"),
+    Step(DEBIAN, f"{PAIRS} --set search.trials=2", "study en_debian_pairs-1 is finished"),
+    Step("search confirm en_debian_pairs-1 --top 1 --seeds 2", "", "is finished"),
+    Step('analysis test --reason "before the release" --set ./debian_test', "", "debian_ndcg10_test"),
+    Step(
+        'analysis test --reason "the untouched encoder" --set ./debian_test --untrained', "", "untrained_debian_ndcg10"
+    ),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
     Step("search check own.yaml", "", "20 trials"),
     Step("search run own.yaml --smoke", FEW, "study own_text-1 is finished"),
@@ -206,10 +217,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     (folder / "sentences.txt").write_text("".join(f"a red cat sleeps on mat {k}\n" for k in range(300)))
     rows = [f"what is item {k},item {k} is a red cat on mat {k}" for k in range(300)]
     (folder / "questions.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    (folder / "en_debian_pairs_train.tsv").write_text((folder / "questions.csv").read_text().replace(",", "\t"))
     (folder / "my.csv").write_text(
         "anchor,positive\n" + "".join(f"who sleeps on {k},a cat sleeps on {k}\n" for k in range(99))
     )
-    shutil.copytree(ROOT / "trainables" / "data" / "builtin" / "en_retrieval", folder / "my_beir")
+    for name in ("my_beir", "debian_dev", "debian_test"):
+        shutil.copytree(ROOT / "trainables" / "data" / "builtin" / "en_retrieval", folder / name)
+    (folder / "debian_test" / "qrels" / "dev.tsv").rename(folder / "debian_test" / "qrels" / "test.tsv")
     (folder / "own.yaml").write_text(space("own_text").text)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "SEARCH_STORAGE"):
@@ -311,9 +325,11 @@ EXPORT = "analysis export --study decoder --out model/"
 def test_what_the_decoder_learnt_is_exported_and_loaded(desk: Desk) -> None:
     shutil.rmtree("model", ignore_errors=True)
     assert call(EXPORT).exit_code == 0
-    (block,) = [b for b in BLOCKS if b.kind == "python" and "SentenceTransformer(" in b.text]
-    (desk.folder / "use.py").write_text(block.text)
-    assert len(runpy.run_path(str(desk.folder / "use.py"))["vectors"]) == 2
+    blocks = [b for b in BLOCKS if b.kind == "python" and "SentenceTransformer(" in b.text]
+    assert len(blocks) == 2
+    for block in blocks:
+        (desk.folder / "use.py").write_text(block.text)
+        assert len(runpy.run_path(str(desk.folder / "use.py"))["vectors"]) == 2
 
 
 def test_the_documented_script_trains_reports_and_resumes() -> None:

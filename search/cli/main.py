@@ -176,13 +176,14 @@ def init(data: str, dev: Sequence[str], encoder: str | None, columns: Sequence[s
     DATA is a file or folder of pairs, triplets, scored pairs or sentences. Without --dev a tenth of the rows is held
     out as dev set and a tenth as test set.
     """
+    from search.running.forecast import estimate_line
     from search.space.from_data import ENCODER, space_from_data
     from search.store.layout import UserError
 
     if wrong := next((c for c in columns if "=" not in c), None):
         raise UserError(f"--column: expected ROLE=COLUMN, such as anchor=question, got {wrong!r}")
     given = dict(column.split("=", 1) for column in columns)
-    say(space_from_data(data, dev, encoder or ENCODER, given, out).lines)
+    say(space_from_data(data, dev, encoder or ENCODER, given, out, estimate_line).lines)
 
 
 @main.command(epilog=examples("search check spaces/*.yaml", "search check questions.yaml --forecast --price 2.5"))

@@ -14,7 +14,8 @@ from search.space import Space
 from search.store.layout import UserError
 from search.study.pruners import first_rung, warmup_examples
 from search.study.rungs import rungs
-from search.wording import wanted_points
+from search.wording import between, wanted_points
+from trainables.contract.limits import cores
 from trainables.contract.trial import WEIGHTS, Evaluation, Outcome, TrialSpec, Verdict
 
 FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of start-up and evaluation
@@ -81,6 +82,36 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     return lines
 
 
+def estimate_line(space: Space) -> str:
+    """For people: the time of the search here, from seconds of measurement at the lowest and the highest values.
+
+    An encoder that is not on this machine is not fetched for it. Never raises: the line holds the reason.
+    """
+    from trainables.encoders.locate import available_folder
+
+    if not space.encoder.startswith("builtin:") and available_folder(space.encoder) is None:
+        return "cost: not measured, since the encoder is not on this machine yet; `search check --forecast` loads it"
+    from trainables.training.pace import paces
+    from trainables.training.trial import failed
+
+    world, points = device_world(space), extremes(space)
+    try:
+        found = paces([trial_spec(space, space.values(point), "") for point in points], world)
+    except Exception as fault:
+        return f"cost: not measured: {failed(fault).reason}"
+    limits = [n for n in (trials(space), full_length_trials(space, found[0].examples)) if n is not None]
+    if not limits:
+        return "cost: the search ends by its time or patience"
+    at_once = 1 if world.device.type == "cuda" else max(1, cores() // max(1, int(space.resources.numbers().cpus)))
+    low, high = sorted(pace.seconds * min(limits) / at_once for pace in found)
+    batches = sorted({int(space.values(point)["batch_size"]) for point in points})
+    return (
+        f"cost: {between(low, high)} of search on this machine, as busy as it is now, for {min(limits):g} "
+        f"full-length trials of {found[0].examples:,} examples, {at_once} at once; from a few steps in batches of "
+        f"{' and '.join(map(str, batches))}. A confirmation takes at most as long again"
+    )
+
+
 def full_length_trials(space: Space, examples: int) -> float | None:
     """The training budget in full-length trials of so many examples; None where there is none."""
     if space.search.budget is not None:
@@ -124,16 +155,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
 
         def spec(steps: int) -> TrialSpec:
             cut = {**values, "eval_steps": steps}  # it is stopped there, and says how long it would have been
-            return TrialSpec(
-                method=space.method,
-                encoder=space.encoder,
-                data=asdict(space.data),
-                metric=space.metric.name,
-                holdout=space.metric.holdout,
-                params=cut,
-                folder=f"{folder}/{steps}",
-                plugins=space.plugins,
-            )
+            return trial_spec(space, cut, f"{folder}/{steps}")
 
         def report(evaluation: Evaluation) -> Verdict:
             evaluations.append(evaluation)
@@ -152,6 +174,20 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     rung = values["eval_steps"] * batch if values["eval_steps"] else values["eval_examples"]
     seconds = examples / batch * per_step + max(1, examples // rung) * each_evaluation
     return Cost(point, seconds, examples, weights)
+
+
+def trial_spec(space: Space, values: Mapping[str, Any], folder: str) -> TrialSpec:
+    """A trial of this space that is no part of a study."""
+    return TrialSpec(
+        method=space.method,
+        encoder=space.encoder,
+        data=asdict(space.data),
+        metric=space.metric.name,
+        holdout=space.metric.holdout,
+        params=values,
+        folder=folder,
+        plugins=space.plugins,
+    )
 
 
 def device_world(space: Space) -> Any:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from search.space.clipped import COUNTED
 from search.space.load import check_spaces, ready_folder
+from search.space.space import Space
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.catalogue import find_file, set_name
-from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, recognise, split
+from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, Recognised, recognise, split
 from trainables.data.retrieval import dev_metrics
 
 READY = {PAIRS: "retrieval", TRIPLETS: "retrieval", SCORED: "similarity", SENTENCES: "simcse_unsup"}
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+STEPS = 4  # batches of an epoch: with fewer, batch sizes differ by the number of steps only
 
 
 @dataclass(frozen=True)
@@ -29,15 +35,16 @@ class Begun:
 
 def space_from_data(
     data: str, dev: Sequence[str] = (), encoder: str = ENCODER, columns: Mapping[str, str] | None = None,
-    out: Path | None = None,
+    out: Path | None = None, estimate: Callable[[Space], str] | None = None,
 ) -> Begun:  # fmt: skip
     """Write a space file that tunes an encoder on a file; without dev sets also that file's train, dev and test parts.
 
     Args:
         data: a file, a folder or a pattern of files. dev: files of scored pairs, retrieval sets; none = held out of the
             data. encoder: as in a space. columns: role -> column, where their names do not tell. out: the space file.
-    Raises: DataError for data that cannot be read or recognised, for existing files, and for what `search check`
-        says of the space: then its file stays, to be corrected.
+        estimate: returns the line on the cost of a search, for the file and for people.
+    Raises: DataError for data that cannot be read or recognised, for too few rows, for existing files, and for what
+        `search check` reports of the space: then its file stays, to be corrected.
     """
     found = recognise(find_file(data, "train").path, columns)
     stem = out.stem if out else re.sub(r"[\W_]*(train)?[\W_]*$", "", set_name(data), flags=re.IGNORECASE)
@@ -54,6 +61,8 @@ def space_from_data(
     if dev:
         sets = [_named(one) for one in dev]
         roles = {role: column for role, column in found.roles.items() if role != column}
+        beside = Path(re.sub(r"dev(?=[^/]*$)", "test", dev[0]))
+        test = _named(str(beside)) if str(beside) != dev[0] and beside.exists() else ""
     else:
         parts = split(found, str(file.with_suffix("")))
         train, roles = str(parts["train"][0]), {}
@@ -61,24 +70,51 @@ def space_from_data(
         unit = "pairs" if found.kind == SCORED else "queries"
         for part, what in (("train", "rows"), ("dev", f"{unit}, which select"), ("test", f"{unit}, sealed")):
             lines.append(f"  {parts[part][0]}: {parts[part][1]:,} {what}")
-    metrics = [dev_metrics(one)[0] for one in sets]
-    selects = _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"})
-    named = {"columns": roles} if roles else {}
-    values = {
-        "name": name, "encoder": f"{_flow(encoder)}  # a hub id or a folder",
-        "data": _flow({"train": train, **named, "dev": sets, "language": found.language}),
-        "metric": f"{selects}  # on the dev set; the test set is for `analysis test`",
-    }  # fmt: skip
     ready = READY[found.kind]
     text = (ready_folder() / f"{ready}.yaml").read_text(encoding="utf-8")
-    with whole_file(file) as target:
-        head = f"# {found.kind} of {found.path}: a first search, with the ranges of the ready space {ready}.\n"
-        target.write((head + with_values(text, values)).encode())
+    metrics = [dev_metrics(one)[0] for one in sets]
+    selects = _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"})
+    data_of: dict[str, Any] = {"train": train, **({"columns": roles} if roles else {}), "dev": sets}
+    data_of["language"] = found.language
+    text = fitted(text, data_of, found)
+    values = {
+        "name": name, "encoder": f"{_flow(encoder)}  # a hub id or a folder", "data": _flow(data_of),
+        "metric": f"{selects}  # on the dev set; the test set is for `analysis test`",
+    }  # fmt: skip
+    head = f"# {found.kind} of {found.path}: a first search, with the ranges of the ready space {ready}.\n"
+    _write(file, head + with_values(text, values))
     (checked,) = check_spaces([str(file)])
     if checked.space is None:
         raise DataError("\n".join(checked.problems))
+    cost = [estimate(checked.space)] if estimate is not None else []
+    if cost:
+        _write(file, f"{head}# {cost[0]}.\n" + with_values(text, values))
     notes = [f"  {note}" for note in checked.notes]
-    return Begun(file, (*lines, f"wrote {file}", *notes, *_next(file, f"{name}-1", test)))
+    return Begun(file, (*lines, f"wrote {file}", *notes, *cost, *_next(file, f"{name}-1", test)))
+
+
+def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
+    """A ready space's text without the batch sizes that this training data is too small for.
+
+    Raises: DataError where it is too small for all of them.
+    """
+    from trainables.data.checks import corpus_size
+
+    rows = corpus_size({"method": yaml.safe_load(text)["method"], "data": data}, COUNTED) or len(found)
+
+    def fewer(choice: re.Match[str]) -> str:
+        sizes = [int(size) for size in choice[1].split(",")]
+        if fitting := [size for size in sizes if size * STEPS <= rows]:
+            return f"batch_size: {{choice: {fitting}}}" if len(fitting) > 1 else f"batch_size: {fitting[0]}"
+        least = min(sizes) * STEPS
+        raise DataError(f"{found.path}: expected at least {least} rows to train on, {STEPS} batches, got {rows}")
+
+    return re.sub(r"batch_size: \{choice: \[(.*?)\]\}", fewer, text)
+
+
+def _write(file: Path, text: str) -> None:
+    with whole_file(file) as target:
+        target.write(text.encode())
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
@@ -114,7 +150,7 @@ def _flow(value: object) -> str:
 
 def _next(file: Path, study: str, test: str) -> list[str]:
     commands = {
-        f"search check {file} --forecast": "what it will cost, measured by a few steps",
+        f"search check {file} --forecast": "its cost by whole evaluations, disk, memory",
         f"search run {file}": "",
         f"search confirm {study}": "the best and the defaults on fresh seeds",
         "analysis best": "the answer",

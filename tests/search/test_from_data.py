@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis.strategies import booleans, integers, sampled_from
 
 from search.cli.main import main
-from search.space import load_space
-from search.space.from_data import with_values
+from search.space import check_spaces, load_space
+from search.space.from_data import space_from_data, with_values
+from trainables.contract.errors import DataError
+from trainables.training import pace
 
 ENCODER = ["--encoder", "builtin:tiny"]
 
@@ -130,11 +137,13 @@ def test_sentences_need_a_dev_set() -> None:
         (["odd.csv", "--column", "anchor"], "--column: expected ROLE=COLUMN, such as anchor=question, got 'anchor'"),
         (["odd.csv", "--column", "anchor=x"], "odd.csv: expected a column x (anchor), got a, b, c"),
         (["good.csv", "--dev", "nosuch_dev"], "nosuch_dev"),
+        (["few.csv", "--dev", "builtin"], "few.csv: expected at least 64 rows to train on, 4 batches, got 63"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(words: list[str], said: str) -> None:
     Path("odd.csv").write_text(rows("a,b,c", "1,2,3", 9))
-    Path("good.csv").write_text(rows("anchor,positive", "what is #,it is #", 9))
+    Path("good.csv").write_text(rows("anchor,positive", "what is #,it is #", 99))
+    Path("few.csv").write_text(rows("anchor,positive", "what is #,it is #", 63))
     done = run("init", *words, *ENCODER)
     assert done.exit_code == 2, done.output
     assert said in done.output
@@ -147,3 +156,59 @@ def test_values_are_put_in_place_of_a_ready_spaces_own() -> None:
     assert changed == "name: new\ndata: {train: x}\n# why\nparams:\n  a: 1  # kept\n"
     more = with_values(text, {"metric": "{name: a_dev}"})
     assert more == text.partition("\n\n")[2].replace("# why", "metric: {name: a_dev}\n# why")
+
+
+KINDS = (("query\tanswer", "what is #\tit is #"), ("query\tpos\tneg", "what is #\tit is #\tno #"),
+         ("sentence1\tsentence2\tscore", "one #\ttwo #\t#"), ("sentence", "a sentence #"))  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=sampled_from(KINDS), count=integers(5, 2000) | integers(5, 300), own_dev=booleans())
+@example(KINDS[0], 64, True)
+@example(KINDS[3], 127, True)
+@example(KINDS[3], 2000, True)
+def test_what_init_writes_passes_the_check(kind: tuple[str, str], count: int, own_dev: bool) -> None:
+    with TemporaryDirectory() as folder:
+        data, out = Path(folder) / "some.tsv", Path(folder) / "some.yaml"
+        data.write_text(rows(*kind, count))
+        with contextlib.suppress(DataError):
+            space_from_data(str(data), ["builtin"] if own_dev else [], "builtin:tiny", out=out)
+        refused = not out.exists()
+        assert not refused or count < 200 or (kind == KINDS[3] and not own_dev)
+        assert refused or check_spaces([str(out)])[0].problems == ()
+
+
+def test_the_cost_is_printed_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SECONDS", 0.2)
+    Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    done = run("init", "questions.tsv", *ENCODER)
+    (cost,) = [line for line in done.output.splitlines() if line.startswith("cost: ")]
+    assert re.fullmatch(
+        r"cost: (about )?\S+( to \S+)? of search on this machine, as busy as it is now, for 20 full-length trials "
+        r"of 320 examples, \d+ at once; from a few steps in batches of 16 and 64\. A confirmation .*", cost
+    )  # fmt: skip
+    assert f"\n# {cost}.\n" in Path("questions.yaml").read_text()
+    assert load_space("questions.yaml").name == "questions"
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [("some/encoder-not-here", "since the encoder is not on this machine yet"), ("builtin:tiny", "no memory left")],
+)
+def test_a_cost_that_cannot_be_measured_is_no_failure(encoder: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("no memory left")
+
+    monkeypatch.setattr(pace, "load_inputs", full)
+    Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    done = run("init", "questions.tsv", "--encoder", encoder)
+    assert (done.exit_code, "cost: not measured" in done.output, said in done.output) == (0, True, True), done.output
+
+
+@pytest.mark.parametrize(("test", "said"), [("docs_test", True), ("other_test", False)])
+def test_a_test_set_beside_the_dev_set_is_offered(test: str, said: bool) -> None:
+    beir(Path("docs_dev"))
+    beir(Path(test))
+    Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    done = run("init", "questions.tsv", "--dev", "docs_dev", *ENCODER)
+    assert ('analysis test --reason "..." --set ./docs_test' in done.output) is said
