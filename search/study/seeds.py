@@ -2,8 +2,9 @@
 
 Where points never end, or a sampler learns from them, seeds are rungs as evaluations are (successive halving, as in
 `rungs`): of all points with so many seeds the best 1 in `PROMISING` gets the next one, once the search has trained
-`START` full-length trials. So a value that owes its rank to seed noise is measured again before the sampler follows it
-far, and the start of a search is not spent on seeds. Everything follows from the ledger.
+`START` full-length trials and `LATE` of its budget. So a value that owes its rank to seed noise is measured again, and
+what a search has to find good points with is not spent on seeds. Where a second seed has shown the same value to the
+last digit, there is no noise to measure. Everything follows from the ledger.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from search.study.plan import mean_so_far, seed_values
 DOMINATED_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
 START = 10  # full-length trials that are trained before any point gets a further seed, which costs one
+LATE = 0.75  # of `search.budget` that is trained before
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
 ENDLESS = sys.maxsize  # points of a space without an end
@@ -77,7 +79,9 @@ class Seeds:
         """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline,
         which is not judged, does not count among them; its seeds follow when a point has all of its own, since only
         then is there something to compare."""
-        if self._ledger.full_length_trials(self._ledger.examples) < START:
+        trained, budget = self._ledger.full_length_trials(self._ledger.examples), self._space.search.budget or math.inf
+        late = START if math.isinf(budget) else max(START, LATE * budget)
+        if not late <= trained <= budget - 1 or self._noiseless():  # a seed begun later could not end
             return None
         ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds
         baseline = None
@@ -131,8 +135,16 @@ class Seeds:
         return beyond_seeds(gap, sd, len(values), best["seeds"])
 
     def _seed_sd(self) -> float | None:
-        searched = (seed_values(r) for (stage, _), r in self._ledger.by_point.items() if stage == "search")
-        return pooled_sd(searched, SEED_SD if self._known else None)
+        return pooled_sd(self._searched(), SEED_SD if self._known else None)
+
+    def _noiseless(self) -> bool:
+        """Whether further seeds have shown what the first ones did, to the last digit."""
+        repeated = [values for values in self._searched() if len(values) > 1]
+        return bool(repeated) and all(min(values) == max(values) for values in repeated)
+
+    def _searched(self) -> list[list[float]]:
+        """The seeds' values of each point of the search."""
+        return [seed_values(r) for (stage, _), r in self._ledger.by_point.items() if stage == "search"]
 
     def _records(self, number: int) -> list[TrialRecord]:
         return self._ledger.by_point.get(("search", number), [])

@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from analysis.statistics.empirical_bayes import about_means
 from search.schema import SEED_SD
+from search.space import Space
 from search.store.journal import read
 from search.store.ledger import Ledger
 from search.study.plan import make_trial
@@ -56,7 +57,7 @@ def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_pat
     agree(world)
 
 
-@pytest.mark.parametrize(("sampler", "search"), [("tpe", {}), ("random", {"trials": None, "budget": 20})])
+@pytest.mark.parametrize(("sampler", "search"), [("tpe", {}), ("random", {"trials": None, "budget": 40})])
 def test_further_seeds_go_to_the_best_third_while_points_come(
     sampler: str, search: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -164,14 +165,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
     """Of three points with two seeds the best gets a third before, of nine, one of the best three gets a second."""
     space = make_space({"sampler": "tpe", "repeats": 3, "baseline": "none"}, metric={"name": "stsb_dev", "mode": mode})
     values = {0: [0.2, 0.2], 1: [0.6, 0.8], 2: [0.4, 0.4], 3: [0.1], 4: [0.3], 5: [0.9], 6: [0.69], 7: [0.5], 8: [0.0]}
-    ledger = Ledger(maximise=mode == "max")
-    ledger.apply({"e": "session", "t": 0})
-    for number, ours in values.items():
-        for repeat, value in enumerate(ours):
-            trial = make_trial(space, {}, number=number, repeat=repeat, seed=repeat, stage="search", baseline="")
-            ledger.apply({"e": "start", "t": 0, **vars(trial)})
-            ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": sign * value, "best_at": 1,
-                          "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
+    ledger = ended(space, {number: [sign * value for value in ours] for number, ours in values.items()})
     seeds = Seeds(space, ledger, 100, lambda *_: None)
     ledger.examples, ledger.planned = 99, 10
     assert seeds.due(range(9)) is None  # of ten full-length trials a seed would be a tenth
@@ -181,6 +175,39 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
     assert seeds.due({*range(9)} - {1, 5}) == 6
     assert seeds.due({*range(9)} - {1, 5, 6}) is None
     assert seeds.last(range(9), ahead=False) == 5
+
+
+@pytest.mark.parametrize(
+    ("budget", "second", "due"),
+    [
+        (None, 0.8, {9.9: None, 10.0: 1, 99.0: 1}),
+        (12, 0.8, {9.9: None, 10.0: 1, 11.0: 1, 11.1: None}),  # a seed begun after 11 of 12 could not end
+        (20, 0.8, {14.9: None, 15.0: 1, 19.0: 1, 19.1: None}),
+        (20, 0.9, {15.0: None, 19.0: None}),  # the second seed of the best point shows what the first one did
+    ],
+)
+def test_seeds_come_late_in_a_budget_and_only_where_they_differ(
+    budget: float | None, second: float, due: dict[float, int | None]
+) -> None:
+    space = make_space({"sampler": "tpe", "trials": 100, "budget": budget, "repeats": 3, "baseline": "none"})
+    ledger = ended(space, {0: [0.9, second], 1: [0.7], 2: [0.3], 3: [0.1], 4: [0.0], 5: [0.2]})
+    ledger.planned = 10
+    for trained, number in due.items():
+        ledger.examples = round(10 * trained)
+        assert Seeds(space, ledger, 100, lambda *_: None).due(range(6)) == number
+
+
+def ended(space: Space, values: dict[int, list[float]]) -> Ledger:
+    """Of these completed seeds of points."""
+    ledger = Ledger(maximise=space.metric.mode == "max")
+    ledger.apply({"e": "session", "t": 0})
+    for number, ours in values.items():
+        for repeat, value in enumerate(ours):
+            trial = make_trial(space, {}, number=number, repeat=repeat, seed=repeat, stage="search", baseline="")
+            ledger.apply({"e": "start", "t": 0, **vars(trial)})
+            ledger.apply({"e": "end", "t": 0, "id": trial.id, "stop": "completed", "best": value, "best_at": 1,
+                          "examples": 1, "seconds": 1.0, "reason": ""})  # fmt: skip
+    return ledger
 
 
 @pytest.mark.parametrize(
