@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -112,27 +112,33 @@ def trials_per_card(rows: Rows) -> tuple[Figure, str]:
 
 
 def outside(rows: Rows) -> tuple[Figure, str]:
-    """rows: one per task, workers and search, with "regret at N" for a budget of N full-length trials (0 = best known,
-    1 = median of random points)."""
-    budgets = sorted({int(key.split()[-1]) for key in rows[0] if key.startswith("regret at ")})
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        for budget in budgets:
-            if row.get(f"regret at {budget}") is not None:
-                found[row["search"]][budget].append(row[f"regret at {budget}"])
-    fig, (ax,) = figure(1.2 + 0.28 * len(found), width=WIDTH)
-    best = max(budgets)
-    order = sorted(found, key=lambda name: -float(np.mean(found[name][best])))
-    for budget, marker in zip(budgets, "os^D", strict=False):
-        for place, name in enumerate(order):
-            values = np.array(found[name][budget])
-            error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0
-            label = f"{budget} full-length trials" if place == 0 else None
-            colour = BLUE if name.startswith("ours") else GREY
-            ax.errorbar(values.mean(), place, xerr=error, fmt=marker, markersize=5, color=colour, label=label)
-    named(ax, order, "normalised regret, mean over tasks ± 1 standard error (0 = best known)")
-    ax.invert_yaxis()
-    return fig, f"Regret on benchmarks of others, {len({row.get('table', row.get('task')) for row in rows})} tasks"
+    """rows: one per family of tasks, workers, budget ("trials", full-length ones) and search, with "regret" (0 = best
+    known, 1 = median of random points) and its "se" over tasks. This project's default is the search "ours"."""
+    families, budgets = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tasks", "trials"))
+    names = list(dict.fromkeys(row["search"] for row in rows))
+    height = len(families) * (0.8 + 0.2 * len(names)) + 0.5
+    fig, axes = figure(height, columns=len(budgets), rows=len(families), width=WIDTH)
+    ratios = []
+    for ax, (family, budget) in zip(axes, product(families, budgets), strict=True):
+        labels = names if budget == budgets[0] else [""] * len(names)  # on the left
+        for workers, colour, shift in zip(
+            sorted({row["workers"] for row in rows}), (BLUE, ORANGE), (-0.13, 0.13), strict=False
+        ):
+            shown = [r for r in rows if (r["tasks"], r["trials"], r["workers"]) == (family, budget, workers)]
+            at = [names.index(row["search"]) + shift for row in shown]
+            values, errors = ([row[key] for row in shown] for key in ("regret", "se"))
+            label = f"{workers} worker{'s' if workers > 1 else ''}"
+            ax.errorbar(values, at, xerr=errors, fmt="o", markersize=4, color=colour, label=label)
+            peers = [row["regret"] for row in shown if not row["search"].startswith(("ours", "random"))]
+            ratios += [row["regret"] / min(peers) for row in shown if row["search"] == "ours" and peers]
+        ax.set_title(f"{family}, {budget} full-length trials")
+        ax.set_xlim(left=0)
+        named(ax, labels, "normalised regret", legend=False)
+    axes[0].legend()
+    return (
+        fig,
+        f"On outside benchmarks, the regret is {min(ratios):.2f} to {max(ratios):.2f} times that of the best peer",
+    )
 
 
 def named(ax: Axes, names: list[str], label: str, legend: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import re
 import shutil
@@ -43,14 +44,15 @@ def test_the_page_shows_plots_of_the_committed_results() -> None:
 def test_plots_are_drawn_with_those_of_outside_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(plots.RESULTS / "performance.json", tmp_path)
     rows = [
-        {"table": task, "workers": 1, "search": search, "regret at 10": worst, "regret at 20": worst / 2}
-        for task in ("a", "b") for search, worst in (("ours: tpe, asha", 0.2), ("random", 0.9))
-    ]  # fmt: skip
+        {"tasks": family, "workers": workers, "trials": trials, "search": search, "regret": regret, "se": 0.02}
+        for family, workers, trials in itertools.product(("lcbench", "simple"), (1, 4), (10, 20))
+        for search, regret in (("ours", 0.2), ("optuna: tpe", 0.4), ("random", 0.9))
+    ]
     (tmp_path / "outside.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
     monkeypatch.setattr(plots, "RESULTS", tmp_path)
     drawn = {path.stem: path.read_text(encoding="utf-8") for path in plots.draw(tmp_path / "drawn")}
     assert set(drawn) == {*plots.DRAWN, "outside"}
-    assert "<dc:title>Regret on benchmarks of others, 2 tasks</dc:title>" in drawn["outside"]
+    assert "the regret is 0.50 to 0.50 times that of the best peer</dc:title>" in drawn["outside"]
 
 
 ON_A_BARE_MACHINE = """

@@ -202,7 +202,7 @@ def open_tests(
     names = tuple(sets) or default_sets(data)
     tests, missing = load_sets(names, str(data.get("language", "en")), data.get("columns"))
     if not tests and transfer_root is None:
-        raise AnalysisError("none of the test sets is there:\n" + "\n".join(missing.values()))
+        raise AnalysisError("no test set is available:\n" + "\n".join(missing.values()))
     texts = None if transfer_root else [text for one in tests for text in _texts(one)]
     networks = loaders(folders, texts=texts, untrained=untrained)
 

@@ -108,7 +108,7 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
     """
     spec = read_spec(folder)
     if spec.script is not None:
-        raise AnalysisError(f"{folder}: a script trained it, and only that knows its network; use `analysis export`")
+        raise AnalysisError(f"{folder}: a script trained it, so its network is not known here; use `analysis export`")
     weights, record = _load_best(folder)
     try:
         use_plugins(spec.plugins)
@@ -132,7 +132,7 @@ def load_trained(folder: str, *, texts: Sequence[str] | None = None, untrained: 
     elif method.untrained is not None:
         network = method.untrained.network(config, source, spec.seed)
     else:
-        raise AnalysisError(f"{spec.method} does not say what it starts from")
+        raise AnalysisError(f"{spec.method} has no base encoder")
     network.eval()
     return Trained(spec, method, config, network, source, record)
 

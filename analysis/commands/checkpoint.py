@@ -142,7 +142,7 @@ def _mteb(study: Study, tasks: tuple[str, ...], named: tuple[str, ...], reason: 
 
 def _earlier(study: Study, lines: Sequence[str]) -> None:
     for line in lines:
-        click.echo(f"Not the first look: the test sets of {study.name} were opened at {line}", err=True)
+        click.echo(f"Not the first opening: the test sets of {study.name} were opened at {line}", err=True)
 
 
 @click.command(
@@ -182,7 +182,7 @@ def export(
     from trainables.contract.trial import MODEL
 
     if public and not repository:
-        raise InputError("--public: says who sees a model of the hub; expected --push-to-hub beside it")
+        raise InputError("--public: sets the visibility on the hub; expected --push-to-hub as well")
     if repository:
         check_repository(repository)
     row = exported_trial(study, trial)

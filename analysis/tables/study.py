@@ -159,7 +159,7 @@ def read_study(
     )
     if not (selected or parsed.said or read.known_metric):
         raise InputError(
-            f"{parsed.name} did not select, and nothing says whether more of it is better: "
+            f"{parsed.name} did not select, and its direction is not known: "
             f"write max({parsed.name}) or min({parsed.name})"
         )
     return read

@@ -149,7 +149,7 @@ class LivePage:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
         except subprocess.TimeoutExpired:
-            raise UserError(f"analysis best {study}: no answer in {VERDICT_S} s; ask it in a terminal") from None
+            raise UserError(f"analysis best {study}: no answer in {VERDICT_S} s; run it in a terminal") from None
         return (done.stdout or done.stderr).strip()
 
 

@@ -192,7 +192,7 @@ def follow(way: Tunnel, name: str, say: Say) -> int:
     except KeyboardInterrupt:
         cluster = f"--cluster {way.head.config}"
         say(f"\njob {name} goes on without this terminal.\n  follow:  search follow {name} {cluster}")
-        say(f"  look:    search status {study} {cluster}\n  pause:   search stop {name} {cluster}")
+        say(f"  status:  search status {study} {cluster}\n  pause:   search stop {name} {cluster}")
         say(f"  resume:  search resume {study} {cluster}")
         return 130
     if info.status.value == "STOPPED":

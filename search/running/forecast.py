@@ -44,7 +44,7 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
     Raises: UserError for a script.
     """
     if space.script is not None:
-        raise UserError(f"--forecast: {space.what}: only a script knows how long it trains; try one trial of it")
+        raise UserError(f"--forecast: {space.what}: the length of a script's trial is not known; run one trial first")
     small, large = (measure(space, point) for point in extremes(space))
     lines = [
         f"forecast: with the {name} values {describe(cost)}" for name, cost in (("lowest", small), ("highest", large))

@@ -236,7 +236,7 @@ class Session:
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
             line = (
                 f"{', '.join(beside)} of this storage runs, too: on one machine each takes all CPUs and GPUs for its"
-                " own (search.concurrent says how many trials at once)"
+                " own (search.concurrent sets the number of trials at once)"
             )
             self._say(fitted(line))
         for note in encoder_notes(space):
@@ -352,7 +352,7 @@ class _Observer:
             self._follow(event)
         except Exception as error:
             if not self._broken:
-                log.warning("the search goes on, but it is not all shown: %s", last_line(error))
+                log.warning("the search continues, but its output is incomplete: %s", last_line(error))
             self._broken = True
 
     def _follow(self, event: Event) -> None:

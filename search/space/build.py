@@ -73,7 +73,7 @@ def build(root: Node, source: str, problems: Problems, draws: bool = False, run_
     encoder = _read_encoder(root, method, problems)
     data = read_data(root, method, problems, run_code)
     if data is not None and encoder == TRANSFORMER.builtin and data.language not in BUILTIN_LANGUAGES:
-        message = f"{encoder} knows words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
+        message = f"{encoder} has words of {', '.join(BUILTIN_LANGUAGES)} only, data.language is {data.language}"
         problems.add(root.place("encoder"), message)
     metric = read_metric(root, data, method, problems, run_code)
     classes, rest = read_classes(root, problems, run_code)

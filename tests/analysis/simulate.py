@@ -49,8 +49,8 @@ class World:
     repeats: seeds per configuration in the search. prune: share stopped at a rung. adaptive: half of the proposals are
     near the best so far, in effect and in their likeness to the dev set.
     confirm: "no", "fixed" (the top 3 and the baseline on `seeds` seeds), "race" (a clearly worse one is given up),
-    "adaptive" (as many trials in all, each to the one that could still be the best). looks: after a look without a
-    claim, two more seeds and another look, up to this number.
+    "adaptive" (as many trials in all, each to the one that could still be the best). looks: after an analysis without a
+    claim, two more seeds and another one, up to this number.
     """
 
     points: int = 30
@@ -262,7 +262,7 @@ _BANKS: dict[tuple[int, int], Bank] = {}
 
 
 def simulate(world: World, rng: np.random.Generator) -> Outcome:
-    """One study of this world, judged after its last look."""
+    """One study of this world, judged after its last interim analysis."""
     study = SimulatedStudy(world, rng)
     drawn = world.pairs, int(rng.integers(BANKS))
     if drawn not in _BANKS:

@@ -329,9 +329,9 @@ def test_test_warns_of_earlier_openings(store: SmallStore) -> None:
     assert first.exit_code == 0
     assert "builtin_test" in first.stdout
     assert "weights are not stored: c0000.0, c0000.2" in first.stdout
-    assert "Not the first look" not in first.stderr
+    assert "Not the first opening" not in first.stderr
     second = call(store, "test", "small-1", "--reason", "again")
-    assert "Not the first look" in second.stderr
+    assert "Not the first opening" in second.stderr
     assert "for the paper" in second.stderr
     assert call(store, "test", "small-1").exit_code == 2  # no reason
     nothing = call(store, "test", "small-2", "--reason", "why")

@@ -119,7 +119,7 @@ def test_tasks_of_a_file_by_mteb_s_own_code(storage: Path) -> None:
 
     code, output = run_test(storage, "--mteb", str(storage.parent / "tasks.py"))
     assert code == 0, output
-    assert "Not the first look" in output
+    assert "Not the first opening" in output
     assert re.search(r"SupportQuestions +cosine_spearman +\d\d\.\d\d", output)
 
 

@@ -104,7 +104,7 @@ def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
     assert Error(1.0, 1e6, kept=0.5).tail(0.0) == pytest.approx(0.5)  # one tried: nothing was picked
 
 
-def test_the_level_is_spent_once_over_all_looks() -> None:
+def test_the_level_is_spent_once_over_all_interim_analyses() -> None:
     assert [spent(look) for look in (1, 2, 3)] == pytest.approx([0.02, 0.004, 0.0008])
     assert sum(spent(look) for look in range(1, 100)) == pytest.approx(0.025)
 

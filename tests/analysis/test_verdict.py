@@ -83,7 +83,7 @@ def test_value_interval_is_the_worked_example() -> None:
     assert found.high == pytest.approx(fresh.mean() + error * student.isf(0.025, 7))
 
 
-def test_every_look_costs() -> None:
+def test_every_interim_analysis_costs() -> None:
     lows, values = [], []
     for looks in (1, 2, 3):
         gain = judge(winner(), looks=looks).gain
@@ -180,7 +180,7 @@ def test_smaller_is_better_mirrors_larger_is_better() -> None:
     assert smaller.to_dict()["metric"] == METRIC.name
 
 
-def test_looks_are_the_confirmations_that_the_study_counts() -> None:
+def test_interim_analyses_are_the_confirmations_that_the_study_counts() -> None:
     tags = {f"{CONFIRMATION}{time}": "top 3, seeds 5" for time in (100, 200)}
     assert study_verdict(table_study(winner(), tags)).looks == 2
     assert study_verdict(table_study(winner())).looks == 4

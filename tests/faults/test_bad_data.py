@@ -290,9 +290,9 @@ def test_a_dev_file_named_after_another_split_is_noted(name: str, said: str, roo
     (root / name).write_text(GOOD)
     data = {"train": str(root / "train.txt"), "dev": [str(root / name)], "language": "en"}
     code, lines = call("check", str(space(root, data=data, metric={"name": f"{set_name(str(root / name))}_dev"})))
-    noted = [line for line in lines if "its name says" in line]
+    noted = [line for line in lines if "its name contains" in line]
     assert (code, len(noted)) == (0, bool(said)), lines
-    assert all(f"its name says {said}: what selects " in line for line in noted)
+    assert all(f"its name contains {said}: what selects " in line for line in noted)
 
 
 def test_a_sealed_test_set_does_not_select(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

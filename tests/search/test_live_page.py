@@ -157,7 +157,7 @@ def test_a_slow_verdict_is_one_line(live: LivePage, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("search.console.live_page.VERDICT_S", 0.01)
     with pytest.raises(urllib.error.HTTPError, match="409") as refused:
         get(live, "verdict")
-    assert json.load(refused.value) == {"error": "analysis best fake-1: no answer in 0.01 s; ask it in a terminal"}
+    assert json.load(refused.value) == {"error": "analysis best fake-1: no answer in 0.01 s; run it in a terminal"}
 
 
 def test_another_host_name_is_rejected(live: LivePage) -> None:

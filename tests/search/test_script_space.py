@@ -181,7 +181,7 @@ def test_every_mistake_is_one_line_with_its_place(folder: Path, old: str, new: s
 def test_a_script_has_no_forecast(folder: Path) -> None:
     found = CliRunner().invoke(main, ["check", "--forecast", str(folder / "space.yaml")])
     assert found.exit_code == 2
-    assert "--forecast: script train.py: only a script knows how long it trains" in found.stderr
+    assert "--forecast: script train.py: the length of a script's trial is not known" in found.stderr
 
 
 def test_a_start_without_every_parameter_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_an_unsupported_attention_is_padded() -> None:
 
 def test_an_unknown_family_is_padded_with_a_note() -> None:
     model = DebertaV2Model(DebertaV2Config(vocab_size=19, **SHAPE)).eval()
-    assert packing_note(model, (2,), (3,)) == "packing does not know the family deberta-v2: batches are padded"
+    assert packing_note(model, (2,), (3,)) == "packing does not support the family deberta-v2: batches are padded"
 
 
 def test_a_failed_check_means_padding(monkeypatch: pytest.MonkeyPatch) -> None:

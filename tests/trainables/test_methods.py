@@ -217,7 +217,7 @@ def test_a_file_of_ones_own_has_no_builtin_parses(tmp_path):
     spec = dataclasses.replace(spec, data={**spec.data, "train": str(tmp_path / "mine.txt")})
     outcome, _ = session(spec, ProcessCache())
     assert outcome.stop == "failed:data"
-    assert outcome.reason.startswith("parser 'builtin': knows the sentences of the builtin corpus alone, got 'A ")
+    assert outcome.reason.startswith("parser 'builtin': has only the sentences of the builtin corpus, got 'A ")
 
 
 def test_every_preset_builds():

@@ -161,7 +161,7 @@ def check_split(name: str) -> str:
         )
     stem = name.rpartition(":")[2] if is_hub(name) else Path(name).name.removesuffix(".gz").rsplit(".", 1)[0]
     found = _SPLIT.search(stem)
-    return f"data.dev {name}: its name says {found[1]}: {_AGAINST[found[1].lower()]}" if found else ""
+    return f"data.dev {name}: its name contains {found[1]}: {_AGAINST[found[1].lower()]}" if found else ""
 
 
 def _sealed(name: str) -> str | None:

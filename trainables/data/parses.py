@@ -184,7 +184,7 @@ def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cach
             return builtin_parses(tuple(texts), language)
         except KeyError as error:
             raise ParserError(
-                f"parser {BUILTIN!r}: knows the sentences of the builtin corpus alone, got {error.args[0][:60]!r}; "
+                f"parser {BUILTIN!r}: has only the sentences of the builtin corpus, got {error.args[0][:60]!r}; "
                 "name a spaCy pipeline in data.parser"
             ) from None
 

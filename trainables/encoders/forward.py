@@ -173,7 +173,7 @@ def packing_note(model: Any, prefix: Sequence[int], suffix: Sequence[int]) -> st
     """
     encoder = packed_encoder(model)
     if encoder is None:
-        return f"packing does not know the family {model.config.model_type}: batches are padded"
+        return f"packing does not support the family {model.config.model_type}: batches are padded"
     window = getattr(model.config, "sliding_window", None) or 0
     lengths = (5, 2, 9, 5, *((window + 12,) if 0 < window < MOST_TOKENS // 2 else ()))  # one beyond a small window
     packed = pack(random_sentences(model, lengths), MOST_TOKENS, prefix, suffix)

@@ -164,7 +164,7 @@ def _dropout(model: Any, template: Template) -> tuple[tuple[str, ...], str]:
         set_dropout(model, 0.0)
         first, second = (_last(model, sentences, template)[0] for _ in range(2))
         if not torch.equal(first, second):
-            return (), "two views differ at dropout 0: the family draws at random what no hyperparameter says"
+            return (), "two views differ at dropout 0: the family draws random numbers that no hyperparameter controls"
         set_dropout(model, PROBED)
         with DropoutCounter() as counter:
             first, second = (_last(model, sentences, template)[0] for _ in range(2))

@@ -176,7 +176,7 @@ def read_vectors(path: Path, wanted: Collection[str] | None = None) -> WordVecto
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the gzip file is damaged or cut off: {error}") from error
     if layout.count not in (None, seen):
-        raise DataError(f"{path}: expected {layout.count} words as its first line says, got {seen}")
+        raise DataError(f"{path}: expected {layout.count} words as in its first line, got {seen}")
     if not rows:
         asked = "" if wanted is None else f", and none of the {len(wanted):,} wanted ones"
         raise DataError(f"{path}: expected vectors of the corpus's words, got {seen:,} words{asked}")
@@ -249,13 +249,13 @@ def _binary_rows(file: IO[bytes], layout: _Layout, path: Path) -> Iterator[tuple
     for n in range(layout.count or 0):
         while (blank := block.find(b" ", at)) < 0 or blank + 1 + size > len(block):
             if not (more := file.read(_BLOCK)):
-                expected = f"{layout.count} words of {layout.dim} numbers as its first line says"
+                expected = f"{layout.count} words of {layout.dim} numbers as in its first line"
                 raise DataError(f"{path}: expected {expected}, got the end of the file in word {n + 1}")
             block, at = block[at:] + more, 0
         yield block[at:blank].lstrip(b"\n").decode("utf-8", "replace"), block[blank + 1 : blank + 1 + size]
         at = blank + 1 + size
     if block[at:].strip() or file.read(1):
-        expected = f"{layout.count} words of {layout.dim} numbers as its first line says"
+        expected = f"{layout.count} words of {layout.dim} numbers as in its first line"
         raise DataError(f"{path}: expected {expected}, got more data behind them: a wrong dimension?")
 
 
