@@ -94,10 +94,12 @@ class Study:
 
     @property
     def baseline_name(self) -> str:
-        """What the baseline point is: the setting of the paper, a script's own one, or the method's defaults."""
-        if isinstance(self.space.get("preset"), dict):
+        """What the baseline point is: a published setting, a script's own one, or the method's defaults."""
+        preset = self.space.get("preset")
+        if isinstance(preset, dict):
             return "the space's preset"
-        return "the method's defaults" if self.space.get("preset") == "none" else "the paper's setting"
+        names = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' defaults"}
+        return names.get(str(preset), "the paper's setting")
 
     @property
     def confirmations(self) -> int | None:

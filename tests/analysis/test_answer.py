@@ -60,6 +60,19 @@ def test_nothing_beats_the_baseline() -> None:
     assert answered({"p0": [0.8], "p1": [0.7]})["Gain"] == "none: no configuration came out above the paper's setting"
 
 
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [
+        (None, "the paper's setting"), ("none", "the method's defaults"), ({"dropout": 0.1}, "the space's preset"),
+        ("sentence_transformers", "sentence-transformers' defaults"),
+    ],
+)  # fmt: skip
+def test_baseline_is_named_by_its_preset(preset: object, name: str) -> None:
+    study = table_study(table(GAINS))
+    object.__setattr__(study, "space", {"preset": preset})
+    assert study.baseline_name == name
+
+
 def test_without_a_baseline_the_gain_is_unknown() -> None:
     trials = table(GAINS).assign(baseline=False, seconds=1.0)
     study = table_study(trials.assign(folder="x"), {"metric": "stsb_dev"})
