@@ -115,13 +115,13 @@ def _played(tasks: Sequence[Task], workers: int, name: str, runs: int) -> dict[s
 
 def rows(kept: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each family, number of workers, budget and search. se: over tasks; rank: among searches that played as
-    often; less ours: the mean difference of the same tasks and seeds."""
+    often, no variant of ours; less ours: the mean difference of the same tasks and seeds."""
     found = []
     for family, workers in dict.fromkeys(tuple(cell.split("|")[:2]) for cell in kept):
         cells = {cell.split("|")[2]: one for cell, one in kept.items() if cell.startswith(f"{family}|{workers}|")}
         values = {name: np.array(one["regrets"]) for name, one in cells.items()}
         most = max(value.shape[1] for value in values.values())
-        full = [name for name, value in values.items() if value.shape[1] == most]
+        full = [name for name, value in values.items() if value.shape[1] == most and not name.startswith("ours,")]
         ranks = dict(zip(full, rankdata([values[name] for name in full], axis=0), strict=True))
         for k, budget in enumerate(BUDGETS):
             for name, value in values.items():
