@@ -23,7 +23,7 @@ from search.study.plan import mean_so_far, seed_values
 DOMINATED_Z = 1.64  # one-sided 5 %
 PROMISING = 3  # 1 in this many points gets a second seed, 1 in this many of those a third, ...
 START = 10  # full-length trials that are trained before any point gets a further seed, which costs one
-LATE = 0.75  # of `search.budget` that is trained before
+LATE = 0.75  # of `search.budget` or `search.examples` that is trained before
 BLIND = ("grid", "random", "qmc")  # samplers that learn nothing from what has ended
 BY_ENDED = ("median", "percentile", "wilcoxon")  # pruners that compare with points that have ended
 ENDLESS = sys.maxsize  # points of a space without an end
@@ -79,8 +79,9 @@ class Seeds:
         """The best of those that may have a next seed, of the highest number of seeds that has one. The baseline,
         which is not judged, does not count among them; its seeds follow when a point has all of its own, since only
         then is there something to compare."""
-        trained, budget = self._ledger.full_length_trials(self._ledger.examples), self._space.search.budget or math.inf
-        late = START if math.isinf(budget) else max(START, LATE * budget)
+        search, trials = self._space.search, self._ledger.full_length_trials
+        budget = min(search.budget or math.inf, trials(search.examples) if search.examples else math.inf)
+        late, trained = max(START, LATE * budget if budget < math.inf else 0), trials(self._ledger.examples)
         if not late <= trained <= budget - 1 or self._noiseless():  # a seed begun later could not end
             return None
         ranked: list[tuple[float, int, int]] = []  # value (smaller is better), number, seeds

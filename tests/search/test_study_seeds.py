@@ -178,18 +178,23 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
 
 
 @pytest.mark.parametrize(
-    ("budget", "second", "due"),
+    ("end", "second", "due"),
     [
-        (None, 0.8, {9.9: None, 10.0: 1, 99.0: 1}),
-        (12, 0.8, {9.9: None, 10.0: 1, 11.0: 1, 11.1: None}),  # a seed begun after 11 of 12 could not end
-        (20, 0.8, {14.9: None, 15.0: 1, 19.0: 1, 19.1: None}),
-        (20, 0.9, {15.0: None, 19.0: None}),  # the second seed of the best point shows what the first one did
+        ({}, 0.8, {9.9: None, 10.0: 1, 99.0: 1}),
+        ({"budget": 12}, 0.8, {9.9: None, 10.0: 1, 11.0: 1, 11.1: None}),  # a seed begun after 11 of 12 could not end
+        ({"budget": 20}, 0.8, {14.9: None, 15.0: 1, 19.0: 1, 19.1: None}),
+        ({"examples": 200}, 0.8, {14.9: None, 15.0: 1, 19.0: 1, 19.1: None}),
+        (
+            {"budget": 20},
+            0.9,
+            {15.0: None, 19.0: None},
+        ),  # the second seed of the best point shows what the first one did
     ],
 )
 def test_seeds_come_late_in_a_budget_and_only_where_they_differ(
-    budget: float | None, second: float, due: dict[float, int | None]
+    end: dict[str, int], second: float, due: dict[float, int | None]
 ) -> None:
-    space = make_space({"sampler": "tpe", "trials": 100, "budget": budget, "repeats": 3, "baseline": "none"})
+    space = make_space({"sampler": "tpe", "trials": 100, "repeats": 3, "baseline": "none"} | end)
     ledger = ended(space, {0: [0.9, second], 1: [0.7], 2: [0.3], 3: [0.1], 4: [0.0], 5: [0.2]})
     ledger.planned = 10
     for trained, number in due.items():
