@@ -61,8 +61,15 @@ class Handler(BaseHTTPRequestHandler):
             if found is None:
                 self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
                 return
+            if "/tree/" in self.path:
+                listed = found["files"].items()
+                self._json([{"type": "file", "path": path, "size": len(c), "oid": COMMIT} for path, c in listed])
+                return
             files = [{"rfilename": path} for path in found["files"]]
             self._json({"id": name, "sha": COMMIT, "private": found["private"], "siblings": files})
+        elif "/resolve/" in self.path:
+            name, _, rest = self.path[1:].partition("/resolve/")
+            self._file(self.server.repositories.get(name, {"files": {}})["files"].get(rest.partition("/")[2]))
         else:
             self._json({"error": "no such thing"}, 404)
 
@@ -141,6 +148,18 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _file(self, content: bytes | None) -> None:
+        if content is None:
+            self._json({"error": "no such file"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def _json(self, content: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(content).encode()

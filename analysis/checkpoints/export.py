@@ -18,8 +18,11 @@ A method with another network has its own export (`Method.export`).
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +36,7 @@ from transformers.utils.logging import disable_progress_bar
 from analysis.checkpoints.trained import Trained
 from analysis.errors import AnalysisError, InputError
 from trainables.contract.errors import first_line
+from trainables.contract.remote_code import runs_code, without_code
 from trainables.encoders.adapters import merged
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.locate import HUB_SECONDS, available_folder
@@ -118,6 +122,8 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
     disable_progress_bar()
     encoder.save_pretrained(folder)  # safetensors; transformers writes nothing else any more
     loaded.tokenizer.save_pretrained(folder)
+    if runs_code(loaded.source):
+        _copy_code((encoder, encoder.config, loaded.tokenizer), folder)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": network.longest, "do_lower_case": False})
 
     modules = [("", "Transformer")]
@@ -160,6 +166,20 @@ def _export_encoder(trained: Trained, loaded: EncoderSource, folder: Path) -> No
         about["prompts"] = dict(trained.prompts)
         about["default_prompt_name"] = "query" if "query" in trained.prompts else None
     _write(folder / "config_sentence_transformers.json", about)
+
+
+def _copy_code(parts: Sequence[object], folder: Path) -> None:
+    """Copy the modules of an encoder's own code, wherever they came from, and name them as the folder's own."""
+    for part in parts:
+        if type(part).__module__.startswith("transformers_modules."):
+            for file in Path(inspect.getfile(type(part))).parent.glob("*.py"):
+                if file.name != "__init__.py":
+                    shutil.copyfile(file, folder / file.name)
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "auto_map" in content:  # "id--module.Class" is that of another repository
+            text = re.sub(r'"[^"]*--', '"', json.dumps(content["auto_map"]))
+            _write(path, content | {"auto_map": json.loads(text)})
 
 
 def _module(
@@ -261,7 +281,7 @@ def base_licence(encoder: str, *, ask: bool) -> str | None:
         if folder is not None and (folder / "README.md").is_file():
             found = ModelCard.load(folder / "README.md").data.license
         elif ask:
-            name, _, revision = encoder.partition("@")
+            name, _, revision = without_code(encoder).partition("@")
             card = HfApi().model_info(name, revision=revision or None, timeout=HUB_SECONDS).card_data
             found = card.license if card else None
         else:

@@ -35,6 +35,7 @@ from analysis.errors import AnalysisError, InputError, unknown
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract.errors import first_line
+from trainables.contract.remote_code import runs_code
 from trainables.data.catalogue import HUB_SECONDS
 
 INSTALL = "pip install 'contrastive-search[mteb]'"
@@ -134,7 +135,9 @@ def _model(trained: Trained, folder: Path, study: Study, trial: str) -> Any:
         from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
         from sentence_transformers import SentenceTransformer
 
-        model: Any = SentenceTransformerEncoderWrapper(SentenceTransformer(str(folder)))
+        model: Any = SentenceTransformerEncoderWrapper(
+            SentenceTransformer(str(folder), trust_remote_code=runs_code(trained.spec.encoder))
+        )
         meta = model.mteb_model_meta
     else:
         model, meta = _own_network(trained), ModelMeta.create_empty()

@@ -22,6 +22,7 @@ from analysis.tables.trials import PARAM
 from analysis.writing.answer import value_unit
 from search.schema import BEST_PREFIX, DEV_SUFFIX, GOLD_SUFFIX, SHOWN_SCALE, TEST_SUFFIX, stored
 from trainables.contract.registry import declared
+from trainables.contract.remote_code import runs_code, without_code
 from trainables.contract.trial import HELD, QUERIES_SUFFIX, RETRIEVAL_MEASURES, metric_parts, retrieval_measure
 from trainables.data.catalogue import EDACSE, EDACSE_PARTS, set_name
 
@@ -63,10 +64,11 @@ def model_card(
     results = [*_dev_results(study, trial, run, bounds), *tests]
     base = hub_encoder(checkpoint)
     front = front_matter(spec, name, about.licence, results, own_loader=bool(own_loader), base=base and base[0])
+    trust = ", trust_remote_code=True" if runs_code(spec["encoder"]) else ""
     use = (
         own_loader
         or "from sentence_transformers import SentenceTransformer\n\n"
-        'vectors = SentenceTransformer("path/to/this/folder").encode(["a sentence"])'
+        f'vectors = SentenceTransformer("path/to/this/folder"{trust}).encode(["a sentence"])'
     )
     wide = f"of {about.dimensions:,} dimensions " if about.dimensions else ""
     cut = f" A text is read up to {about.longest:,} tokens." if about.longest else ""
@@ -103,7 +105,7 @@ def hub_encoder(checkpoint: Mapping[str, Any]) -> tuple[str, str] | None:
 
     Args: checkpoint: trial.json.
     """
-    name, _, asked = str(checkpoint["spec"]["encoder"]).partition("@")
+    name, _, asked = without_code(str(checkpoint["spec"]["encoder"])).partition("@")
     commit = (checkpoint.get("encoder") or {}).get("commit") or (asked if re.fullmatch("[0-9a-f]{40}", asked) else "")
     folder = name.startswith(("builtin:", "/", ".", "~")) or name.count("/") > 1 or name.endswith(commit)
     return None if not commit or folder else (name, commit)

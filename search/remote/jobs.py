@@ -31,6 +31,7 @@ from search.space import Space
 from search.store.environment import environment
 from search.store.layout import CLUSTER_FILE, UserError
 from trainables.contract.errors import last_line
+from trainables.contract.remote_code import mark_of, without_code
 
 PACKAGES = ("search", "trainables", "analysis")
 CARRIED = "carried"
@@ -337,7 +338,7 @@ def local_files(space: Space) -> list[tuple[str, Path, str]]:
             found += [(name, file, bundled_name(file)) for file in ([path] if path.is_dir() else matching(path))]
         elif name and (source := find_local(name, data.language, split)):  # a named set in SEARCH_DATA_DIR
             found.append(("", source.path, f"{CARRIED}/{source.path.name}"))
-    for entry in (space.encoder, data.parser, *(data.evaluations or {}).values()):
+    for entry in (without_code(space.encoder), data.parser, *(data.evaluations or {}).values()):
         if entry and not entry.startswith("builtin") and (path := Path(entry).expanduser()).exists():
             found.append((entry, path, bundled_name(path)))
     return found
@@ -362,7 +363,8 @@ def _renamed(space: Space, local: Set[str]) -> Space:
         parser=there(data.parser),
         evaluations={key: there(file) for key, file in data.evaluations.items()} if data.evaluations else None,
     )
-    return replace(space, data=moved, encoder=there(space.encoder))
+    encoder = without_code(space.encoder)
+    return replace(space, data=moved, encoder=there(encoder) + mark_of(space.encoder))
 
 
 def _check_size(target: Path, names: Mapping[str, Path]) -> None:

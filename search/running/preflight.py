@@ -12,6 +12,7 @@ from search.space.space import evaluation_notes
 from search.store.journal import Journal
 from search.store.layout import MachineError, UserError
 from trainables.contract.errors import first_line
+from trainables.contract.remote_code import runs_code
 from trainables.training.machine import cuda_problem
 
 CARDS_S = 15.0  # wait for a node that says whether torch can use its GPUs; a busy one does not answer
@@ -117,7 +118,7 @@ def _revisions(space: Space) -> Mapping[str, str]:
     if not space.encoder:
         return found
     if (folder := available_folder(space.encoder)) is not None:
-        of = folder_revision(folder)
+        of = folder_revision(folder, code=runs_code(space.encoder))
         names = [
             f"{of['files'][:12]}+{of['weights'][:12]}",
             *([f"commit {of['commit'][:12]}"] if "commit" in of else []),

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from search.space.checks import check_combinations, check_conditions, check_search, check_size
+from search.space.encoder_key import read_encoder
 from search.space.nodes import Node, Problems, entries, text
 from search.space.optuna_class import PRUNER, SAMPLER, read_classes
 from search.space.params import KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
     ELSEWHERE,
-    ONE_EACH,
     Pruner,
     Resources,
     Search,
@@ -153,7 +153,7 @@ def _read_encoder(root: Node, method: Declaration | None, problems: Problems) ->
     if node is None:
         problems.add(root.place("encoder"), f"missing; expected {expected}")
         return None
-    given = text(node, problems, f"{expected}; {ONE_EACH}" if isinstance(node.value, dict) else expected)
+    given = read_encoder(node, family, expected, problems)
     if given and method and given.startswith("builtin:") and given != builtin:
         has = f"has {builtin}" if builtin else "has no builtin encoder"
         problems.add(node.where, f"method {method.name} {has}, got {given!r}")

@@ -16,6 +16,7 @@ from typing import Any
 
 from search.schema import BEST_PREFIX, UNTRAINED_PREFIX
 from search.space.data_sets import set_nodes
+from search.space.encoder_key import code_notes
 from search.space.nodes import Node, Problems, Where
 from search.space.params import Param, stored
 from search.space.sections import LANGUAGE, Search, evaluation_metrics, mistake
@@ -344,8 +345,8 @@ def encoder_notes(space: Space) -> list[str]:
     try:
         facts = encoder_facts(space)
     except EncoderError:
-        return []  # reported where it matters, by the check of the space or by the first trial
-    return facts.notes() if facts else []
+        facts = None  # reported where it matters, by the check of the space or by the first trial
+    return code_notes(space.encoder) + (facts.notes() if facts else [])
 
 
 def check_prompts(space: Space, root: Node, problems: Problems) -> None:

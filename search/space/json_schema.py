@@ -11,6 +11,7 @@ from typing import Any
 
 from search.space.build import TOP_KEYS
 from search.space.data_sets import TEXT
+from search.space.encoder_key import SCHEMA as ENCODER
 from search.space.nodes import Schema
 from search.space.optuna_class import EXPECTED, PRUNER, SAMPLER, WITH_ARGS
 from search.space.params import KINDS
@@ -45,7 +46,10 @@ def json_schema() -> Schema:
             "anyOf": [TEXT, _object({"file": TEXT, "text": TEXT})],
             "description": "of method script: a Python file with train(config, report), or module:function",
         },
-        "encoder": {**TEXT, "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors"},
+        "encoder": {
+            "anyOf": [TEXT, ENCODER],
+            "description": "hub id (id@revision), local folder, builtin:tiny; or word vectors",
+        },
         "preset": {
             "type": ["string", "object", "null"], "examples": presets,
             "description": "a paper's setting as the base; of a script its author's, as a mapping",

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from search.space.encoder_key import written_encoder
 from search.space.nodes import Node
 from search.space.optuna_class import BESIDE, PRUNER, SAMPLER, OptunaClass
 from search.space.params import Param
@@ -198,7 +199,7 @@ class Space:
             "name": self.name,
             "method": self.method,
             "script": written(self.script) if self.script else None,
-            "encoder": self.encoder,
+            "encoder": written_encoder(self.encoder),
             "preset": dict(self.preset) if isinstance(self.preset, Mapping) else self.preset or NO_PRESET,
             "data": {**asdict(self.data), "dev": list(self.data.dev)},
             "metric": asdict(self.metric),

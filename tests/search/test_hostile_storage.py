@@ -22,6 +22,7 @@ from search.running.runner import Options, confirm_study, resume_study
 from search.space import SpaceError, load_space
 from search.store.journal import Journal, this_user
 from search.store.ledger import Ledger
+from trainables.contract.errors import EncoderError
 
 pytestmark = pytest.mark.costly
 FILES = "import pathlib; pathlib.Path({mark!r}).touch()\n"
@@ -72,7 +73,16 @@ def with_pruner(text: str, plain: dict[str, Any]) -> None:
     plain["search"]["sampler"] = {"class": "evil_package:Mine"}
 
 
-HOSTILE = [with_method, with_evaluation, by_path, with_script, with_module, with_sampler, with_pruner]
+def with_encoder(text: str, plain: dict[str, Any]) -> None:
+    (folder := Path("evil_encoder").absolute()).mkdir()
+    auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "odd", "auto_map": auto_map}))
+    (folder / "model.safetensors").touch()
+    (folder / "evil.py").write_text(text)
+    plain["encoder"] = {"name": str(folder), "trust_remote_code": True}
+
+
+HOSTILE = [with_method, with_evaluation, by_path, with_script, with_module, with_sampler, with_pruner, with_encoder]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -139,3 +149,24 @@ def test_code_of_another_users_study_is_named_before_it_runs(
     file = "dcl.py" if hostile is with_method else "mine.py"
     line = f"/home/mallory/{file}: code of a study that mallory began; it runs as {this_user()}\n"
     assert console.file.getvalue() == (line if named else "")
+
+
+@pytest.mark.parametrize("go_on", [resume_study, confirm_study])
+def test_an_encoders_code_in_another_users_study_does_not_run(
+    go_on: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world, mark = World(make_space({"trials": 1}), tmp_path / "runs"), tmp_path / "it ran"
+    world.folder.local.mkdir(parents=True)
+    plain = world.space.resolved()
+    with_encoder(FILES.format(mark=str(mark)), plain)
+    world.folder.space.write_text(yaml.safe_dump(plain))
+    journal = Journal(world.folder.journal, Ledger())
+    journal.append("space", space=plain, uuid="0" * 32, user="mallory")
+    journal.close()
+    options = Options(console=Console(file=io.StringIO(), width=200))
+    with pytest.raises(
+        EncoderError, match=r"runs code of its own \(trust_remote_code\), in a study that mallory began"
+    ):
+        go_on(str(tmp_path / "runs"), options=options)
+    assert not mark.exists()

@@ -219,7 +219,7 @@ def test_no_code_of_a_model_folder_runs(tmp_path: Path) -> None:
     folder = save("bert", tmp_path)
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     change_json(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.M"})
-    assert_one_line_error(folder, "cannot be read")
+    assert_one_line_error(folder, "has code of its own")
     assert not (tmp_path / "ran").exists()
 
 

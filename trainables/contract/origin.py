@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainables.contract.remote_code import check_owner, without_code
+
 JOURNAL = "tracking.jsonl"  # in a study's folder
 ORIGIN = "origin"  # in the first event of a study's journal: the folder where it began, seen from its storage
 
@@ -27,8 +29,10 @@ def at_origin(journal: str, encoder: str, data: Mapping[str, Any]) -> Iterator[N
 
     Args:
         journal: file of the study in its folder in the storage; encoder, data: as in a trial's specification.
+    Raises: EncoderError for an encoder with code that may not run, see `remote_code.check_owner`.
     """
-    names = [encoder, *(data.get("train") or "").split("+"), *(data.get("dev") or ()), data.get("parser")]
+    check_owner(journal, encoder)
+    names = [without_code(encoder), *(data.get("train") or "").split("+"), *(data.get("dev") or ()), data.get("parser")]
     names += (data.get("evaluations") or {}).values()
     relative = [name.strip() for name in names if name and not os.path.isabs(os.path.expanduser(name))]
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.contract.errors import EncoderError, last_line
+from trainables.contract.remote_code import mark_of, runs_code
 from trainables.data.tokens import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
@@ -232,9 +233,16 @@ def _read(path: Path, kind: type) -> Any:
     return content if isinstance(content, kind) else kind()
 
 
-def facts_key(folder: Path) -> str:
-    """Fingerprint of an encoder's folder and of the libraries; of weights only sizes and times are read."""
-    parts: list[object] = [VERSION, importlib.metadata.version("transformers"), importlib.metadata.version("torch")]
+def facts_key(folder: Path, source: str = "") -> str:
+    """Fingerprint of an encoder's folder and of the libraries, and of whether its code runs; of weights only sizes and
+    times are read."""
+    code = [mark_of(source)] if runs_code(source) else []
+    parts: list[object] = [
+        *code,
+        VERSION,
+        importlib.metadata.version("transformers"),
+        importlib.metadata.version("torch"),
+    ]
     for file in sorted([*folder.iterdir(), *folder.glob("*/config.json")]):
         if file.suffix == ".json" and file.stat().st_size < 2**20:
             parts += [str(file.relative_to(folder)), file.read_bytes()]
@@ -273,7 +281,7 @@ def available_facts(source: str) -> EncoderFacts | None:
         return None
 
     def measure() -> dict[str, Any]:
-        command = [sys.executable, "-P", "-m", "trainables.encoders.load", str(folder)]
+        command = [sys.executable, "-P", "-m", "trainables.encoders.load", str(folder) + mark_of(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
@@ -282,4 +290,4 @@ def available_facts(source: str) -> EncoderFacts | None:
             raise EncoderError(f"encoder {source!r}: cannot be measured: {last_line(done.stderr)}")
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
-    return restored(DiskCache().cached("encoder", [facts_key(folder)], measure, alone=False))
+    return restored(DiskCache().cached("encoder", [facts_key(folder, source)], measure, alone=False))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from trainables.contract.config import EncoderConfig
 from trainables.contract.declaration import WORD_VECTORS, EncoderFamily
 from trainables.contract.errors import EncoderError, first_line
+from trainables.contract.remote_code import check_pinned, code_references, code_revision, runs_code
 from trainables.data.tokens import (
     DiskCache,
     Encode,
@@ -90,7 +91,7 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     """Read an encoder.
 
     Args:
-        source: hub id (`id` or `id@revision`), local folder, or `builtin:tiny`.
+        source: hub id (`id` or `id@revision`), local folder, or `builtin:tiny`; see `remote_code`.
         language: of the builtin encoder, "en" or "zh".
         cache_dir: of the builtin encoder; default: the user's cache.
     Raises: EncoderError if there is no such encoder, the hub cannot be reached, or it cannot be used.
@@ -102,22 +103,31 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     elif source.startswith("builtin:"):
         raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
     else:
-        name, _, commit = source.partition("@")
-        folder = local_folder(source) or cast(Path, hub_folder(name, commit or None))
+        folder = local_folder(source) or cast(Path, hub_folder(source))
     if not (folder / "config.json").is_file():
         raise EncoderError(f"encoder {source!r}: {folder} has no config.json; give a folder in Hugging Face format")
+    code: dict[str, Any] = {"trust_remote_code": runs_code(source)}
+    if runs_code(source):
+        check_pinned(source, folder)
+        code["code_revision"] = code_revision(source)
     try:
         with _quiet(), torch.random.fork_rng(devices=[]):  # weights that a checkpoint lacks are drawn
             torch.manual_seed(0)
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(folder, **code)
             for key in dropout_keys(config):  # ModernBERT builds some of its dropouts only where p is not 0
                 setattr(config, key, 0.1)
             config.use_cache = False
             model, found_in_files = AutoModel.from_pretrained(
-                folder, config=config, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+                folder, config=config, dtype=torch.float32, output_loading_info=True, **code
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **code)
     except Exception as error:  # OSError, ValueError, KeyError, safetensors' own
+        if not runs_code(source) and "trust_remote_code" in str(error):
+            pinned = "" if local_folder(source) else "revision: <commit>, "
+            raise EncoderError(
+                f"encoder {source!r}: has code of its own ({', '.join(code_references(folder))}); to run it, write "
+                f"encoder: {{name: ..., {pinned}trust_remote_code: true}}"
+            ) from error
         raise EncoderError(f"encoder {source!r}: {folder} cannot be read: {first_line(error)}") from error
     _check_weights(source, folder, model, found_in_files["missing_keys"])
     model.eval()
@@ -134,7 +144,7 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
         except EncoderError as error:
             return stored(str(error))
 
-    facts = restored(DiskCache().cached("encoder", [facts_key(folder)], measure))
+    facts = restored(DiskCache().cached("encoder", [facts_key(folder, source)], measure))
     return LoadedEncoder(
         source=source,
         model=model,
@@ -146,7 +156,7 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
         facts=facts,
         fingerprint=fingerprint,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        revision=None if source == BUILTIN_ENCODER else folder_revision(folder),
+        revision=None if source == BUILTIN_ENCODER else folder_revision(folder, code=runs_code(source)),
     )
 
 
@@ -333,6 +343,8 @@ def main(folder: str) -> None:
     try:
         facts: EncoderFacts | str = load_encoder(folder).facts
     except EncoderError as error:
+        if runs_code(folder):  # what code meets may be gone the next time: not stored
+            raise SystemExit(str(error)) from None
         facts = str(error)
     print(json.dumps(stored(facts)))
 

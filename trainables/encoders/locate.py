@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainables.contract.declaration import OWN_ENCODER, TRANSFORMER, WORD_VECTORS, EncoderFamily
 from trainables.contract.errors import EncoderError, first_line
+from trainables.contract.remote_code import lacks_code, runs_code, without_code
 from trainables.encoders.word_vectors import check_vectors
 
 BUILTIN_ENCODER, BUILTIN_VECTORS = TRANSFORMER.builtin, WORD_VECTORS.builtin
@@ -40,8 +41,7 @@ def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
         if fault := lacks(folder):
             raise EncoderError(f"encoder {source!r}: {fault}")
     else:
-        name, _, revision = source.partition("@")
-        hub_folder(name, revision or None, download=False)
+        hub_folder(source, download=False)
 
 
 def local_folder(source: str) -> Path | None:
@@ -49,6 +49,7 @@ def local_folder(source: str) -> Path | None:
 
     Raises: EncoderError if it can only be a folder and is not there.
     """
+    source = without_code(source)
     if os.path.isdir(folder := os.path.expanduser(source)):  # of any text: pathlib raises where a name is too long
         return Path(folder)
     name = source.partition("@")[0]
@@ -134,20 +135,22 @@ def available_folder(source: str) -> Path | None:
         return None
     try:
         folder = local_folder(source)
-        name, _, revision = source.partition("@")
-        return _cached_snapshot(name, revision or None) if folder is None else _complete(folder)
+        return _cached_snapshot(source) if folder is None else _complete(folder)
     except Exception:  # missing, or not the name of a model: whoever needs it raises
         return None
 
 
-def _cached_snapshot(name: str, revision: str | None) -> Path | None:
+def _cached_snapshot(source: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    name, _, revision = without_code(source).partition("@")
     try:
-        return _complete(Path(snapshot_download(name, revision=revision, allow_patterns=FILES, local_files_only=True)))
+        found = snapshot_download(name, revision=revision or None, allow_patterns=FILES, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
+    folder = _complete(Path(found))
+    return None if folder is not None and runs_code(source) and lacks_code(folder) else folder
 
 
 def _complete(folder: Path) -> Path | None:
@@ -156,26 +159,29 @@ def _complete(folder: Path) -> Path | None:
     return folder if weights and (folder / "config.json").is_file() else None
 
 
-def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Path | None:
+def hub_folder(source: str, *, download: bool = True) -> Path | None:
     """The snapshot of a hub model on this machine, downloaded if necessary.
 
     Args:
+        source: `id` or `id@revision`; with its code, if that runs.
         download: False = only check that it could be; None when it is not on this machine yet.
     Raises: EncoderError if the hub has no such model or cannot be reached.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-    at = f"{name}@{revision}" if revision else name
+    at = without_code(source)
+    name, _, revision = at.partition("@")
     try:
-        if (folder := _cached_snapshot(name, revision)) is not None:
+        if (folder := _cached_snapshot(source)) is not None:
             return folder
         # One request with a time limit first: the download functions retry an unreachable hub for half a minute.
-        info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
+        info = HfApi().model_info(name, revision=revision or None, timeout=HUB_SECONDS)
         if not download:
             return None
         safe = any(s.rfilename.endswith(".safetensors") for s in info.siblings or ())
-        return Path(snapshot_download(name, revision=info.sha, allow_patterns=FILES if safe else [*FILES, "*.bin"]))
+        files = [*FILES, *([] if safe else ["*.bin"]), *(["*.py"] if runs_code(source) else [])]
+        return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         what = "revision" if isinstance(error, RevisionNotFoundError) else "model"
         raise EncoderError(
@@ -188,17 +194,17 @@ def hub_folder(name: str, revision: str | None, *, download: bool = True) -> Pat
         ) from error
 
 
-def folder_revision(folder: Path) -> dict[str, str]:
-    """Hashes of an encoder's folder: `files`, of its configuration and tokenizer, and `weights`.
+def folder_revision(folder: Path, *, code: bool = False) -> dict[str, str]:
+    """Hashes of an encoder's folder: `files`, of its configuration and tokenizer (and code), and `weights`.
 
     They are of the files' names and contents, so that they agree between machines and library versions. Of a large
     file of weights 16 pieces of 1 MiB are read, spread over it: training changes all of them. A snapshot in the hub's
     cache also has its `commit`, because other programs add files of that commit to it.
     """
-    files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    files, patterns = [file for file in sorted(folder.iterdir()) if file.is_file()], [*NOT_WEIGHTS, *["*.py"] * code]
     weights = [file for file in files if file.suffix == ".safetensors"]
     weights = weights or [file for file in files if file.suffix == ".bin"]
-    others = [file for file in files if file not in weights and any(file.match(name) for name in NOT_WEIGHTS)]
+    others = [file for file in files if file not in weights and any(file.match(name) for name in patterns)]
     found = {"files": hash_of(others, whole=True), "weights": hash_of(weights, whole=False)}
     commit = folder.name if folder.parent.name == "snapshots" and re.fullmatch("[0-9a-f]{40}", folder.name) else ""
     return found | ({"commit": commit} if commit else {})
