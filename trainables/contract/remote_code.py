@@ -20,14 +20,14 @@ ALLOWED_VARIABLE = "SEARCH_TRUST_REMOTE_CODE"  # encoders of other users' studie
 COMMIT = re.compile("[0-9a-f]{40}")
 
 
-def runs_code(encoder: str) -> bool:
-    """Whether the code of this encoder runs."""
-    return MARK in encoder
+def runs_code(encoder: str | None) -> bool:
+    """Whether the code of this encoder runs; None and "" are no encoder."""
+    return MARK in (encoder or "")
 
 
-def without_code(encoder: str) -> str:
+def without_code(encoder: str | None) -> str:
     """The hub id or folder alone, with its revision."""
-    return encoder.partition(MARK)[0]
+    return (encoder or "").partition(MARK)[0]
 
 
 def mark_of(encoder: str) -> str:
