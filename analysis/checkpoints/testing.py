@@ -20,6 +20,7 @@ import pandas as pd
 from analysis.checkpoints.choice import trial_path
 from analysis.checkpoints.openings import Opening, check_reason, record_opening
 from analysis.checkpoints.overlap import overlaps, seen_sets, shared_texts
+from analysis.checkpoints.quantised import quantised_scores
 from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.pairs import PairedGain, paired_gains, query_gains, spearman_influence
@@ -72,9 +73,12 @@ class TestResult:
     similarities: Arrays
 
 
-def score(trained: Trained, sets: Sequence[Pairs | Retrieval]) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
+def score(
+    trained: Trained, sets: Sequence[Pairs | Retrieval], precisions: Sequence[str] = ()
+) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
     """Score a network on test sets.
 
+    Args: precisions: of vectors that are scored beside float32 (`quantised.PRECISIONS`), as `<set>_int8`.
     Returns: score per pair set and per measure of a retrieval set; the metrics to log: `<set>_test`, its `_mean` and
         `_wmean` (7.1), the averages; cosines and gold scores per pair set, measures of the queries per retrieval set,
         as `similarities.npz` has them for the dev sets.
@@ -83,23 +87,41 @@ def score(trained: Trained, sets: Sequence[Pairs | Retrieval]) -> tuple[dict[str
         return {}, {}, {}
     scored, ranked = [s for s in sets if isinstance(s, Pairs)], [s for s in sets if isinstance(s, Retrieval)]
     prepared = prepare_sets(scored, trained.tokenise, ranked, trained.prompts)
-    result = evaluate(trained.network.embed, prepared, split="test")
+    vectors = trained.network.embed(prepared.sentences).detach().float()
+    result = evaluate(lambda _: vectors, prepared, split="test")
+    scores, metrics = _measured(result.metrics, result.similarities, scored, ranked, trained.language)
+    for precision in precisions:
+        found, also = _measured(*quantised_scores(vectors, prepared, precision), scored, ranked, trained.language)
+        scores |= {f"{name}_{precision}": value for name, value in found.items()}
+        end = f"_{precision}{schema.TEST_SUFFIX}"
+        metrics |= {name.replace(schema.TEST_SUFFIX, end): value for name, value in also.items()}
+    kinds = ["", *(f"_{precision}" for precision in precisions)]  # each beside float32
+    names = [name.replace(schema.TEST_SUFFIX, kind + schema.TEST_SUFFIX) for name in metrics for kind in kinds]
+    gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in scored}
+    return scores, {n: metrics[n] for n in names if n in metrics}, {**result.similarities, **gold}
+
+
+def _measured(
+    metrics: Mapping[str, float],
+    similarities: Arrays,
+    pairs: Sequence[Pairs],
+    ranked: Sequence[Retrieval],
+    language: str,
+) -> tuple[dict[str, SetScore], dict[str, float]]:
+    """Score per pair set and per measure of a retrieval set; test metrics and averages."""
     scores = {}
-    for pairs in scored:
-        value = result.metrics[f"{pairs.name}{schema.TEST_SUFFIX}"]
-        half = np.nan
+    for one in pairs:
+        value, half = metrics[f"{one.name}{schema.TEST_SUFFIX}"], np.nan
         if np.isfinite(value):
-            influence = spearman_influence(result.similarities[f"{pairs.name}{schema.TEST_SUFFIX}"], pairs.gold)[1]
+            influence = spearman_influence(similarities[f"{one.name}{schema.TEST_SUFFIX}"], one.gold)[1]
             half = NORMAL * float(np.sqrt(np.var(influence) / len(influence)))
-        scores[pairs.name] = SetScore(value, value - half, value + half)
+        scores[one.name] = SetScore(value, value - half, value + half)
     for name in (f"{one.name}_{measure}" for one in ranked for measure in RETRIEVAL_MEASURES):
-        queries = np.asarray(result.similarities[name + QUERIES_SUFFIX], dtype=np.float64)
+        queries = np.asarray(similarities[name + QUERIES_SUFFIX], dtype=np.float64)
         value, half = float(queries.mean()), NORMAL * float(queries.std() / np.sqrt(len(queries)))
         scores[name] = SetScore(value, value - half, value + half)
-    logged = {name: value for name, value in result.metrics.items() if schema.TEST_SUFFIX in name}
-    gold = {f"{pairs.name}{schema.GOLD_SUFFIX}": pairs.gold.astype(np.float32) for pairs in scored}
-    means = averages({name: s.value for name, s in scores.items()}, trained.language)
-    return scores, logged | means, {**result.similarities, **gold}
+    logged = {name: value for name, value in metrics.items() if schema.TEST_SUFFIX in name}
+    return scores, logged | averages({name: s.value for name, s in scores.items()}, language)
 
 
 def averages(values: Mapping[str, float], language: str) -> dict[str, float]:
@@ -184,12 +206,14 @@ def open_tests(
     now: datetime | None = None,
     *,
     untrained: bool = False,
+    precisions: Sequence[str] = (),
 ) -> Opened:
     """Score trials' best checkpoints on the test sets and log it: first the opening, then the scores.
 
     Args:
         trials: rows of `study.trials`. reason: why, one line, stored for good. sets: default `default_sets`.
         transfer_root: SentEval's `downstream` folder.
+        precisions: of vectors that are scored beside float32, see `score`.
         untrained: score what the first of the trials started from instead, as `untrained_<set>_test`.
     Raises: InputError for an empty reason; AnalysisError if a checkpoint or every test set is missing, before anything
         is opened, or if MLflow refuses what is written.
@@ -212,7 +236,7 @@ def open_tests(
 
     results = []
     for (_, row), load in zip(trials.iterrows(), networks, strict=True):
-        scores, metrics, similarities = _scored(load(), tests, transfer_root)
+        scores, metrics, similarities = _scored(load(), tests, transfer_root, precisions)
         if untrained:
             scores = {f"{schema.UNTRAINED_PREFIX}{name}": s for name, s in scores.items()}
             metrics = {f"{schema.UNTRAINED_PREFIX}{name}": value for name, value in metrics.items()}
@@ -239,9 +263,9 @@ def _texts(one: Pairs | Retrieval) -> list[str]:
 
 
 def _scored(
-    trained: Trained, tests: Sequence[Pairs | Retrieval], transfer_root: Path | None
+    trained: Trained, tests: Sequence[Pairs | Retrieval], transfer_root: Path | None, precisions: Sequence[str]
 ) -> tuple[dict[str, SetScore], dict[str, float], Arrays]:
-    scores, metrics, similarities = score(trained, tests)
+    scores, metrics, similarities = score(trained, tests, precisions)
     return scores, metrics | (transfer_scores(trained, transfer_root) if transfer_root else {}), similarities
 
 

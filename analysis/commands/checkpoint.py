@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mteb", multiple=True, metavar="TASK", help="task or benchmark of MTEB, or a .py file of tasks; repeatable"
 )
+@click.option("--precision", metavar="LIST", default="", help="also score quantised embeddings: int8, binary or both")
 @click.option("--untrained", is_flag=True, help="score the encoder before training, pooled as in the trial")
 @FORMAT
 @where
@@ -45,6 +46,7 @@ def test(
     sets: tuple[str, ...],
     transfer: Path | None,
     mteb: tuple[str, ...],
+    precision: str,
     untrained: bool,
     style: str,
 ) -> None:
@@ -58,22 +60,29 @@ def test(
     itself: the extra `mteb`.
     """
     if mteb:
-        if sets or transfer or untrained:
-            raise InputError("--mteb: scores its own tasks; expected no --set, --transfer or --untrained beside it")
+        if sets or transfer or untrained or precision:
+            others = "--set, --transfer, --precision or --untrained"
+            raise InputError(f"--mteb: scores its own tasks; expected no {others} beside it")
         _mteb(study, mteb, trials, reason, style)
         return
     import pandas as pd
 
     from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
+    from analysis.checkpoints.quantised import PRECISIONS
     from analysis.checkpoints.testing import gains, open_tests, printed, summary
     from analysis.writing.comparisons import gain_text
     from analysis.writing.output import text_table
 
+    precisions = tuple(dict.fromkeys(part.strip() for part in precision.split(","))) if precision else ()
+    if wrong := [part for part in precisions if part not in PRECISIONS]:
+        raise InputError(f"--precision: expected {', '.join(PRECISIONS)} or both, got {wrong[0]!r}")
     chosen, without = with_checkpoint(study, chosen_trials(study, trials))
     baseline = baseline_trials(study, chosen) if not (trials or untrained) else study.trials.iloc[:0]
     there = have_weights(study, baseline)
     without += list(baseline.loc[[not t for t in there], "trial"])
-    opened = open_tests(study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained)
+    opened = open_tests(
+        study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained, precisions=precisions
+    )
     gained = gains(opened.results)
     table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]
     _earlier(study, opened.earlier)

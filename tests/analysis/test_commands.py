@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -334,6 +335,12 @@ def test_test_warns_of_earlier_openings(store: SmallStore) -> None:
     assert "Not the first opening" in second.stderr
     assert "for the paper" in second.stderr
     assert call(store, "test", "small-1").exit_code == 2  # no reason
+    third = call(store, "test", "small-1", "--reason", "smaller", "--precision", "binary, int8")
+    assert re.findall(r"builtin_\w+", third.stdout) == ["builtin_test", "builtin_binary_test", "builtin_int8_test"]
+    wrong = call(store, "test", "small-1", "--reason", "why", "--precision", "int8,int4")
+    assert (wrong.exit_code, wrong.stderr.splitlines()[-1]) == (
+        2, "analysis: --precision: expected int8, binary or both, got 'int4'"
+    )  # fmt: skip
     nothing = call(store, "test", "small-2", "--reason", "why")
     assert nothing.exit_code == 1
     assert "no weights stored of" in nothing.stderr

@@ -149,25 +149,24 @@ def evaluate(embed: Embed, prepared: PreparedSets, split: str = "dev", widths: I
     Raises: ValueError for a width above that of the vectors.
     """
     vectors = embed(prepared.sentences).detach().float()
-    metrics, similarities = _scores(_unit(vectors), prepared, split)
+    metrics, similarities = scored(normalised_rows(vectors), prepared, split)
     for width in widths:
         if width > vectors.shape[1]:
             raise ValueError(f"a metric @{width}: expected at most {vectors.shape[1]}, the width of the vectors")
-        values, arrays = _scores(_unit(vectors[:, :width]), prepared, split)
+        values, arrays = scored(normalised_rows(vectors[:, :width]), prepared, split)
         metrics |= {f"{name}@{width}": value for name, value in values.items()}
         similarities |= {f"{name}@{width}": array for name, array in arrays.items()}
-    return Evaluated(metrics | _geometry(_unit(vectors), prepared.sets), similarities)
+    return Evaluated(metrics | _geometry(normalised_rows(vectors), prepared.sets), similarities)
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def normalised_rows(vectors: Tensor) -> Tensor:
+    """(n, D) vectors of norm 1; zeros stay zeros."""
     unit: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
     return unit
 
 
-def _scores(
-    unit: Tensor, prepared: PreparedSets, split: str
-) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
-    """The metrics and similarities of `Evaluated` by vectors (n, D) of norm 1."""
+def scored(unit: Tensor, prepared: PreparedSets, split: str) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
+    """The metrics and similarities of `Evaluated` but the geometry, by inner products of vectors (n, D)."""
     metrics: dict[str, float] = {}
     similarities: dict[str, NDArray[np.float32]] = {}
     for pairs in prepared.sets:
