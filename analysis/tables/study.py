@@ -95,9 +95,11 @@ class Study:
     @property
     def baseline_name(self) -> str:
         """What the baseline point is: the setting of the paper, a script's own one, or the method's defaults."""
-        if isinstance(self.space.get("preset"), dict):
+        preset = self.space.get("preset")
+        if isinstance(preset, dict):
             return "the space's preset"
-        return "the method's defaults" if self.space.get("preset") == "none" else "the paper's setting"
+        other = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' recipe"}
+        return other.get(str(preset), "the paper's setting")
 
     @property
     def confirmations(self) -> int | None:
