@@ -99,12 +99,16 @@ def test(
                     "95 % interval": f"{printed(one.low)} to {printed(one.high)}" if one else "",
                 }
             )  # fmt: skip
+        if all(row["baseline"] for row in table):
+            gain = f"No gain to test: the tested point is {study.baseline_name}."
+        else:
+            gain = gain_text(gained, study.baseline_name)
         unchecked = "Not checked for overlap with what selected"
         return "\n\n".join(
             [
                 f"{study.name}. Scores x 100 (Spearman, accuracy, nDCG@10 and so on); sd over seeds.",
                 text_table(rows),
-                gain_text(gained, study.baseline_name),
+                *([] if untrained else [gain]),
                 *([f"Left out, their weights are not stored: {', '.join(without)}"] if without else []),
                 *(f"Not scored: {name}: {why}" for name, why in opened.missing.items()),
                 *(f"{unchecked}: {name}: {why}" for name, why in opened.unread.items()),

@@ -98,7 +98,7 @@ class Study:
         preset = self.space.get("preset")
         if isinstance(preset, dict):
             return "the space's preset"
-        names = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' defaults"}
+        names = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' recipe"}
         return names.get(str(preset), "the paper's setting")
 
     @property

@@ -64,7 +64,7 @@ def test_nothing_beats_the_baseline() -> None:
     ("preset", "name"),
     [
         (None, "the paper's setting"), ("none", "the method's defaults"), ({"dropout": 0.1}, "the space's preset"),
-        ("sentence_transformers", "sentence-transformers' defaults"),
+        ("sentence_transformers", "sentence-transformers' recipe"),
     ],
 )  # fmt: skip
 def test_baseline_is_named_by_its_preset(preset: object, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from memory_study import memory_study, run
 from mlflow.exceptions import MlflowException
 from small_store import SmallStore, fill
@@ -37,6 +38,7 @@ from analysis.checkpoints.testing import (
     transfer_scores,
 )
 from analysis.checkpoints.trained import Trained, load_trained, read_spec
+from analysis.commands.main import main
 from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import find_study, open_store
 from analysis.tables.record import openings, scores_by_configuration
@@ -372,6 +374,24 @@ def test_encoder_before_training_is_scored_apart(store: SmallStore) -> None:
     assert found.metrics["untrained_builtin_test"] == pytest.approx(before)
     assert "untrained_builtin_test" not in set(scores_by_configuration([found])["metric"])
     assert "the start of c0000.0" in openings(study(store).stored)[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(["--untrained"], None), (["--trial", "c0001.0"], "No gain to test: the tested point is the method's defaults"),
+     ([], "Gain over the method's defaults, paired over pairs")],
+)  # fmt: skip
+def test_a_gain_is_unknown_only_where_there_may_be_one(store: SmallStore, more: list[str], said: str | None) -> None:
+    trial_folder(store.folder / "small-1" / "trials" / "c0001.0", seed=6)
+    words = ["test", "small-1", "--storage", str(store.folder), "--reason", "why", "--set", "builtin", *more]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert said in done.output if said else "Gain over" not in done.output, done.output
+
+
+def test_the_recipe_of_a_library_is_no_paper() -> None:
+    of_pairs = memory_study([{"a": 1}], [0.5], {"a": {"float": [0, 1]}}, space={"preset": "sentence_transformers"})
+    assert of_pairs.baseline_name == "sentence-transformers' recipe"
 
 
 def test_word_vectors_before_training_are_their_mean(tmp_path: Path) -> None:
