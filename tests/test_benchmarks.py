@@ -52,7 +52,7 @@ def test_plots_are_drawn_with_those_of_outside_benchmarks(tmp_path: Path, monkey
     monkeypatch.setattr(plots, "RESULTS", tmp_path)
     drawn = {path.stem: path.read_text(encoding="utf-8") for path in plots.draw(tmp_path / "drawn")}
     assert set(drawn) == {*plots.DRAWN, "outside"}
-    assert "the regret is 0.50 to 0.50 times that of the best peer</dc:title>" in drawn["outside"]
+    assert "the regret is 0.50 to 0.50 times that of the best peer that learns</dc:title>" in drawn["outside"]
 
 
 ON_A_BARE_MACHINE = """
