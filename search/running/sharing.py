@@ -69,7 +69,8 @@ def share_cores(step_s: Mapping[int, float], cores: int, most: int, memory: int)
     fitting = {k: max(1, min(cores // k, most, memory)) for k in step_s if k <= cores} or {1: 1}
     rate = {k: trials / step_s[k] for k, trials in fitting.items()}
     threads = max(k for k in rate if rate[k] >= NEAR * max(rate.values()))
-    steps = ", ".join(f"{1000 * s:.3g} ms on {k}" for k, s in sorted(step_s.items()))
+    times = {k: f"{s:.2f} s" if s >= 1 else f"{1000 * s:.3g} ms" for k, s in sorted(step_s.items())}
+    steps = ", ".join(f"{time} on {k}" for k, time in times.items())
     reason = f"{trials_text(fitting[threads])} at once on {threads} of {cores} cores each (a step takes {steps})"
     return Share(0.0, float(threads), fitting[threads], reason)
 

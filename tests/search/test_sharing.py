@@ -67,6 +67,10 @@ def test_threads_follow_the_measured_scaling(
     assert (share.trials, share.cpus) == expected
 
 
+def test_long_steps_are_printed_in_seconds() -> None:
+    assert share_cores({1: 0.856, 2: 11.13}, 2, 4, 4).reason.endswith("(a step takes 856 ms on 1, 11.13 s on 2)")
+
+
 def test_memory_is_that_of_the_largest_batch() -> None:
     assert peak_at_largest(3.0, 2.0, 64, 512) == 2.0 + 8 * 1.0
     assert peak_at_largest(3.0, 2.0, 512, 64) == 3.0
