@@ -36,6 +36,9 @@ PLAYED = {  # in a test of their own: pattern of the command -> the file that pl
     r"search .*--cluster cluster\.yaml.*": "tests/cluster/test_ray_up.py",  # a cloud of namespaces, as root
     r"search (status|confirm) search-1234.*": "tests/cluster/test_slurm.py",  # SLURM on this machine, as root
     r"search track STUDY --storage s3://.*": "tests/search/test_trials_file.py",  # from a folder
+    r"analysis best short-1 .*": "tests/analysis/test_other_metric.py",
+    r"analysis export short-1 .*": "tests/analysis/test_export.py",
+    r"analysis test .* --precision .*": "tests/analysis/test_commands.py",
     r"search run docs/examples/st_simcse\.yaml": "tests/faults/test_sentence_transformers.py",  # minutes, killed twice
     r"analysis export --push-to-hub .*": "tests/analysis/test_publish.py",  # a server that speaks the hub's protocol
     r"analysis test .*--mteb mteb_task\.py": "tests/analysis/test_mteb.py",  # needs a file of pairs beside it

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from search.space import Resources, Space
+from search.space.checks import guides
 from search.space.space import evaluation_notes
 from search.store.journal import Journal
 from search.store.layout import MachineError, UserError
@@ -44,8 +45,8 @@ def preflight(space: Space) -> list[str]:
     ready(cache_dir())
     notes = [*evaluation_notes(space), *(f"data: {note}" for note in check_data(spec))]
     check_encoder(space.encoder, method.encoders)
-    if miner := (space.data.mine or {}).get("encoder"):
-        check_encoder(miner, method.encoders)
+    for other in filter(None, ((space.data.mine or {}).get("encoder"), *guides(space))):
+        check_encoder(other, method.encoders)
     if method.preflight is not None:
         method.preflight(spec)
     return notes

@@ -317,6 +317,12 @@ def check_encoder(space: Space, root: Node, problems: Problems) -> None:
         available_facts(miner) if miner else None
     except EncoderError as error:
         problems.add(root.place("data", "mine", "encoder"), str(error).partition(": ")[2])
+    for guide in guides(space):
+        try:
+            local_folder(guide)
+            available_facts(guide)
+        except EncoderError as error:
+            problems.add(written_at(root, "guide") or root.where, str(error))
     values: dict[str, list[Any]] = {name: [value] for name, value in space.base.items()}
     values |= {name: [*param.typical] for name, param in space.params.items()}
     for name, message in unfit(facts, space.encoder, values) if facts else ():
@@ -327,6 +333,12 @@ def check_encoder(space: Space, root: Node, problems: Problems) -> None:
         if facts and width and width > (facts.width or width):
             message = f"@{width}: expected at most {facts.width}, the width of {space.encoder}"
             problems.add(root.place("metric", "name"), message)
+
+
+def guides(space: Space) -> list[str]:
+    """The frozen encoders that its trials may read (`guide`)."""
+    searched = space.params.get("guide")
+    return [name for name in (searched.typical if searched else [space.base.get("guide")]) if name]
 
 
 def _encoder_folder(space: Space) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,18 @@ import numpy as np
 import pytest
 import torch
 from fake_tools import FakeTools
+from test_methods import spec_of
 from torch import Tensor
 
 from trainables.contract.config import build
 from trainables.contract.errors import DataError
 from trainables.data.sets import load_corpus
 from trainables.encoders.builtin_encoder import encoder_folder
-from trainables.methods.losses import multiple_negatives, same_text
+from trainables.methods.losses import cosines, multiple_negatives, same_text
 from trainables.methods.method import Batch, load_method
 from trainables.methods.pairs.config import PairsConfig
+from trainables.training.method_trial import load_inputs
+from trainables.training.trial import ProcessCache, run_trial
 
 SCALE = 20.0
 Peer = Callable[[Any, Sequence[Tensor]], Tensor]
@@ -41,13 +45,20 @@ def ranking(**options: Any) -> Peer:
     return call
 
 
-def gist(margin: float) -> Peer:
+def guided(vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Vectors of a guide that sees the texts otherwise, of another width."""
+    draw = torch.Generator().manual_seed(9)
+    return [torch.randn(len(v), 5, generator=draw) for v in vectors]
+
+
+def gist(margin: float, guide: bool = False) -> Peer:
     def call(model: Any, vectors: Sequence[Tensor]) -> Tensor:
         from sentence_transformers.sentence_transformer.losses import CachedGISTEmbedLoss
 
         own = {"contrast_anchors": False, "contrast_positives": False}
         loss = CachedGISTEmbedLoss(model, model, temperature=1 / SCALE, margin=-margin, **own)
-        return loss.calculate_loss([[v] for v in vectors], [[v.detach()] for v in vectors])
+        decides = guided(vectors) if guide else [v.detach() for v in vectors]
+        return loss.calculate_loss([[v] for v in vectors], [[v] for v in decides])
 
     return call
 
@@ -74,6 +85,8 @@ BOTH = ranking(directions=("query_to_doc", "doc_to_query"), partition_mode="per_
         (gist(0.0), {"margin": 0.0}),
         (gist(-0.1), {"margin": -0.1}),
         (gist(0.1), {"margin": 0.1}),
+        (gist(0.1, guide=True), {"margin": 0.1, "guide": True}),
+        (gist(-0.2, guide=True), {"margin": -0.2, "guide": True}),
     ],
 )
 def test_loss_and_gradient_equal_sentence_transformers(
@@ -85,6 +98,9 @@ def test_loss_and_gradient_equal_sentence_transformers(
     expected = theirs(peer, first)
     expected.backward()
     hard = torch.cat(second[2:]) if negatives else None
+    if "guide" in ours:
+        anchor, *others = guided(first)
+        ours = ours | {"guide": cosines(anchor, torch.cat(others))}
     got = multiple_negatives(second[0], second[1], hard, 1 / SCALE, **ours)
     got.backward()
     assert got.item() == pytest.approx(expected.item(), abs=1e-6)
@@ -92,6 +108,30 @@ def test_loss_and_gradient_equal_sentence_transformers(
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-6)
     if "margin" in ours:  # the margin leaves something out
         assert abs(got.item() - multiple_negatives(second[0], second[1], hard, 1 / SCALE).item()) > 1e-3
+
+
+@pytest.mark.costly
+def test_a_guide_embeds_the_texts_once_and_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guide with another tokenizer; a second process finds its vectors."""
+    guide = str(encoder_folder("zh", tmp_path / "guide"))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    params = {"false_negatives": "margin", "margin": -0.05, "max_examples": 64, "batch_size": 32, "dropout": 0.0}
+    losses = {}
+    for name, own in (("itself", {}), ("guide", {"guide": guide})):
+        spec = spec_of("pairs", tmp_path / name, **params, **own)
+        seen: list[Any] = []
+        outcome = run_trial(spec, lambda evaluation, seen=seen: seen.append(evaluation) or "go", cache=ProcessCache())
+        assert outcome.stop == "completed", outcome.reason
+        losses[name] = seen[0].metrics["loss"]
+    assert abs(losses["itself"] - losses["guide"]) > 1e-3
+
+    method = load_method("pairs")
+    config = build(PairsConfig, spec.params)
+    other = load_inputs(dataclasses.replace(spec, encoder=guide), torch.device("cpu"))
+    expected = other.tools.embed(other.tools.tokenise(other.corpus.columns["anchor"], "query"), config)
+    monkeypatch.setattr("trainables.methods.method.plain_encoder", lambda *_: pytest.fail("embedded again"))
+    examples = load_inputs(spec, torch.device("cpu")).prepared(method, config, 0).examples
+    np.testing.assert_array_equal(examples.numbers["guide of anchor"], expected)
 
 
 def test_texts_of_an_anchor_are_none_of_its_negatives() -> None:

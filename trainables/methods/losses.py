@@ -121,6 +121,7 @@ def multiple_negatives(
     direction: str = "one_way",
     excluded: Tensor | None = None,
     margin: float | None = None,
+    guide: Tensor | None = None,
 ) -> Tensor:
     """InfoNCE of pairs, MultipleNegativesRankingLoss of sentence-transformers; false negatives may be left out.
 
@@ -133,7 +134,8 @@ def multiple_negatives(
         excluded: (N, (1 + k)N) bool, candidates that are no negatives of an anchor, see `same_text`; its own positive
             always counts.
         margin: candidates whose cosine is above the positive's plus the margin are no negatives, either (GISTEmbed,
-            arXiv:2402.16829, guided by these vectors); None = all are.
+            arXiv:2402.16829); None = all are.
+        guide: (N, (1 + k)N) cosines that the margin is applied to, of a frozen encoder; None = of these vectors.
     Returns: () scalar >= 0.
     Raises: ValueError as `info_nce_hard`, or for an unknown direction.
     """
@@ -143,18 +145,21 @@ def multiple_negatives(
     if negative is not None:
         _check_negatives(temperature, anchor, positive, negative)
     cosine, count = cosines(anchor, positive if negative is None else torch.cat([positive, negative])), len(anchor)
-    loss = own_column(_without(cosine, excluded, margin) / temperature)
+    guide = cosine if guide is None else guide
+    loss = own_column(_without(cosine, excluded, margin, guide) / temperature)
     if direction == "one_way":
         return loss
-    back = _without(cosine[:, :count].T, None if excluded is None else excluded[:, :count].T, margin)
+    back = _without(
+        cosine[:, :count].T, None if excluded is None else excluded[:, :count].T, margin, guide[:, :count].T
+    )
     return (loss + own_column(back / temperature)) / 2
 
 
-def _without(cosine: Tensor, excluded: Tensor | None, margin: float | None) -> Tensor:
+def _without(cosine: Tensor, excluded: Tensor | None, margin: float | None, guide: Tensor) -> Tensor:
     """(N, M) cosines, -inf where a column is no negative of a row, by either rule; column i is row i's positive."""
     out = torch.zeros_like(cosine, dtype=torch.bool) if excluded is None else excluded
     if margin is not None:
-        out = out | (cosine > cosine.diagonal()[:, None] + margin)
+        out = out | (guide > guide.diagonal()[:, None] + margin)
     own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
     return cosine.masked_fill(out & ~own, -math.inf)
 

@@ -45,7 +45,7 @@ class Examples:
     """Prepared training data of one trial.
 
     columns: role or column name -> token sequences; all of the same length n.
-    numbers: name -> (n,) numbers that the loss gets beside the vectors, such as a pair's score.
+    numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
     order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
     facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
     sets: (n,) which of several training sets an example is of, from 0; None = there is one.
@@ -80,7 +80,7 @@ class Batch:
         return iter(self.numbers.tolist())
 
     def known(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
-        """(N,) numbers of the whole batch by name (`Examples.numbers`); every worker knows them."""
+        """(N,) or (N, D) numbers of the whole batch by name (`Examples.numbers`); every worker knows them."""
         return {name: to_device(values[self.numbers], device) for name, values in examples.numbers.items()}
 
 
@@ -89,7 +89,7 @@ class TextTools:
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content.
 
     language: the data's by its code, such as "en"; parser: as `parsing.parsed` takes it; prompts: of the space, by
-    kind; seen: the columns that were tokenised, if wanted.
+    kind; seen: the columns that were tokenised, if wanted; another: the same for a transformer of another name.
     """
 
     language: str
@@ -99,6 +99,7 @@ class TextTools:
     device: torch.device
     prompts: Mapping[str, str] = field(default_factory=dict)
     seen: list[TokenColumn] | None = None
+    another: Callable[[str], TextTools] | None = None
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.config import EncoderConfig, RunConfig, build
-from trainables.contract.declaration import DevEvaluation
+from trainables.contract.declaration import TRANSFORMER, DevEvaluation
 from trainables.contract.errors import DataError, PluginError
 from trainables.contract.limits import cores
 from trainables.contract.registry import declared, evaluation_named
@@ -170,7 +170,12 @@ def text_tools(source: EncoderSource, data: Mapping[str, Any], device: torch.dev
     """What prepares a trial's texts for this encoder."""
     most = max(MAX_TOKENS, source.facts.longest) if isinstance(source, LoadedEncoder) else MAX_TOKENS
     tokens = TokenCache(token_ids(source, data["language"]), fingerprints(source)[1], DiskCache(), most)
-    return TextTools(data["language"], data.get("parser"), source, tokens, device, data.get("prompts") or {})
+    prompts, language = data.get("prompts") or {}, data["language"]
+
+    def another(name: str) -> TextTools:
+        return text_tools(load_source(TRANSFORMER, name, language), data, device)
+
+    return TextTools(language, data.get("parser"), source, tokens, device, prompts, another=another)
 
 
 @dataclass(frozen=True, eq=False)

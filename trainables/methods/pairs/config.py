@@ -33,13 +33,17 @@ class PairsConfig(EncoderConfig):
         "an equal anchor; margin = those more similar than the positive plus `margin` (GISTEmbed, arXiv:2402.16829)",
         choices=("keep", "same_text", "margin"),
     )
+    guide: str | None = hyperparameter(
+        None, "frozen encoder (name or folder) whose cosines false_negatives margin compares, null = the trained one's",
+        kind="str",
+    )  # fmt: skip
     margin: float = hyperparameter(0.0, "added to the positive's cosine, for false_negatives margin", low=-2, high=2)
 
     @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
         found = dict(EncoderConfig.unused(v))
         if v["false_negatives"] != "margin":
-            found["margin"] = ("false_negatives", v["false_negatives"])
+            found |= dict.fromkeys(("margin", "guide"), ("false_negatives", v["false_negatives"]))
         return found
 
 

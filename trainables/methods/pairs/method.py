@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.data.tokens import Texts
 from trainables.encoders.network import Encoded, Views
 from trainables.methods.batches import text_numbers
-from trainables.methods.losses import multiple_negatives, same_text
+from trainables.methods.losses import cosines, multiple_negatives, same_text
 from trainables.methods.method import (
+    PLAIN_ENCODER,
     TEXT,
     Batch,
     Examples,
@@ -24,10 +27,19 @@ from trainables.methods.method import (
 )
 from trainables.methods.pairs.config import PAIRS, PairsConfig
 
+GUIDE = "guide of "  # before a role: the guide's vectors of its texts
+
 
 def prepare(texts: Texts, config: PairsConfig, seed: int, tools: TextTools) -> Examples:
-    """The token columns, and numbers by which equal texts are known."""
-    numbers = {TEXT + role: text_numbers(column, len(column)) for role, column in texts.items()}
+    """The token columns, numbers by which equal texts are known, and the guide's vectors, (n, D) for each column."""
+    numbers: dict[str, NDArray[Any]] = {
+        TEXT + role: text_numbers(column, len(column)) for role, column in texts.items()
+    }
+    if config.false_negatives == "margin" and config.guide:
+        assert tools.another is not None
+        guide = tools.another(config.guide)
+        guided = tokenised_triplets(texts, config, seed, guide).columns
+        numbers |= {GUIDE + role: guide.embed(column, config) for role, column in guided.items()}
     return replace(tokenised_triplets(texts, config, seed, tools), numbers=numbers)
 
 
@@ -48,7 +60,17 @@ def loss(z: Encoded, config: PairsConfig) -> Tensor:
 
     excluded = same_text(*roles(TEXT)) if config.false_negatives == "same_text" else None
     margin = config.margin if config.false_negatives == "margin" else None
-    return multiple_negatives(*roles(), config.temperature, config.direction, excluded, margin)
+    guide = None
+    if margin is not None and config.guide:
+        anchor, positive, negative = roles(GUIDE)
+        guide = cosines(anchor, positive if negative is None else torch.cat([positive, negative]))
+    return multiple_negatives(*roles(), config.temperature, config.direction, excluded, margin, guide)
 
 
-METHOD = Method(declaration=PAIRS, prepare=prepare, views=views, loss=loss)
+METHOD = Method(
+    declaration=PAIRS,
+    prepare=prepare,
+    views=views,
+    loss=loss,
+    prepared_from=("false_negatives", "guide", *PLAIN_ENCODER.reads),
+)
