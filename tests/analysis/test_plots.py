@@ -37,6 +37,7 @@ def study(read_only_store: SmallStore) -> Study:
     return read_study(opened, find_study(opened, "small-1"))
 
 
+@pytest.mark.usefixtures("few_shuffles")
 def test_every_figure_is_drawn_as_png_and_svg(study: Study, tmp_path: Path) -> None:
     pictures = gallery(study, importance(study, np.random.default_rng(0), draws=2))
     assert tuple(p.name for p in pictures) == NAMES
@@ -81,6 +82,7 @@ def odd_study(odd: str) -> Study:
     return made
 
 
+@pytest.mark.usefixtures("few_shuffles")
 @pytest.mark.parametrize("odd", ODD)
 def test_any_text_in_any_figure_is_drawn_as_it_is(odd: str, tmp_path: Path) -> None:
     study = odd_study(odd)
