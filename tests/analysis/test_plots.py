@@ -57,7 +57,7 @@ def test_some_figures_by_name_and_none_without_data(study: Study) -> None:
     assert gallery(empty, None) == []
 
 
-ODD = ["$_$", "$", "a$x^2$b", r"\$\frac{", "<b>b</b> &amp; <x>", "100 % {}"]
+ODD = ["$_$", "$ 100 % {}", r"a$x^2$b \$\frac{", "<b>b</b> &amp; <x>"]
 
 
 def odd_study(odd: str) -> Study:
