@@ -21,6 +21,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run small things; threads that spin for each other are slower
 
+# Processes that tests start share the bytecode of the packages instead of compiling them one by one.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 NEIGHBOUR = TESTS.parent.parent / "shared" / "data"
 if "SEARCH_DATA_DIR" not in os.environ and NEIGHBOUR.is_dir():
     os.environ["SEARCH_DATA_DIR"] = str(NEIGHBOUR)
@@ -70,6 +74,15 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or fill the user's cache, nor know his defaults."""
     os.environ["SEARCH_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["SEARCH_CONFIG"] = str(tmp_path_factory.mktemp("config") / "none.toml")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """In this process a crash is an exception, and what was written stays. fsync only guards against a power cut, and
+    the studies that are played here would wait for 30,000 of them. Drivers in processes of their own do wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

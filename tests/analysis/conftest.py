@@ -13,3 +13,10 @@ def read_only_store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
     fill(made)
     fill(made, "small-2", trials=4, confirm=False, seed=1)
     return made
+
+
+@pytest.fixture
+def few_shuffles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the forests that tell an important parameter from chance, each of a quarter of the trees."""
+    monkeypatch.setattr("analysis.statistics.importance.SHUFFLES", 19)
+    monkeypatch.setattr("analysis.statistics.importance.BOOTSTRAP_TREES", 4)

@@ -58,6 +58,7 @@ def test_best_is_the_verdict_of_the_command(results: analysis.StudyResults) -> N
     assert repr(results) == "<study small-1: 30 trials (25 completed, 4 pruned, 1 failed) by builtin_dev>"
 
 
+@pytest.mark.usefixtures("few_shuffles")
 @pytest.mark.parametrize("name", NAMES)
 def test_plot_gives_every_figure(results: analysis.StudyResults, name: str) -> None:
     figure = results.plot(name)

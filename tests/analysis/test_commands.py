@@ -271,6 +271,7 @@ def test_narrow_terminal_splits_no_number() -> None:
     assert paragraphs(["as it is " * 20], None) == "as it is " * 20
 
 
+@pytest.mark.usefixtures("few_shuffles")
 @pytest.mark.parametrize("width", [60, 120])
 def test_importance_fits_a_terminal(store: SmallStore, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.writing.output.terminal_width", lambda: width)

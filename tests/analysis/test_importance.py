@@ -41,6 +41,7 @@ def by_name(found: Importance) -> dict[str, float]:
     return {p.name: p.fanova.value for p in found.params}
 
 
+@pytest.mark.usefixtures("few_shuffles")
 def test_the_parameter_that_alone_decides_has_all_importance() -> None:
     points = sampled(60)
     study = memory_study(points, [p["a"] for p in points], TWO)
@@ -60,6 +61,7 @@ def test_the_parameter_that_alone_decides_has_all_importance() -> None:
         assert p.fanova.low <= p.fanova.value <= p.fanova.high
 
 
+@pytest.mark.usefixtures("few_shuffles")
 def test_log_parameters_are_measured_on_the_logarithm() -> None:
     """A step at 1e-4 halves a log range of 1e-6..1e-2, but only 1 % of the raw one: its variance must not vanish."""
     rng = np.random.default_rng(2)
@@ -72,6 +74,7 @@ def test_log_parameters_are_measured_on_the_logarithm() -> None:
     assert found["b"] == pytest.approx(0.2, abs=0.08)
 
 
+@pytest.mark.usefixtures("few_shuffles")
 def test_pruned_points_count_by_rank_only() -> None:
     points = sampled(40)
     values = [p["a"] for p in points]
@@ -86,6 +89,7 @@ def test_pruned_points_count_by_rank_only() -> None:
     assert ped["b"].value > 0.05  # that no z is among the best does count
 
 
+@pytest.mark.usefixtures("few_shuffles")
 def test_a_conditional_parameter_is_measured_where_it_exists() -> None:
     rng = np.random.default_rng(3)
     points: list[dict[str, Any]] = []
@@ -160,6 +164,7 @@ def test_noise_is_seldom_called_important(monkeypatch: pytest.MonkeyPatch) -> No
     assert measures.p_value(0.5, np.array([0.1, 0.5, 0.7])) == 3 / 4
 
 
+@pytest.mark.slow  # the ordinary suite has the test above
 def test_chance_of_calling_noise_important_is_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 studies of noise, forests of one tree: some parameter is called important in 5 %. None, or more than 12, has
     a chance of 1 in 130. An observed forest of 64 trees against shuffled ones of one tree: none."""

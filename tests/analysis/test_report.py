@@ -40,7 +40,9 @@ def study(read_only_store: SmallStore) -> Study:
 @pytest.fixture(scope="module")
 def pages(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    made = {"report": report(study, np.random.default_rng(0), NOW), "interactive": page(study)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.statistics.importance.BOOTSTRAP_TREES", 4)
+        made = {"report": report(study, np.random.default_rng(0), NOW), "interactive": page(study)}
     for name, text in made.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from trainables.data.sets import load_pairs
 from trainables.encoders.builtin_encoder import encoder_folder
 from trainables.training.trial import run_trial
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+LACKING = [name for name in ("sentence_transformers", "datasets") if find_spec(name) is None]  # importing takes seconds
+pytestmark = [
+    pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
+]  # fmt: skip
 EVERY = 384  # examples from one evaluation, and state, to the next: whole batches of every size
-pytest.importorskip("sentence_transformers")
-pytest.importorskip("datasets")
 
 
 def example_study(root: Path, example: str) -> Study:

@@ -141,7 +141,7 @@ def test_a_crashed_study_goes_on_as_the_undisturbed_one(search: dict[str, Any], 
     undisturbed = World(space, tmp_path / "a")
     expected = undisturbed.session(concurrency=1).ledger
     events, crashes = list(read(undisturbed.folder.journal)), 0
-    for die_at in range(8, 60, 3):
+    for die_at in range(8, 60, 6 if search["sampler"] == "gp" else 3):  # a Gaussian process takes its time
         world = World(space, tmp_path / str(die_at))
         with pytest.raises(Death):
             world.session(concurrency=1, die_at=die_at)
@@ -154,7 +154,7 @@ def test_a_crashed_study_goes_on_as_the_undisturbed_one(search: dict[str, Any], 
         assert {i: (r.trial.point, r.state, r.best) for i, r in resumed.trials.items()} == {
             i: (r.trial.point, r.state, r.best) for i, r in expected.trials.items()
         }, die_at
-    assert crashes > 8
+    assert crashes > (4 if search["sampler"] == "gp" else 8)
 
 
 def test_an_interrupted_study_pauses_and_goes_on(tmp_path: Path) -> None:
