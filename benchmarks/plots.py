@@ -137,7 +137,8 @@ def outside(rows: Rows) -> tuple[Figure, str]:
     axes[0].legend()
     return (
         fig,
-        f"On outside benchmarks, the regret is {min(ratios):.2f} to {max(ratios):.2f} times that of the best peer that learns",
+        f"On outside benchmarks, the regret is {min(ratios):.2f} to {max(ratios):.2f} times that of the best peer that "
+        "learns",
     )
 
 
