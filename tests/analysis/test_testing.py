@@ -210,7 +210,7 @@ def test_nothing_is_opened_without_reason_weights_or_data(store: SmallStore) -> 
     one = s.trials[s.trials["trial"] == "c0000.0"]
     with pytest.raises(InputError, match="reason"):
         open_tests(s, one, "  ")
-    with pytest.raises(AnalysisError, match="none of the test sets"):
+    with pytest.raises(AnalysisError, match="no test set is available"):
         open_tests(s, one, "why", sets=["nosuchset"])
     with pytest.raises(AnalysisError, match="no checkpoint"):
         open_tests(s, s.trials[s.trials["trial"] == "t0001"], "why")
@@ -431,9 +431,9 @@ def test_published_counts_of_stsb_in_sts12_to_16(real_data: Path) -> None:  # no
 
 
 def test_one_network_at_a_time_is_in_memory(store: SmallStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def counted(trained: Trained, sets: Sequence[Pairs]) -> Any:
+    def counted(trained: Trained, sets: Sequence[Pairs], precisions: Sequence[str]) -> Any:
         seen.append(sum(isinstance(one, SentenceNetwork) for one in gc.get_objects()))
-        return score(trained, sets)
+        return score(trained, sets, precisions)
 
     seen: list[int] = []
     monkeypatch.setattr(testing, "score", counted)
