@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,6 @@ def ablation(data: Ablation) -> Figure:
             ax.set_xticks(data.x, data.labels, rotation=30, ha="right")
             ax.set_xlim(-0.5, len(data.x) - 0.5)
         ax.set(xlabel=data.name, ylabel=f"{data.metric} x 100")
-        ax.set_title(data.title, loc="left", wrap=True)
+        ax.set_title(fill(data.title, 60), loc="left")  # matplotlib's own wrapping fails on texts with a `$`
         fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return fig

@@ -78,7 +78,7 @@ def test_some_figures_by_name_and_none_without_data(study: Study) -> None:
     assert gallery(empty, None) == []
 
 
-ODD = ["$_$", "$ 100 % {}", r"a$x^2$b \$\frac{", "<b>b</b> &amp; <x>"]
+ODD = ["$_$", "$_$ <b>b</b> &amp; <x>", "$ 100 % {}", r"a$x^2$b \$\frac{"]
 
 
 def odd_study(odd: str) -> Study:
