@@ -33,7 +33,7 @@ def at_origin(journal: str, encoder: str, data: Mapping[str, Any]) -> Iterator[N
     """
     check_owner(journal, encoder)
     names = [without_code(encoder), *(data.get("train") or "").split("+"), *(data.get("dev") or ()), data.get("parser")]
-    names += (data.get("evaluations") or {}).values()
+    names += [*(data.get("evaluations") or {}).values(), (data.get("mine") or {}).get("encoder")]
     relative = [name.strip() for name in names if name and not os.path.isabs(os.path.expanduser(name))]
     try:
         with open(journal, "rb") as file:
