@@ -300,5 +300,5 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
 def _power(found: ConfirmForecast, number: Number) -> str:
     """Without repeated seeds all that two models differ by counts as the dev pairs' doing: an upper bound."""
     assert found.power is not None
-    bound = "; an upper bound until seeds are repeated" if found.pairs and not found.noise.repeats else ""
-    return f"Power: {_power_text(found.power, number)}{bound}."
+    bound = " Until seeds are repeated, these are upper bounds." if found.pairs and not found.noise.repeats else ""
+    return f"Power: {_power_text(found.power, number)}.{bound}"
