@@ -73,7 +73,7 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     labels = [line.split("  ")[0] for line in lines[header + 6 :]]
     assert labels == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Next"]
     explained = call(store, "best", "--study", "small-1", "--explain").output.splitlines()
-    for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Noise: ", "Intervals: "):
+    for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Seed noise: ", "Intervals: "):
         assert sum(line.startswith(word) for line in explained) == 1
     newest = call(store, "best").output
     assert "Study small-2" in newest

@@ -157,7 +157,11 @@ def test_data_that_the_study_knows_are_named_and_counted(storage: Path) -> None:
         (["--mteb", "nosuch.py"], 2, "--mteb: nosuch.py: no such file"),
         (["--mteb", "EMPTY"], 2, "expected classes of MTEB's tasks"),
         (["--mteb", "BROKEN"], 2, "broken.py: NameError: name 'nosuch' is not defined"),
-        (["--mteb", "STSBenchmark", "--set", "stsb"], 2, "expected no --set, --transfer or --untrained beside it"),
+        (
+            ["--mteb", "STSBenchmark", "--set", "stsb"],
+            2,
+            "expected no --set, --transfer, --precision or --untrained beside it",
+        ),
         (["--mteb", "STSBenchmark", "--trial", "t0001"], 1, "no weights stored of t0001"),
         (["--mteb", "CIFAR10"], 2, "CIFAR10: expected a task on text"),
     ],

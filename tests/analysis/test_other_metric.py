@@ -102,7 +102,7 @@ def test_parameter_named_like_a_column_gets_its_own(store: SmallStore) -> None:
 def test_direction_of_an_unknown_metric_must_be_named(store: SmallStore) -> None:
     found = call(store, "best", "new-1", "--metric", "x_dev")
     assert found.exit_code == 2
-    assert found.output.endswith("whether more of it is better: write max(x_dev) or min(x_dev)\n")
+    assert found.output.endswith("its direction is not known: write max(x_dev) or min(x_dev)\n")
     found = call(store, "best", "new-1", "--metric", " min( x_dev )")
     assert answered(found.output)["Best"].startswith("t0003: ")
     assert answered(found.output)["Dev"].startswith("x_dev 82.0 ")
