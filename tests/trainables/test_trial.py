@@ -29,6 +29,12 @@ pytestmark = pytest.mark.costly
 SPEC = TrialSpec(method="simcse", encoder="builtin:tiny", data={}, metric="m", folder="unused")
 
 
+def following(first: Exception, second: Exception) -> Exception:
+    """As torch's writer raises when a write has failed."""
+    second.__context__ = first
+    return second
+
+
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
@@ -42,6 +48,10 @@ SPEC = TrialSpec(method="simcse", encoder="builtin:tiny", data={}, metric="m", f
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "oom"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (
+            following(OSError(errno.ENOSPC, "No space left on device"), RuntimeError("unexpected pos 768 vs 662")),
+            "disk",
+        ),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "error"),
         (ValueError("expected CUDA error to be spelled"), "error"),
     ],

@@ -149,6 +149,15 @@ def failed(fault: BaseException, last: Evaluation | None = None) -> Outcome:
     return replace(outcome, best=last.best, best_at=last.best_at, examples=last.examples, seconds=last.seconds)
 
 
+def _full_disk(fault: BaseException | None) -> OSError | None:
+    """The error of a full disk that this fault is or follows: torch's writer raises another one at its own end."""
+    while fault is not None:
+        if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            return fault
+        fault = fault.__cause__ or fault.__context__
+    return None
+
+
 def classify(fault: BaseException) -> tuple[str, str]:
     """(kind, one line) of a fault: nan, collapse, oom, device, disk, data or error.
 
@@ -160,8 +169,8 @@ def classify(fault: BaseException) -> tuple[str, str]:
         return fault.kind, line
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in OUT_OF_MEMORY):
         return "oom", line
-    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk", line
+    if (full := _full_disk(fault)) is not None:
+        return "disk", first_line(full)
     if isinstance(fault, (DataError, EncoderError)):
         return "data", line
     if isinstance(fault, torch.AcceleratorError) or (
