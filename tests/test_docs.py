@@ -214,6 +214,20 @@ def test_the_reference_has_every_variable_and_format() -> None:
     assert text.count(f"| {formats.CHECKPOINT} |") >= 2
 
 
+def test_the_ray_up_test_types_every_command_for_a_cluster() -> None:
+    def kinds(text: str) -> set[str]:  # "search run", "ray up": a command without its arguments
+        return set(re.findall(r"\b((?:search|analysis|ray) (?:cluster )?[a-z-]+)(?= [^\n]*cluster\.yaml)", text))
+
+    flow = (
+        (ROOT / "tests" / "cluster" / "ray_up_flow.py").read_text(encoding="utf-8").replace("{CLUSTER}", "cluster.yaml")
+    )
+    pages = ("README.md", "docs/cluster.md")
+    shown = set().union(*(kinds(block.text) for block in BLOCKS if str(block).startswith(pages)))
+    assert {"ray up", "search run", "search ui"} <= kinds((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(shown) > 9
+    assert shown <= kinds(flow)
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -176,19 +176,6 @@ def test_the_pages_and_the_analysis_come_through_the_tunnel(seen: dict[str, Any]
     assert "confirmed" in seen["said"]["best"]
 
 
-def test_the_commands_are_those_of_the_readme(seen: dict[str, Any]) -> None:
-    section = (HERE.parents[1] / "README.md").read_text(encoding="utf-8").split("## On a cluster")[1].split("\n## ")[0]
-    lines = [re.split(r"\s+#", line)[0].strip() for line in section.splitlines() if line.startswith("    ")]
-    commands = {command.strip() for line in lines for command in line.split("&&")}
-    commands -= {'pip install -c cluster.lock -e ".[cluster]"'}
-    assert len(commands) > 6
-    typed = {line.replace(" -y", "") for line in seen["typed"]}
-    run = "search run spaces/edacse.yaml --cluster cluster.yaml"
-    assert run in commands, "typed with a space that a cloud of two small machines can train"
-    assert any(re.fullmatch(r"search run mine.yaml .*--cluster cluster.yaml", line) for line in typed)
-    assert commands - {run} <= typed
-
-
 def test_only_ssh_is_open_and_the_dashboard_needs_the_token(seen: dict[str, Any]) -> None:
     assert seen["open_ports"] == [22]
     assert seen["without_token"] == 401
