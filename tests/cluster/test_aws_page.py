@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         script = commands("aws.md").split("ray down")[0]
         script = script.replace(
             "search cluster check",
-            f"sed -i s/python3.12/python3.{sys.version_info.minor}/ cluster.yaml; search cluster check",
+            f"sed -i s/python3.12/python3.{sys.version_info.minor}/g cluster.yaml; search cluster check",
         )
         done = subprocess.run(["bash", "-eu", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
