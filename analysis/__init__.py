@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnalysisError", "Gain", "InputError", "StudyResults", "Verdict", "read"]
 
-# Imported when first asked for: pandas and scipy take half a second that `analysis --help` need not wait.
+# Imported at first use: pandas and scipy take half a second that `analysis --help` need not wait.
 _HOME = {
     "AnalysisError": "analysis.errors",
     "Gain": "analysis.statistics.verdict",

@@ -38,10 +38,12 @@ def worlds() -> list[World]:
     noises = ("unequal", "tails")
     cells = [replace(plain, points=n, sd=sd) for n, sd in product(points, sds)]
     cells += [replace(plain, points=n, noise=noise) for n, noise in product(points, noises)]
-    cells += [replace(plain, looks=6, sd=sd) for sd in sds] + [replace(plain, looks=6, noise=noise) for noise in noises]
-    cells += [replace(plain, looks=6, points=n, sd=1.5) for n in (10, 100)]
+    cells += [replace(plain, analyses=6, sd=sd) for sd in sds] + [
+        replace(plain, analyses=6, noise=noise) for noise in noises
+    ]
+    cells += [replace(plain, analyses=6, points=n, sd=1.5) for n in (10, 100)]
     cells += [replace(plain, confirm=how, sd=sd) for how, sd in product(("race", "adaptive"), (0.5, 1.5))]
-    cells += [replace(plain, confirm="adaptive", looks=6, sd=sd) for sd in (0.5, 1.5)]
+    cells += [replace(plain, confirm="adaptive", analyses=6, sd=sd) for sd in (0.5, 1.5)]
     cells += [replace(plain, pairs=pairs, sd=sd) for pairs, sd in product((400, 6000), (0.2, 1.0))]
     cells += [replace(plain, confirm="no", points=n, sd=sd) for n, sd in product(points, sds)]
     cells += [replace(plain, confirm="no", noise=noise) for noise in noises]
@@ -51,7 +53,7 @@ def worlds() -> list[World]:
     cells += [replace(plain, points=n, sd=sd, best=best) for n, sd, best in product(points, sds, (0.5, 1.0, 2.0))]
     for best in (0.5, 1.0, 2.0):
         cells += [replace(plain, points=n, noise=noise, best=best) for n, noise in product((30,), noises)]
-        cells += [replace(plain, looks=6, best=best), replace(plain, confirm="adaptive", best=best)]
+        cells += [replace(plain, analyses=6, best=best), replace(plain, confirm="adaptive", best=best)]
         cells += [replace(plain, confirm="race", best=best), replace(plain, confirm="no", best=best)]
         cells += [replace(plain, pairs=pairs, best=best) for pairs in (400, 6000)]
         cells += [replace(plain, prune=0.5, best=best), replace(plain, repeats=3, best=best)]
@@ -71,7 +73,7 @@ def name(world: World) -> str:
     parts += [f"repeats {world.repeats}"] if world.repeats > 1 else []
     parts += ["adaptive sampler"] if world.adaptive else []
     parts.append(f"confirm {world.confirm}")
-    parts += [f"{world.looks} looks"] if world.looks > 1 else []
+    parts += [f"{world.analyses} analyses"] if world.analyses > 1 else []
     return ", ".join(parts)
 
 

@@ -257,7 +257,7 @@ def run(runs: int) -> dict[str, Any]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder, which also takes what would be cached in the user's home; nothing asks the network."""
+    """An empty folder, which also takes what would be cached in the user's home; nothing uses the network."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SEARCH_CACHE_DIR": f"{folder}/cache", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         Path(folder, "cache").mkdir(mode=0o700)

@@ -155,7 +155,7 @@ def _trained(
 
 
 def _with_adapters(folder: Path, encoder: Path, data: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    """Trains adapters beside all linear layers, looks whether each of them has learnt something, exports."""
+    """Train adapters beside all linear layers, check that each of them has learnt something, export."""
     from trainables.training.checkpoint import TrialFiles
 
     end = _trained(folder / "lora", encoder, data, {**params, "lora.rank": 4})

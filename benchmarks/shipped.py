@@ -256,7 +256,7 @@ def study(world: World, number: int, seed: int, root: Path) -> list[dict[str, fl
         seeds = SeedValues.of(trials, 1.0)
         prior = unknown_metric(seeds.firsts()) if world.retrieval else None  # as `study_prior` has it
         pool = Evaluated.of(points_table(trials), 1.0)
-        found.append(outcome(trainer, ledger, judged(pool, seeds, judge.metric, judge.noise, looks=1, prior=prior)))
+        found.append(outcome(trainer, ledger, judged(pool, seeds, judge.metric, judge.noise, analyses=1, prior=prior)))
     return found
 
 

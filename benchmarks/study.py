@@ -1,6 +1,6 @@
 """One study, three ways: which finds the best encoder for the Debian pairs in the same time?
 
-    python -m benchmarks.study --minutes 30 --runs 3
+    python -m benchmarks.study --minutes 30 --runs 3 --encoder FOLDER
 
 Each way tunes all-MiniLM-L6-v2 on 4,000 query-passage pairs, selects by nDCG@10 on `debian_dev` and is scored on
 `debian_test`, which nothing has selected by:
@@ -9,22 +9,29 @@ Each way tunes all-MiniLM-L6-v2 on 4,000 query-passage pairs, selects by nDCG@10
   hf        sentence-transformers' `hyperparameter_search` with Optuna, as its documentation has it
   random    sentence-transformers' trainer in a loop over random values of the same hyperparameters
 
-A process each, one at a time, on all cores, in turn; the clock starts with the process. An evaluation after the end of
-the time does not count. Beside them: the untouched encoder, and for each seed a training by sentence-transformers with
-the recipe's defaults. One function scores all models.
+Each way runs in a process of its own, one at a time, on all cores; the clock starts with the process. An evaluation
+after the end of the time does not count. The study also scores the untouched encoder and, for each seed, a training by
+sentence-transformers with the recipe's defaults. One function scores all models.
+
+benchmarks/results/study.json gets a row as soon as a way of a seed has finished. A later call with the same settings
+measures only the missing rows, then draws docs/pictures/study.svg and prints the table of docs/study.md from the file.
+A call interrupted by Ctrl-C or SIGTERM loses the way that was running.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,7 @@ import click
 
 from analysis.plots.style import BLUE, GREEN, GREY, ORANGE, style
 from benchmarks.inputs import data_folder, write_lines
+from benchmarks.plots import fingerprint
 
 WAYS = ("product", "hf", "random")
 PAIRS, LENGTH = 4000, 128
@@ -199,12 +207,14 @@ def run_tuned(way: str, seed: int, seconds: float, encoder: Path, train: Path, f
     return dict(json.loads((folder / "record.json").read_text()))
 
 
-def run_product(seed: int, seconds: float, encoder: Path, train: Path, folder: Path) -> dict[str, Any]:
+def run_product(
+    seed: int, seconds: float, encoder: Path, train: Path, folder: Path, pairs: int = PAIRS
+) -> dict[str, Any]:
     """The product's commands: their evaluations, and the model under `folder`/model."""
     settings = {
         "encoder": encoder, "data.train": train, "data.dev": f"[{data_folder() / 'debian_dev'}]", "search.seed": seed,
         "search.trials": "null", "search.budget": "null", "search.time": f"{seconds:.0f}s",
-        "train.max_examples": PAIRS, "train.eval_examples": PAIRS // 4,
+        "train.max_examples": pairs, "train.eval_examples": pairs // 4,
         "params.max_length": LENGTH, "params.eval_max_length": LENGTH,
     }  # fmt: skip
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -232,12 +242,48 @@ def evaluations(journal: Path, began: float, seconds: float) -> list[dict[str, A
     return found
 
 
+def turns(runs: int) -> Iterator[tuple[str, int]]:
+    """(way, seed) in the order of measurement: each way is first, second and third."""
+    yield "untouched", 0
+    for seed in range(runs):
+        ways = [*WAYS, "defaults"]
+        yield from ((way, seed) for way in ways[seed % 3 :] + ways[: seed % 3])
+
+
+def stored(out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The study in `out`, or an empty one.
+
+    Raises: UsageError if it has other settings.
+    """
+    record = dict(json.loads(out.read_text(encoding="utf-8"))) if out.exists() else {**settings, "rows": []}
+    for name, value in settings.items():
+        if record[name] != value:
+            message = f"{out}: {name}: expected {record[name]}, got {value}\nhint: name another file with --out"
+            raise click.UsageError(message)
+    return record
+
+
+def complete(record: dict[str, Any], runs: int, measure: Callable[[str, int], dict[str, Any]], out: Path) -> None:
+    """Measure the missing rows; `out` gets each as soon as it is there."""
+    finished = {(row["way"], row["seed"]) for row in record["rows"]}
+    for way, seed in turns(runs):
+        if (way, seed) not in finished:
+            record["rows"].append({"way": way, "seed": seed, **measure(way, seed)})
+            out.parent.mkdir(exist_ok=True)
+            draft = out.with_suffix(".draft")
+            draft.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            draft.replace(out)  # a crash leaves the old file or the new one
+
+
 COLOURS = {"product": BLUE, "hf": ORANGE, "random": GREEN, "defaults": GREY, "untouched": GREY}
-LABELS = {"product": "this product", "hf": "sentence-transformers' search", "random": "random sweep"}
+LABELS = {
+    "product": "this product", "hf": "sentence-transformers' search", "random": "random sweep",
+    "defaults": "recipe's defaults", "untouched": "untouched encoder",
+}  # fmt: skip
 
 
 def interval(scores: list[list[float]]) -> tuple[float, float]:
-    """Mean nDCG@10 of the runs' models over (runs, queries), and half its 95 % interval over queries and runs."""
+    """Mean of (runs, queries) values, and half its 95 % interval over queries and runs."""
     import numpy as np
 
     values = np.array(scores)
@@ -246,16 +292,44 @@ def interval(scores: list[list[float]]) -> tuple[float, float]:
     return float(values.mean()), float(1.96 * np.sqrt(of_queries + of_runs))
 
 
-def draw(record: dict[str, Any], picture: Path) -> None:
-    """Best dev score against minutes, a line a run; test scores with intervals."""
+def of_way(record: Mapping[str, Any], way: str) -> list[dict[str, Any]]:
+    """The rows of a way, by seed."""
+    return sorted((row for row in record["rows"] if row["way"] == way), key=lambda row: row["seed"])
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """The table of docs/study.md, of the ways measured so far. Differences are paired by seed and query."""
+    product, lines = {row["seed"]: row["test"] for row in of_way(record, "product")}, []
+    for way, label in LABELS.items():
+        if not (rows := of_way(record, way)):
+            continue
+        mean, half = interval([row["test"] for row in rows])
+        alone = {row["seed"]: row["test"] for row in rows}
+        if way == "untouched":
+            alone = dict.fromkeys(product, rows[0]["test"])
+        gain = "-"
+        if way != "product" and (seeds := product.keys() & alone.keys()):
+            more, spread = interval([[a - b for a, b in zip(product[s], alone[s], strict=True)] for s in seeds])
+            gain = f"{100 * more:+.2f} ± {100 * spread:.2f}"
+        evaluations = statistics.mean(len(row["trials"]) for row in rows)
+        dev = 100 * statistics.mean(row["dev"] for row in rows)
+        lines.append(
+            f"| {label} | {len(rows)} | {evaluations:.0f} | {dev:.2f} | {100 * mean:.2f} ± {100 * half:.2f} | {gain} |"
+        )
+    head = ("way", "runs", "evaluations a run", "best dev", "test", "this product minus it")
+    return "\n".join(["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *lines])
+
+
+def draw(record: Mapping[str, Any], picture: Path) -> None:
+    """Best dev score against minutes, a line a run; test scores with intervals. Of the ways measured so far."""
     import numpy as np
     from matplotlib.figure import Figure
 
     with style():
         figure = Figure(figsize=(8, 3.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-        for way, label in LABELS.items():
-            for number, one in enumerate(run for run in record["runs"] if run["way"] == way):
+        for way in WAYS:
+            for number, one in enumerate(of_way(record, way)):
                 minutes = [trial["minute"] for trial in one["trials"]]
                 best = 100 * np.maximum.accumulate([trial["value"] for trial in one["trials"]])
                 left.step(
@@ -263,51 +337,63 @@ def draw(record: dict[str, Any], picture: Path) -> None:
                     [*best, best[-1]],
                     where="post",
                     color=COLOURS[way],
-                    label="" if number else label,
+                    label="" if number else LABELS[way],
                 )
         left.set(xlabel="minutes", ylabel="best nDCG@10 x 100 on debian_dev", title="While they search")
         left.legend(loc="lower right")
-        for row, (way, colour) in enumerate(COLOURS.items()):
-            mean, half = interval([run["test"] for run in record["runs"] if run["way"] == way])
-            right.errorbar(100 * mean, -row, xerr=100 * half, fmt="o", color=colour, capsize=3)
-        right.set_yticks([-row for row in range(len(COLOURS))], [LABELS.get(way, way) for way in COLOURS])
+        measured = [way for way in LABELS if of_way(record, way)]
+        for place, way in enumerate(measured):
+            mean, half = interval([row["test"] for row in of_way(record, way)])
+            right.errorbar(100 * mean, -place, xerr=100 * half, fmt="o", color=COLOURS[way], capsize=3)
+        right.set_yticks([-place for place in range(len(measured))], [LABELS[way] for way in measured])
         right.set(xlabel="nDCG@10 x 100 on debian_test, 95 % interval", title="On queries that selected nothing")
-        figure.savefig(picture, metadata={"Date": None})
+        figure.savefig(picture, metadata={"Date": None, "Description": f"data {fingerprint(record)}"})
 
 
 @click.command()
 @click.option("--minutes", default=30.0, show_default=True, help="of each way in each run")
 @click.option("--runs", default=3, show_default=True, help="of each way, a seed each")
 @click.option("--encoder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=OUT, show_default=False)
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), default=PICTURE, show_default=False)
-def main(minutes: float, runs: int, encoder: Path, out: Path, picture: Path) -> None:
-    """Run the ways in turn; write and draw what each found."""
+@click.option("--pairs", default=PAIRS, show_default=True, help="to train on; few for a trial of the command")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), default=OUT, help="[benchmarks/results/study.json]"
+)
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), default=PICTURE, help="[docs/pictures/study.svg]"
+)
+def main(minutes: float, runs: int, encoder: Path, pairs: int, out: Path, picture: Path) -> None:
+    """Measure the missing runs of each way in turn; draw the plot and print the table."""
     from benchmarks.__main__ import machine
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes and folders are cleared away
+    weights = hashlib.sha256((encoder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    record = stored(out, {"minutes": minutes, "pairs": pairs, "encoder": weights})
     test = Queries(data_folder() / "debian_test")
-    dev = Queries(data_folder() / "debian_dev")
-    model = model_of(str(encoder.resolve()))
-    untouched = {"way": "untouched", "dev": statistics.mean(dev.scores(model)), "test": test.scores(model)}
-    found: list[dict[str, Any]] = [untouched]
     with tempfile.TemporaryDirectory() as scratch:
-        header, *pairs = (data_folder() / "en_debian_pairs_train.tsv").read_text(encoding="utf-8").splitlines()
-        train = write_lines(Path(scratch) / "pairs.tsv", [header, *random.Random(0).sample(pairs, PAIRS)])
-        for seed in range(runs):
-            ways = [*WAYS, "defaults"]
-            for way in ways[seed % 3 :] + ways[: seed % 3]:  # each is first, second and third
-                folder = Path(scratch) / f"{way}-{seed}"
-                folder.mkdir()
-                inputs = seed, 60 * minutes if way != "defaults" else math.inf, encoder.resolve(), train, folder
-                made = run_product(*inputs) if way == "product" else run_tuned(way, *inputs)
+        header, *rows = (data_folder() / "en_debian_pairs_train.tsv").read_text(encoding="utf-8").splitlines()
+        train = write_lines(Path(scratch) / "pairs.tsv", [header, *random.Random(0).sample(rows, pairs)])
+
+        def measure(way: str, seed: int) -> dict[str, Any]:
+            found: dict[str, Any]
+            folder = Path(scratch) / f"{way}-{seed}"
+            folder.mkdir()
+            inputs = seed, 60 * minutes if way != "defaults" else math.inf, encoder.resolve(), train, folder
+            if way == "untouched":
+                model = model_of(str(encoder.resolve()))
+                found = {"trials": [], "dev": statistics.mean(Queries(data_folder() / "debian_dev").scores(model))}
+            else:
+                found = run_product(*inputs, pairs) if way == "product" else run_tuned(way, *inputs)
+                if not found["trials"]:
+                    raise SystemExit(f"{way}, seed {seed}: no evaluation within {minutes:g} minutes")
                 model = model_of(str(folder / "model"))
-                best = max(one["value"] for one in made["trials"])
-                found.append({"way": way, "seed": seed, "dev": best, "test": test.scores(model), **made})
-                click.echo(f"{way}, seed {seed}: dev {best:.4f}, test {statistics.mean(found[-1]['test']):.4f}")
-                record = {"minutes": minutes, "runs": found, "machine": machine(), "pairs": PAIRS}
-                out.parent.mkdir(exist_ok=True)
-                out.write_text(json.dumps(record) + "\n")
+                found["dev"] = max(one["value"] for one in found["trials"])
+            found |= {"test": [round(score, 5) for score in test.scores(model)], "machine": machine()}
+            click.echo(f"{way}, seed {seed}: dev {found['dev']:.4f}, test {statistics.mean(found['test']):.4f}")
+            return found
+
+        complete(record, runs, measure, out)
     draw(record, picture)
+    click.echo(table(record))
 
 
 if __name__ == "__main__":

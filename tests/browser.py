@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to by the WebDriver protocol: no package is needed for the few things asked of it."""
+"""A headless Chromium, driven by the WebDriver protocol; the few commands used here need no package."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 BEGAN = time.monotonic()
 
 
-COSTLY = 60.0  # seconds; the tests of a fixture that took longer only look at what it did
+COSTLY = 60.0  # seconds; the tests of a fixture that took longer only read its results
 MADE: set[str] = set()
 
 

@@ -52,7 +52,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if "--8<--" not in block.text]  # files, tested as such
-SAID = sorted((ROOT / "docs" / "pictures" / "said").glob("*.txt"))  # what commands said: the first line is the command
+SAID = sorted((ROOT / "docs" / "pictures" / "said").glob("*.txt"))  # recorded output: the first line is the command
 
 
 def commands_of(block: Block) -> list[str]:
@@ -77,7 +77,7 @@ SPACES = [block for block in BLOCKS if block.kind == "yaml"]
 
 
 def at_hand() -> list[tuple[str, Path]]:
-    """Documented commands that look at nothing but files of the repository, and the folder where they are typed."""
+    """Documented commands that read only files of the repository, and the folder where they are typed."""
     found = []
     for text in sorted({text for text, _ in COMMANDS}):
         words = shlex.split(text)

@@ -22,13 +22,13 @@ COMMIT = "f" * 40
 
 
 class HubServer(ThreadingHTTPServer):
-    """repositories: name -> {"private": bool, "files": path -> bytes}; large: SHA-256 -> bytes; asked: what came in."""
+    """repositories: name -> {"private": bool, "files": path -> bytes}; large: SHA-256 -> bytes; requests: received."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, dict[str, Any]] = {}
         self.large: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     @property
     def url(self) -> str:
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.server.asked.append(f"GET {self.path}")
+        self.server.requests.append(f"GET {self.path}")
         if not self._allowed():
             return
         if self.path.startswith("/api/whoami-v2"):
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body, name = self._body(), self.path.rsplit("/", 1)[-1]
-        self.server.asked.append(f"PUT {self.path}")
+        self.server.requests.append(f"PUT {self.path}")
         if hashlib.sha256(body).hexdigest() != name:
             self._json({"error": "the content is another"}, 422)
             return
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self._body()
-        self.server.asked.append(f"POST {self.path}")
+        self.server.requests.append(f"POST {self.path}")
         if not self._allowed():
             return
         if self.path == "/api/repos/create":

@@ -29,7 +29,7 @@ def mlflow_server(database: str, artifacts: Path) -> Iterator[str]:
     patch.setattr(handlers, "_tracking_store", None)  # that of an earlier server
     handlers._get_tracking_store()
     http = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=http.serve_forever, args=[0.02], daemon=True)  # looks for its end as often
+    thread = threading.Thread(target=http.serve_forever, args=[0.02], daemon=True)  # checks its end as often
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_port}"

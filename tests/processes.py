@@ -1,4 +1,4 @@
-"""Processes that a test looks at or ends: one that is gone before it is looked at is left out."""
+"""Processes that a test reads or ends; one that ends before it is read is left out."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -10,12 +11,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click import Command
+from click import Command, UsageError
 from click.testing import CliRunner
 
-from benchmarks import calibration, plots
+from benchmarks import calibration, plots, study
 from benchmarks.__main__ import NAMES, main
 from benchmarks.curves import record
 
@@ -26,7 +28,9 @@ def test_every_benchmark_imports_and_answers_help(name: str) -> None:
     assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("command", [calibration.main, record.main], ids=["calibration", "curves.record"])
+@pytest.mark.parametrize(
+    "command", [calibration.main, record.main, study.main], ids=["calibration", "curves.record", "study"]
+)
 def test_a_benchmark_with_a_command_line_answers_help(command: Command) -> None:
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0
 
@@ -79,3 +83,48 @@ def test_card_needs_neither_ray_nor_data(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any(row.startswith("training: batch 16, peer / ours: ") for row in rows)
     assert not any("failed" in row for row in rows)
     assert ended.stdout.splitlines()[-1] == "[]", "imported"
+
+
+def row_of(way: str) -> dict[str, Any]:
+    """A made-up row of `benchmarks.study`: product 0.6, others 0.5, on four queries."""
+    trials = [{"minute": minute, "value": 0.4 + minute / 10} for minute in (0.5, 1)] if way != "untouched" else []
+    score = 0.6 if way == "product" else 0.5
+    return {"trials": trials, "dev": score, "test": [score - 0.1, score + 0.1] * 2, "machine": {"cores": 2}}
+
+
+def test_study_is_continued_where_it_stopped(tmp_path: Path) -> None:
+    out, settings, measured = tmp_path / "study.json", {"minutes": 2, "pairs": 8, "encoder": "ab"}, []
+    interrupted: list[str] = []
+
+    def measure(way: str, seed: int) -> dict[str, Any]:
+        if len(measured) == 3 and not interrupted:
+            interrupted.append(way)
+            raise SystemExit(143)
+        measured.append((way, seed))
+        return row_of(way)
+
+    for runs, rows in ((1, 3), (1, 5), (1, 5), (2, 9)):
+        before = out.read_text(encoding="utf-8") if out.exists() else ""
+        with contextlib.suppress(SystemExit):
+            study.complete(study.stored(out, settings), runs, measure, out)
+        record = study.stored(out, settings)
+        assert [(row["way"], row["seed"]) for row in record["rows"]] == measured == [*study.turns(2)][:rows]
+        assert out.read_text(encoding="utf-8").startswith(before.removesuffix("]}\n"))
+        study.draw(record, tmp_path / f"{rows}.svg")
+        assert plots.fingerprint(record) in (tmp_path / f"{rows}.svg").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match=r"study.json: minutes: expected 2, got 3\nhint: name another file with --out"):
+        study.stored(out, settings | {"minutes": 3})
+    head, _, *lines = study.table(record).splitlines()
+    assert head == "| way | runs | evaluations a run | best dev | test | this product minus it |"
+    assert lines[0] == "| this product | 2 | 2 | 60.00 | 60.00 ± 11.32 | - |"
+    assert lines[-1] == "| untouched encoder | 1 | 0 | 50.00 | 50.00 ± 11.32 | +10.00 ± 0.00 |"
+    assert len(lines) == 5
+
+
+def test_study_page_shows_the_committed_results() -> None:
+    page = plots.ROOT / "docs" / "study.md"
+    assert [study.OUT.exists(), study.PICTURE.exists()] == [page.exists()] * 2
+    if page.exists():
+        record = json.loads(study.OUT.read_text(encoding="utf-8"))
+        assert study.table(record) in page.read_text(encoding="utf-8")
+        assert plots.fingerprint(record) in study.PICTURE.read_text(encoding="utf-8")

@@ -69,12 +69,12 @@ OTHERS = {  # lines of other programs, by their first word -> who runs them, or 
 
 @dataclass(frozen=True)
 class Step:
-    """One documented command. more: what makes it small. says: what is in its output. how: "call", or what is done
+    """One documented command. more: what makes it small. prints: what is in its output. how: "call", or what is done
     beside it: "begin" leaves it running, "watch" ends it by Ctrl-C, "stop" waits for what was begun."""
 
     text: str
     more: str = ""
-    says: str = ""
+    prints: str = ""
     how: str = "call"
 
 
@@ -283,14 +283,14 @@ def test_it_runs(desk: Desk, step: Step) -> None:
             if line.startswith("Ctrl-C ends"):
                 break
         process.send_signal(signal.SIGINT)
-        assert (process.wait(timeout=60), step.says in said) == (0, True), said
+        assert (process.wait(timeout=60), step.prints in said) == (0, True), said
         return
     if "--out model/" in text:
         shutil.rmtree("model", ignore_errors=True)
     for method in METHODS if "$method" in text else ("",):
         done = call(text.replace("$method", method))
         assert done.exit_code == FAILS.get(step.text, 0), done.output
-        assert step.says in done.output
+        assert step.prints in done.output
     if step.how == "stop":
         assert desk.running is not None
         said = desk.running.communicate(timeout=300)[0]
@@ -363,7 +363,7 @@ def test_parts_of_a_method_run(block: Block, tmp_path: Path) -> None:
     from trainables.contract.config import hyperparameters
 
     scope: dict[str, Any] = {"__name__": "mine"}
-    sys.modules["mine"] = SimpleNamespace(__dict__=scope)  # type: ignore[assignment]  # dataclasses look there
+    sys.modules["mine"] = SimpleNamespace(__dict__=scope)  # type: ignore[assignment]  # dataclasses read it from there
     try:
         exec(compile(block.text, str(block), "exec", dont_inherit=True), scope)
     finally:

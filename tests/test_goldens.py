@@ -1,6 +1,6 @@
 """Every reference file of `$GOLDENS_DIR` (default tests/goldens) against the code.
 
-`<stem>.json` is checked by the function `check_<stem>` of one of the golden_* modules; a file that none of them knows
+`<stem>.json` is checked by the function `check_<stem>` of one of the golden_* modules; a file without such a function
 is a failure, so that no reference case goes unchecked.
 """
 
@@ -22,7 +22,7 @@ FILES = sorted(FOLDER.glob("*.json")) if FOLDER.is_dir() else []
 
 
 def check_of(stem: str) -> Callable[[Any], None] | None:
-    """The function that knows a reference file, or None."""
+    """The function that checks a reference file, or None."""
     for name in MODULES:
         if importlib.util.find_spec(name) and (check := getattr(importlib.import_module(name), f"check_{stem}", None)):
             return check  # type: ignore[no-any-return]

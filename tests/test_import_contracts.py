@@ -131,7 +131,7 @@ def test_documented_layers_match_the_import_contracts():
 
 
 def test_no_module_imports_itself_through_others():
-    """The contract on cycles looks at siblings; this also sees a package and its own modules."""
+    """The contract on cycles covers siblings; this also covers a package and its own modules."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     order = graphlib.TopologicalSorter({m: graph.find_modules_directly_imported_by(m) for m in graph.modules})
     assert list(order.static_order())  # raises CycleError, which names the cycle

@@ -258,7 +258,7 @@ def check_repository(repository: str) -> None:
 def push(folder: Path, repository: str, *, public: bool) -> str:
     """Upload a folder as a model of the hub, made if it is not there; its address.
 
-    Raises: InputError if the repository is there and seen by others than asked for, or may not be written;
+    Raises: InputError if the repository exists with another visibility, or may not be written;
         AnalysisError if the hub does not answer.
     """
     from huggingface_hub import HfApi

@@ -58,7 +58,7 @@ class MtebScore:
 
 @dataclass(frozen=True)
 class MtebOpened:
-    """What an opening gave. warnings: data that the study knows; earlier: previous openings; folder: result files."""
+    """What an opening gave. warnings: tasks on data of the study; earlier: previous openings; folder: result files."""
 
     scores: tuple[MtebScore, ...]
     warnings: tuple[str, ...]

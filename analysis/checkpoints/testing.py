@@ -176,7 +176,7 @@ def load_sets(
 
 
 def default_sets(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The suite of the language; of a study on builtin data the builtin test set, since its model knows no words."""
+    """The suite of the language; the builtin test set for a study on builtin data, whose model is not pre-trained."""
     if "builtin" in data["dev"]:
         return ("builtin",)
     language = str(data.get("language", "en"))
@@ -334,5 +334,5 @@ def _log(opening: Opening, result: TestResult) -> None:
     if result.similarities:
         with TemporaryDirectory() as scratch:
             file = Path(scratch) / TEST_SIMILARITIES
-            np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
+            np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub accepts no mapping of arrays
             opening.log_files(result.run_id, Path(scratch))

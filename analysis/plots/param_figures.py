@@ -108,7 +108,7 @@ class Contour:
 def parallel(data: Params, label: str) -> Figure:
     """One line per completed trial over all axes and its value, the better the darker and the later drawn.
 
-    Pruned ones are left out. The worst tenth has one colour, as the bar says: it would take most of the colours.
+    Pruned ones are left out. The worst tenth has one colour, marked on the bar: it would take most of the colours.
     A conditional parameter that did not exist has its own place below the axis.
     """
     with style():

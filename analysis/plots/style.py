@@ -1,4 +1,4 @@
-"""How every figure looks: sizes for one column of a paper, colours that colour-blind readers tell apart."""
+"""The style of every figure: sizes for one column of a paper, colours that colour-blind readers tell apart."""
 
 from __future__ import annotations
 

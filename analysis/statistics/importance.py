@@ -42,7 +42,7 @@ MIN_POINTS = 8
 MIN_REPEATS = 3  # degrees of freedom of repeats before their share is given
 FEW_POINTS = 20  # below it shares and their ranking change from one bootstrap draw to the next
 LEVEL = 0.05
-TOP_SHARE = 0.25  # PED-ANOVA asks what makes a point one of the best quarter; at least TOP_POINTS of them
+TOP_SHARE = 0.25  # PED-ANOVA measures what makes a point one of the best quarter; at least TOP_POINTS of them
 TOP_POINTS = 5
 
 

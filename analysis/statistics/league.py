@@ -1,6 +1,6 @@
 """Methods compared at equal budget: the best of each one's first n configurations, and whether two of them differ.
 
-A method tuned with more trials looks better for that alone (Dodge et al. 2019), so every search is cut at the number of
+More trials alone give a method a better score (Dodge et al. 2019), so every search is cut at the number of
 configurations that the least searched method has tried. Only two bests that were confirmed are tested.
 """
 

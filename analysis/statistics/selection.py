@@ -26,9 +26,9 @@ POWER = 0.8  # chance of a claim at which a gain counts as detectable
 NEARLY = 1.1  # a floor within this factor of what is detectable now: more seeds will not help
 
 
-def spent(looks: int) -> float:
-    """One-sided level of interim analysis j, which sums to TAIL over j = 1, 2, ...: most studies are confirmed once."""
-    return TAIL * FIRST * (1 - FIRST) ** (looks - 1)
+def spent(number: int) -> float:
+    """One-sided level of an interim analysis; those of 1, 2, ... sum to TAIL. Most studies are confirmed once."""
+    return TAIL * FIRST * (1 - FIRST) ** (number - 1)
 
 
 @cache

@@ -57,9 +57,9 @@ class Verdict:
     seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, if there is
     one. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive: the best mean
     of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability of being the
-    best of these. looks: interim analyses. below, above: how far the true value may lie from `expected`, larger is
-    better, but for what the choice of dev pairs does to all points alike. gain: None without a baseline, or if that is
-    the best. power: None where no gain was tested.
+    best of these. analyses: interim ones so far. below, above: how far the true value may lie from `expected`, larger
+    is better, but for what the choice of dev pairs does to all points alike. gain: None without a baseline, or if that
+    is the best. power: None where no gain was tested.
     """
 
     metric: Metric
@@ -78,7 +78,7 @@ class Verdict:
     tried: int
     candidates: int
     p_best: float
-    looks: int
+    analyses: int
     below: float
     above: float
     gain: Gain | None
@@ -93,12 +93,12 @@ class Verdict:
 
 
 def judged(
-    pool: Evaluated, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, looks: int | None = None,
+    pool: Evaluated, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, analyses: int | None = None,
     prior: Prior | None = None,
 ) -> Verdict:  # fmt: skip
     """The verdict over points and their trials' values.
 
-    Args: looks: confirmations so far; None if that is not known: then every fresh seed after the first may have been
+    Args: analyses: confirmations so far; None if that is not known: then every fresh seed after the first may have been
         one. prior: of the seed noise, the published one by default.
     Raises: AnalysisError if no trial has been completed.
     """
@@ -128,17 +128,17 @@ def judged(
     below, above = picked.interval(list(values.values()))
     low, high = sorted((sign * min(observed - below, expected), sign * (observed + above)))
     below, above = picked.arms(list(values.values()))
-    looked = max(1, picked.n - 1 if looks is None else looks) if picked.confirmed else 1
+    analyses = max(1, picked.n - 1 if analyses is None else analyses) if picked.confirmed else 1
     gain, power = None, None
     if baseline is not None and not baseline_is_best:
-        gain, power = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(looked), sign)
+        gain, power = _gain(pool, baseline, picked, seeds, values, observed - expected, spent(analyses), sign)
     return Verdict(
         metric=metric, best=str(pool.point[best]), trial=str(pool.trial[best]), confirmed=picked.confirmed,
         value=sign * observed, sd=float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None, n=picked.n,
         runner_up=str(pool.trial[second]) if second != best else None,
         runner_up_value=sign * float(pool.value[second]) if second != best else None,
         expected=sign * expected, low=low, high=high, naive=sign * pool.best_of_search(), tried=picked.tried,
-        candidates=picked.candidates, p_best=float(ranked.probability_best(among)[best]), looks=looked,
+        candidates=picked.candidates, p_best=float(ranked.probability_best(among)[best]), analyses=analyses,
         below=max(expected - observed + below, 0.0), above=observed - expected + above,
         gain=gain, baseline_is_best=baseline_is_best, noise=noise, pairs=pairs, power=power,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def study_verdict(study: Study) -> Verdict:
     """The verdict over a study of a store, whose other studies of the method and encoder give the prior of the noise.
     Its intervals end where the metric does. Raises: AnalysisError if no trial has been completed."""
     pool, seeds, pairs = _read(study)
-    verdict = judged(pool, seeds, study.metric, pairs, looks=study.confirmations, prior=study_prior(study))
+    verdict = judged(pool, seeds, study.metric, pairs, analyses=study.confirmations, prior=study_prior(study))
     bottom, top = study.limits
     if (gain := verdict.gain) is not None:
         gain = replace(gain, low=max(gain.low, bottom - top), high=min(gain.high, top - bottom))
@@ -206,7 +206,7 @@ def _related(study: Study) -> Iterator[SeedValues]:
         repeated = run.params.get("search.repeats", "1") != "1"
         repeated |= any(tag.startswith(schema.CONFIRMATION) for tag in run.tags)
         if same and repeated and run.run_id != study.stored.run_id and (runs := study.store.trials(run)):
-            with suppress(InputError):  # it selected by the same metric, but never measured the one that is asked for
+            with suppress(InputError):  # it selected by the same metric, but never measured this one
                 other = read_study(study.store, run, study.metric, runs)
                 found += 1
                 yield SeedValues.of(other.trials, study.metric.sign)
@@ -217,13 +217,13 @@ def _related(study: Study) -> Iterator[SeedValues]:
 @dataclass(frozen=True)
 class ConfirmForecast:
     """points: to be run on `seeds` fresh seeds each, with the baseline. trials: those that are not there yet. seconds:
-    median training time of a trial. look: which interim analysis it would be. power: None without a baseline."""
+    median training time of a trial. analysis: its number as an interim analysis. power: None without a baseline."""
 
     points: int
     seeds: int
     trials: int
     seconds: float
-    look: int
+    analysis: int
     noise: SeedNoise
     pairs: PairNoise | None
     power: Power | None
@@ -243,13 +243,13 @@ def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
     done = [min(len(values.of_point(pool.point[i], confirm=True)), seeds) for i in chosen]
     noise = seed_noise(values, int((~pool.completed).sum()), study_prior(study))
     pairs = power = None
-    look = (study.confirmations or 0) + 1
+    analysis = (study.confirmations or 0) + 1
     if baseline is not None and rivals:
         pairs = pairs_of(pool.run_ids[rivals[0]], pool.run_ids[baseline])
         between, tried = pairs.between if pairs else 0.0, len(pool.value)
         error = planned(
             sd=noise.sd, between=between, tried=tried, in_search=pool.in_search(), rivals=len(rivals), seeds=seeds
         )
-        power = Power.of(error, seeds, spent(look))
+        power = Power.of(error, seeds, spent(analysis))
     seconds = float(study.trials.loc[study.trials["stop"] == "completed", "seconds"].median())
-    return ConfirmForecast(len(chosen), seeds, len(chosen) * seeds - sum(done), seconds, look, noise, pairs, power)
+    return ConfirmForecast(len(chosen), seeds, len(chosen) * seeds - sum(done), seconds, analysis, noise, pairs, power)

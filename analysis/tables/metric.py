@@ -34,7 +34,7 @@ class Metric:
 
 
 def parse_metric(text: str, mode: Mode = "max") -> Metric:
-    """`stsb_dev`, or `mean(stsb_dev,atec_dev)`; either within `min(...)` or `max(...)`, which says what is better.
+    """`stsb_dev`, or `mean(stsb_dev,atec_dev)`; either within `min(...)` or `max(...)`, which sets what is better.
 
     Raises: InputError for test metrics, which rank nothing, and for anything that is no metric name.
     """

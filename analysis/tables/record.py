@@ -138,7 +138,7 @@ ENDS = ("_low", "_high")
 
 
 def openings(run: StoredRun) -> list[str]:
-    """What the study's run says about openings of the test sets, oldest first."""
+    """What the study's run records about openings of the test sets, oldest first."""
     found = {tag: text for tag, text in run.tags.items() if tag.startswith(OPENING)}
     return [found[tag] for tag in sorted(found, key=lambda tag: int(tag.removeprefix(OPENING)))]
 

@@ -31,7 +31,7 @@ class Study:
     """A study's trials, valued by one metric.
 
     stored, stored_trials: MLflow's run of the study and those of its trials. trials: `trials_table` with `value`.
-    searched: names of the searched parameters. planned: trials the space asked for, None if its end is another.
+    searched: names of the searched parameters. planned: `search.trials` of the space, None if its end is another.
     """
 
     store: Store
@@ -134,7 +134,7 @@ def read_study(
 
     trials: the study's trials, if they have been read already.
 
-    Raises: InputError for an unknown metric or one of which nothing says whether more is better, NoTrialsError if the
+    Raises: InputError for an unknown metric or one with an unknown direction, NoTrialsError if the
         study has none, or a newer version wrote them.
     """
     try:

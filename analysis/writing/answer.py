@@ -58,7 +58,7 @@ def value_unit(study: Study) -> str:
     """What the values of the metric are, in a sentence; "" of one that is printed as it is."""
     if study.metric.scale != 100:
         return ""
-    if study.space.get("script"):  # which alone knows what it measures
+    if study.space.get("script"):  # only the script defines what it measures
         return f"Values are {study.metric.name} as the script reports it, x 100."
     sets = (study.space.get("data") or {}).get("dev") or ()
     pairs = {set_name(name) + DEV_SUFFIX for name in sets}
@@ -201,7 +201,7 @@ def explain_lines(study: Study, verdict: Verdict) -> list[str]:
     of = f"{v.candidates} {'confirmed' if v.confirmed else 'completed'}"
     lines.append(f"Probability that {_point(v.trial)} is the best of the {of}: {v.p_best:.2f}.")
     if v.gain is not None:
-        lines.append(_gain_details(v.gain, v.looks, number, study.baseline_name))
+        lines.append(_gain_details(v.gain, v.analyses, number, study.baseline_name))
     if v.power:
         lines.append(f"Power: {_power_text(v.power, number)}.")
     lines.append(_noise_line(v.noise, v.metric, number))
@@ -210,7 +210,7 @@ def explain_lines(study: Study, verdict: Verdict) -> list[str]:
     return lines
 
 
-def _gain_details(g: Gain, looks: int, number: Number, baseline: str) -> str:
+def _gain_details(g: Gain, analyses: int, number: Number, baseline: str) -> str:
     figures = (
         f"Gain: {number(g.observed, '+')} measured over {baseline} ({number(g.baseline_value)}, {_point(g.baseline)}); "
         f"corrected {number(g.value, '+')}, {PERCENT} CI {number(g.low, '+')} to {number(g.high, '+')}"
@@ -219,7 +219,7 @@ def _gain_details(g: Gain, looks: int, number: Number, baseline: str) -> str:
         return f"{figures}; not tested before a confirmation on fresh seeds of both."
     p = f"p = {g.p_value:.2g}" if g.p_value >= SMALLEST_P else f"p < {SMALLEST_P:g}"
     paired = f", paired over {g.paired} seeds" if g.paired else ""
-    return f"{figures}; {p}{paired}, interim analysis {looks}."
+    return f"{figures}; {p}{paired}, interim analysis {analyses}."
 
 
 def held_out_values(study: Study, verdict: Verdict) -> tuple[float | None, float | None]:
@@ -289,8 +289,9 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
         lines.append("No gain can be tested: the baseline has no completed trial, or is the only point to confirm.")
     else:
         lines.append(_power(found, number))
-        if found.look > 1:
-            lines.append(f"This is interim analysis {found.look} of the study: it is tested at the level that is left.")
+        if found.analysis > 1:
+            which = found.analysis
+            lines.append(f"This is interim analysis {which} of the study: it is tested at the level that is left.")
     lines.append(_noise_line(found.noise, study.metric, number))
     if found.power and found.pairs is None:
         lines.append("The power ignores the choice of dev pairs: values per pair are not stored.")

@@ -41,8 +41,8 @@ _TYPES = dict(zip(RETRIEVAL_MEASURES, ("ndcg_at_10", "mrr_at_10", "recall_at_10"
 class About:
     """What a card states about the network.
 
-    dimensions: of its vectors, None = only the script knows that made it; longest: tokens that it reads, None = words
-    of any number, or not known; licence: identifier as the hub has them ("apache-2.0"), None = unknown; loads: whether
+    dimensions: of its vectors, None = only its script defines it; longest: tokens that it reads, None = words of any
+    number, or not known; licence: identifier as the hub has them ("apache-2.0"), None = unknown; loads: whether
     SentenceTransformer loads what a script wrote.
     """
 
@@ -252,7 +252,7 @@ def front_matter(
 
 def shown_scale(metric: str, spec: Mapping[str, Any]) -> float:
     """What a card multiplies a metric by: 100 for correlations, retrieval measures and accuracies; 1 for what a script
-    or an evaluation of a plugin measures, whose range only that knows.
+    or an evaluation of a plugin measures, whose range only that defines.
 
     >>> shown_scale("stsb_dev", {"data": {"dev": ["stsb"]}}), shown_scale("loss_dev", {"data": {"dev": ["stsb"]}})
     (100.0, 1.0)

@@ -68,7 +68,7 @@ class Neps:
         kinds["evaluations"] = neps.IntegerFidelity(lower=1, upper=max(2, self._length))
         space = type("Space", (neps.PipelineSpace,), kinds)()
         self._search = neps.AskAndTell(neps.algorithms.priorband(space, base="asha"))
-        self._asked: dict[str, Any] = {}  # a point's last evaluation that was asked for
+        self._asked: dict[str, Any] = {}  # a point's last requested evaluation
 
     def next(self) -> tuple[str, Point, int] | None:
         trial = self._search.ask()

@@ -129,7 +129,7 @@ class RayAsha:
 class SyneTune:
     """Syne Tune's ASHA that promotes, BOHB (kernel densities and ASHA, stopping) and PASHA; its defaults.
 
-    It knows no conditions: what is not active in a point is drawn and left out of it.
+    It has no conditional parameters: one that is not active in a point is drawn and left out of it.
     """
 
     def __init__(self, surrogate: Surrogate, kind: str, seed: int) -> None:

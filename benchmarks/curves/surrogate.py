@@ -18,7 +18,7 @@ from search.study.samplers import Point, key, random_point
 
 Floats = NDArray[np.float64]
 COMPONENTS = 4  # principal components of the curves that are modelled; the rest is left out
-CANDIDATES = 20_000  # random points among which the best true value is looked for
+CANDIDATES = 20_000  # random points; the best true value is the largest of theirs
 SEED_DRAWS = 64  # over which a true value is a mean
 ALIKE = 4  # the recorded points most like a trial's, one of which lends it its deviation
 APART = 0.15  # of the unit cube that features span

@@ -49,8 +49,8 @@ class World:
     repeats: seeds per configuration in the search. prune: share stopped at a rung. adaptive: half of the proposals are
     near the best so far, in effect and in their likeness to the dev set.
     confirm: "no", "fixed" (the top 3 and the baseline on `seeds` seeds), "race" (a clearly worse one is given up),
-    "adaptive" (as many trials in all, each to the one that could still be the best). looks: after an analysis without a
-    claim, two more seeds and another one, up to this number.
+    "adaptive" (as many trials in all, each to the one that could still be the best). analyses: most interim
+    analyses; after one without a claim, two more seeds and the next.
     """
 
     points: int = 30
@@ -64,7 +64,7 @@ class World:
     adaptive: bool = False
     confirm: str = "fixed"
     seeds: int = 5
-    looks: int = 1
+    analyses: int = 1
 
 
 @dataclass(frozen=True)
@@ -268,11 +268,11 @@ def simulate(world: World, rng: np.random.Generator) -> Outcome:
     if drawn not in _BANKS:
         _BANKS[drawn] = Bank(*drawn)
     bank = _BANKS[drawn]
-    looks = world.looks if world.confirm != "no" else 1
-    for look in range(1, looks + 1):
+    analyses = world.analyses if world.confirm != "no" else 1
+    for analysis in range(1, analyses + 1):
         if world.confirm != "no":
-            study.confirm(world.seeds + 2 * (look - 1))
-        verdict = judged(*study.arrays(), METRIC, bank.noise, looks=look)
+            study.confirm(world.seeds + 2 * (analysis - 1))
+        verdict = judged(*study.arrays(), METRIC, bank.noise, analyses=analysis)
         if verdict.gain is not None and verdict.gain.significant:
             break
     return _outcome(study, verdict)

@@ -29,7 +29,7 @@ def simulate_duel(world: World, rng: np.random.Generator, longer: int = 1) -> tu
         study.rows = [row for row in study.rows if row[0] < world.points]
         if int(study.mean[: world.points].argmax()) not in {row[0] for row in study.rows if row[1] == "confirm"}:
             return None
-        verdicts.append(judged(*study.arrays(), METRIC, bank.noise, looks=1))
+        verdicts.append(judged(*study.arrays(), METRIC, bank.noise, analyses=1))
     named = [int(verdict.best) for verdict in verdicts]
     half = bank.size // 2  # configurations of the two studies are different models
     sides = enumerate(zip(verdicts, named, strict=True))

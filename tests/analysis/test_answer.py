@@ -40,7 +40,7 @@ def test_repeats_of_the_search_are_an_estimate() -> None:
 
 
 def test_confirmed_gain() -> None:
-    found = answered(GAINS, FRESH, looks=1)
+    found = answered(GAINS, FRESH, analyses=1)
     assert list(found) == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Weights"]
     assert found["Dev"].startswith("75.1 (mean of 5 fresh seeds, sd 0.2)")
     assert found["Gain"].startswith("+5.")
@@ -50,7 +50,7 @@ def test_confirmed_gain() -> None:
 
 
 def test_confirmed_without_a_gain_is_inconclusive() -> None:
-    found = answered({"p0": [0.70], "p1": [0.71]}, EQUAL, looks=1)
+    found = answered({"p0": [0.70], "p1": [0.71]}, EQUAL, analyses=1)
     assert found["Gain"].startswith("Inconclusive: +")
     assert ", 95 % CI -" in found["Gain"]
     assert "may be as good" in found["Runner-up"]
@@ -108,7 +108,7 @@ def test_the_block_keeps_its_columns(width: int | None) -> None:
 
 def test_the_explanation_has_every_figure_behind_the_answer() -> None:
     trials = table(GAINS, FRESH)
-    found = judge(trials, looks=2)
+    found = judge(trials, analyses=2)
     lines = explain_lines(table_study(trials), found)
     assert [line.split(" ")[0].rstrip(":") for line in lines] == [
         "Value", "Probability", "Gain", "Power", "Seed", "Intervals"

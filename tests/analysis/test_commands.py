@@ -284,7 +284,7 @@ def test_importance_fits_a_terminal(store: SmallStore, width: int, monkeypatch: 
     assert (few.exit_code, "at least 8 completed points" in few.stderr) == (1, True)
 
 
-def test_plot_and_report_write_where_asked(store: SmallStore, tmp_path: Path) -> None:
+def test_plot_and_report_write_to_the_given_place(store: SmallStore, tmp_path: Path) -> None:
     done = call(store, "plot", "small-1", "--out", str(tmp_path), "--only", "history", "--only", "html")
     assert done.exit_code == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["history.png", "history.svg", "interactive.html"]

@@ -1,4 +1,4 @@
-"""Importance on functions whose answer is known, and what it asks of Optuna's evaluators."""
+"""Importance on functions whose answer is known, and its calls of Optuna's evaluators."""
 
 from __future__ import annotations
 

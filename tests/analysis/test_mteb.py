@@ -124,7 +124,7 @@ def test_tasks_of_a_file_by_mteb_s_own_code(storage: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_mteb")
-def test_data_that_the_study_knows_are_named_and_counted(storage: Path) -> None:
+def test_tasks_on_data_of_the_study_are_named_and_counted(storage: Path) -> None:
     from analysis.checkpoints.mteb import find_tasks, known_data
 
     (task,) = find_tasks(["STSBenchmark"])

@@ -74,7 +74,7 @@ def test_the_hub_has_the_folder_byte_for_byte(storage: Path, tmp_path: Path) -> 
     assert b"license: apache-2.0" in local["README.md"]
 
 
-def test_who_sees_it_is_as_asked(storage: Path, tmp_path: Path, hub: HubServer) -> None:
+def test_visibility_is_as_requested(storage: Path, tmp_path: Path, hub: HubServer) -> None:
     code, output = export(storage, tmp_path / "a", "--push-to-hub", "me/open", "--public")
     assert (code, hub.repositories["me/open"]["private"]) == (0, False), output
     before = dict(hub.repositories["me/open"]["files"])
@@ -126,7 +126,7 @@ def test_a_namespace_of_others_and_a_hub_that_is_away(
     assert export(storage, tmp_path / "other", "--public")[0] == 2
 
 
-def test_card_answers_what_a_stranger_asks(storage: Path, tmp_path: Path) -> None:
+def test_card_answers_the_questions_of_a_stranger(storage: Path, tmp_path: Path) -> None:
     code, output = export(storage, tmp_path / "model", "--licence", "mit")
     assert code == 0, output
     card = ModelCard.load(tmp_path / "model" / "README.md")  # as the hub's own library reads it
@@ -236,4 +236,4 @@ def test_licence_is_read_from_the_encoder_card(tmp_path: Path, hub: HubServer) -
     (tmp_path / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# An encoder\n")
     assert base_licence(str(tmp_path), ask=False) == "cc-by-4.0"
     assert base_licence("me/nosuch", ask=True) is None
-    assert [line for line in hub.asked if "/api/models/me/nosuch" in line]
+    assert [line for line in hub.requests if "/api/models/me/nosuch" in line]

@@ -63,9 +63,9 @@ def test_report_has_every_part(pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["report", "interactive"])
-def test_pages_ask_no_other_host(pages: dict[str, Path], name: str) -> None:
+def test_pages_load_nothing_from_other_hosts(pages: dict[str, Path], name: str) -> None:
     text = pages[name].read_text(encoding="utf-8")
-    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's own code names hosts it never asks here
+    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's own code names hosts, unused here
     assert not re.findall(r"""(?:src|href|action)\s*=\s*["']?(?:https?:)?//""", outside)
     assert "@import" not in outside
     assert "url(" not in outside

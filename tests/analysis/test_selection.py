@@ -105,8 +105,8 @@ def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
 
 
 def test_the_level_is_spent_once_over_all_interim_analyses() -> None:
-    assert [spent(look) for look in (1, 2, 3)] == pytest.approx([0.02, 0.004, 0.0008])
-    assert sum(spent(look) for look in range(1, 100)) == pytest.approx(0.025)
+    assert [spent(number) for number in (1, 2, 3)] == pytest.approx([0.02, 0.004, 0.0008])
+    assert sum(spent(number) for number in range(1, 100)) == pytest.approx(0.025)
 
 
 def test_visible_gain_is_the_worked_example() -> None:

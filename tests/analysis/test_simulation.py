@@ -37,7 +37,7 @@ def slack(found: list[Outcome], spread: float) -> float:
         World(),
         World(points=100, sd=1.5),
         World(points=10, noise="unequal"),
-        World(looks=6),
+        World(analyses=6),
         World(confirm="adaptive"),
         World(confirm="no", points=10, sd=1.5),
         World(confirm="no", prune=0.5),

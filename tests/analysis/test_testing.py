@@ -245,7 +245,7 @@ def test_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
 def test_missing_dev_file_takes_no_score_along(
     store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read after the sets are opened and scored, to look for overlaps."""
+    """It is read after the sets are opened and scored, to find overlaps."""
     gone = str(tmp_path / "mine.csv")
 
     def moved(folder: str) -> TrialSpec:

@@ -36,9 +36,9 @@ def winner() -> pd.DataFrame:
 
 def test_clear_winner_confirmed() -> None:
     trials = winner()
-    found = judge(trials, looks=1)
+    found = judge(trials, analyses=1)
     assert (found.best, found.confirmed, found.n, found.tried, found.candidates) == ("p7", True, 5, 20, 2)
-    assert (found.looks, found.naive) == (1, 0.76)
+    assert (found.analyses, found.naive) == (1, 0.76)
     assert found.gain is not None
     assert found.gain.significant
     assert found.gain.paired == 5
@@ -53,7 +53,7 @@ def test_gain_is_the_worked_example() -> None:
     trials = winner()
     rival = trials[(trials["point"] == "p0") & (trials["stage"] == "confirm")].assign(point="p3", baseline=False)
     trials = pd.concat([trials, rival], ignore_index=True)
-    found = judge(trials, looks=1)
+    found = judge(trials, analyses=1)
     noise = seed_noise(SeedValues.of(trials, 1.0))
     fresh = trials[trials["stage"] == "confirm"]
     gaps = fresh.loc[fresh["point"] == "p7", "value"].to_numpy() - fresh.loc[fresh["point"] == "p0", "value"].to_numpy()
@@ -71,7 +71,7 @@ def test_gain_is_the_worked_example() -> None:
 
 
 def test_value_interval_is_the_worked_example() -> None:
-    found = judge(winner(), looks=1)
+    found = judge(winner(), analyses=1)
     noise = seed_noise(SeedValues.of(winner(), 1.0))
     fresh = winner().query("point == 'p7' and stage == 'confirm'")["value"].to_numpy()
     variance, df = moderate(fresh.tolist(), noise.sd**2)
@@ -85,18 +85,18 @@ def test_value_interval_is_the_worked_example() -> None:
 
 def test_every_interim_analysis_costs() -> None:
     lows, values = [], []
-    for looks in (1, 2, 3):
-        gain = judge(winner(), looks=looks).gain
+    for analyses in (1, 2, 3):
+        gain = judge(winner(), analyses=analyses).gain
         assert gain is not None
         assert gain.p_value is not None
         lows.append(gain.low)
         values.append(gain.p_value)
     assert lows[0] > lows[1] > lows[2]
     assert values == pytest.approx([values[0], 5 * values[0], 25 * values[0]])
-    assert judge(winner(), looks=None).looks == 4  # not counted: after every seed but the first
+    assert judge(winner(), analyses=None).analyses == 4  # not counted: after every seed but the first
     repeated = table({"p0": [0.70, 0.71], "p1": [0.72, 0.73]}, {"p0": [0.70, 0.71], "p1": [0.72, 0.73]})
-    assert judge(repeated, looks=1).looks == 1, "repeats of the search cost no level"
-    assert judge(table({"p0": [0.7], "p1": [0.8]}), looks=3).looks == 1
+    assert judge(repeated, analyses=1).analyses == 1, "repeats of the search cost no level"
+    assert judge(table({"p0": [0.7], "p1": [0.8]}), analyses=3).analyses == 1
 
 
 def test_no_claim_rests_on_an_assumed_noise() -> None:
@@ -123,7 +123,7 @@ def test_repeats_of_the_search_allow_no_claim() -> None:
     assert (found.gain.significant, found.gain.p_value, found.power) == (False, None, None)
     assert found.gain.paired == 3
     assert 0.08 < found.gain.low < found.gain.value < found.gain.high < 0.1
-    fresh = judge(table(values, {"p0": [0.70, 0.702], "p1": [0.79, 0.791]}), looks=1)
+    fresh = judge(table(values, {"p0": [0.70, 0.702], "p1": [0.79, 0.791]}), analyses=1)
     assert fresh.gain is not None
     assert fresh.gain.significant
 
@@ -131,7 +131,7 @@ def test_repeats_of_the_search_allow_no_claim() -> None:
 def test_without_common_seeds_the_difference_is_of_means() -> None:
     trials = winner()
     trials.loc[trials["point"] == "p0", "seed"] += 100
-    found = judge(trials, looks=1)
+    found = judge(trials, analyses=1)
     noise = seed_noise(SeedValues.of(trials, 1.0))
     assert found.gain is not None
     assert found.gain.paired == 0
@@ -165,9 +165,9 @@ def test_a_point_that_racing_ended_is_not_named() -> None:
 
 def test_smaller_is_better_mirrors_larger_is_better() -> None:
     trials = winner()
-    larger = judge(trials, looks=1)
+    larger = judge(trials, analyses=1)
     mirrored = trials.assign(value=-trials["value"])
-    smaller = judge(mirrored, replace(METRIC, mode="min"), looks=1)
+    smaller = judge(mirrored, replace(METRIC, mode="min"), analyses=1)
     assert smaller.best == larger.best
     assert (smaller.expected, smaller.naive, smaller.value) == pytest.approx(
         (-larger.expected, -larger.naive, -larger.value)
@@ -182,8 +182,8 @@ def test_smaller_is_better_mirrors_larger_is_better() -> None:
 
 def test_interim_analyses_are_the_confirmations_that_the_study_counts() -> None:
     tags = {f"{CONFIRMATION}{time}": "top 3, seeds 5" for time in (100, 200)}
-    assert study_verdict(table_study(winner(), tags)).looks == 2
-    assert study_verdict(table_study(winner())).looks == 4
+    assert study_verdict(table_study(winner(), tags)).analyses == 2
+    assert study_verdict(table_study(winner())).analyses == 4
 
 
 def test_no_interval_is_wider_than_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def partly_confirmed(confirmed: dict[str, int], tags: dict[str, str], **changes:
 
 def test_before_anything_is_confirmed() -> None:
     found = confirm_forecast(partly_confirmed({}, {}), top=3, seeds=5)
-    assert (found.points, found.seeds, found.trials, found.seconds, found.look) == (4, 5, 20, 90.0, 1)
+    assert (found.points, found.seeds, found.trials, found.seconds, found.analysis) == (4, 5, 20, 90.0, 1)
     assert found.noise.repeats == 0
     assert found.pairs is None
     error = planned(sd=found.noise.sd, between=0.0, tried=12, in_search=1.0, rivals=3, seeds=5)
@@ -253,7 +253,7 @@ def test_before_anything_is_confirmed() -> None:
 
 def test_existing_seeds_are_not_run_again() -> None:
     found = confirm_forecast(partly_confirmed({"p0": 5, "p11": 5, "p10": 2}, {f"{CONFIRMATION}1": "x"}), top=3, seeds=6)
-    assert (found.points, found.trials, found.look) == (4, 4 * 6 - 12, 2)
+    assert (found.points, found.trials, found.analysis) == (4, 4 * 6 - 12, 2)
     assert found.noise.repeats == 4 + 4 + 1
     assert found.power is not None
     assert found.power.seeds == 6

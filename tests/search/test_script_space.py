@@ -144,7 +144,7 @@ def test_encoder_and_data_reach_the_script(folder: Path) -> None:
         ("metric:", "encoder: ./gone\nmetric:", "3: encoder: encoder './gone': no such folder; give an existing "
          "folder, a hub id or builtin:tiny"),
         ("metric:", "data: {train: ./gone.txt}\nmetric:", "3: data.train: data file 'gone.txt': does not exist "
-         "(looked in {cwd}); check the path"),
+         "in {cwd}; check the path"),
         ("metric:", "data: {columns: {a: b}}\nmetric:",
          "3: data.columns: has no meaning for a script, which reads its data itself"),
         ("metric:", "data: {evaluations: [a]}\nmetric:",

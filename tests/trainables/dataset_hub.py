@@ -1,4 +1,4 @@
-"""A hub on this machine with one data set repository: what a pinned download asks of it."""
+"""A hub on this machine with one data set repository: what a pinned download requests of it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Hub(ThreadingHTTPServer):
-    """files: path -> content; asked: the paths of all requests."""
+    """files: path -> content; requests: their paths."""
 
     def __init__(self, repo: str, commit: str, files: Mapping[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.repo, self.commit, self.files, self.asked = repo, commit, files, list[str]()
+        self.repo, self.commit, self.files, self.requests = repo, commit, files, list[str]()
 
 
 @contextmanager
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub = self.server
-        hub.asked.append(self.path)
+        hub.requests.append(self.path)
         head = {"X-Repo-Commit": hub.commit}
         if "/resolve/" in self.path:
             name, content = next((name, content) for name, content in hub.files.items() if self.path.endswith(name))

@@ -131,7 +131,7 @@ def _gradients(
 def _flash_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: list[int], b: list[int], c: list[int], d: list[int], p: float
 ) -> torch.Tensor:
-    """(T or N, heads, width) queries; sentence i asks with rows a[i] to b[i] for the keys of rows c[i] to d[i]."""
+    """(T or N, heads, width) queries; rows a[i] to b[i] of sentence i attend to the keys of rows c[i] to d[i]."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for one, end, first, last in zip(a, b, c, d, strict=True):
         asked, given = slice(one, end), slice(first, last)

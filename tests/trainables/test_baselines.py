@@ -1,4 +1,4 @@
-"""The baselines: every formula against plain loops, every augmentation against what its paper says."""
+"""The baselines: every formula against plain loops, every augmentation against its paper."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_subsets_and_sets_without_split_in_their_file_name(folder):
     assert load_pairs("sts12", "test", "en").subset == ["news", "web"]
     with pytest.raises(
         DataError,
-        match=r"'sts12' has no dev part; put en_sts12_dev.tsv into the folder .*; looked for en_sts12_dev.tsv in ",
+        match=r"'sts12' has no dev part; put en_sts12_dev.tsv into the folder .*; no en_sts12_dev.tsv in ",
     ):
         load_pairs("sts12", "dev", "en")
 
@@ -173,7 +173,7 @@ def test_hub_file_is_pinned_then_read_from_the_cache(tmp_path):
     with dataset_hub(known.repo, known.revision, files) as hub:
         first = run_with_hub(hub, code, tmp_path)
     assert first.stdout.strip() == f"['a', 'c'] [5.0, 1.0] {known.repo}@{known.revision}", first.stderr
-    assert not any("train.jsonl" in path for path in hub.asked)
+    assert not any("train.jsonl" in path for path in hub.requests)
     assert run_with_hub(hub, code, tmp_path).stdout == first.stdout  # the hub is gone
     started = time.monotonic()
     gone = run_with_hub(hub, code, tmp_path / "empty")

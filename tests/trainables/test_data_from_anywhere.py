@@ -257,7 +257,7 @@ def test_hub_table_is_pinned_then_read_from_the_cache(tmp_path: Path) -> None:
     wanted = f"6 question 5 org/set@{COMMIT} set one 4 1.0"
     with dataset_hub("org/set", COMMIT, files) as hub:
         assert loaded("first") == wanted
-        assert any(path.endswith(FILE) for path in hub.asked)
+        assert any(path.endswith(FILE) for path in hub.requests)
     assert loaded("first") == wanted  # from the cache: the hub is gone
     # a table of two files of which somebody fetched one alone is not in the cache
     for there, content in ((FILE.replace("00000-of-00001", "00000-of-00002"), FILE), (PAIRS, PAIRS)):

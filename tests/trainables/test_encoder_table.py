@@ -1,4 +1,4 @@
-"""docs/encoders.md says what happens: the same trials again."""
+"""docs/encoders.md is up to date: the same trials again."""
 
 from __future__ import annotations
 

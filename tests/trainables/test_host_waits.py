@@ -65,5 +65,5 @@ def test_a_step_waits_for_nothing(
             one._step(one.batches[2])
         assert not seen.counts
         with HostWaits() as seen:
-            one._mean_loss()  # which is looked at every LOSS_CHECK_STEPS
+            one._mean_loss()  # which is read every LOSS_CHECK_STEPS
     assert seen.counts == {"__float__": 1}

@@ -127,7 +127,7 @@ def test_overflowing_fp16_step_is_skipped_and_the_scale_halved(tmp_path, monkeyp
 
 def test_pause_takes_effect_between_evaluations(tmp_path):
     _, straight = session(tmp_path / "whole")
-    answers = iter([False, False, True])  # asked after each step that is not followed by an evaluation
+    answers = iter([False, False, True])  # called after each step that is not followed by an evaluation
     first, before = session(tmp_path / "cut", pausing=lambda: next(answers))
     assert (first.stop, first.examples, before) == ("paused", 48, [])
     second, after = session(tmp_path / "cut")

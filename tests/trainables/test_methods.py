@@ -138,7 +138,7 @@ def test_a_paused_trial_ends_as_an_undisturbed_one(name, warm, whole, tmp_path):
 
 @pytest.mark.parametrize("name", method_names())
 def test_prepare_reads_only_what_it_declares(name):
-    """Trials that agree in `prepared_from` share their examples, so prepare must not look at anything else."""
+    """Trials that agree in `prepared_from` share their examples, so prepare must not read anything else."""
     method, read = load_method(name), set()
 
     class Watched:

@@ -119,7 +119,7 @@ def test_attention_dropout_drops_probabilities(attention: Callable[..., Tensor])
     assert context.var().item() == pytest.approx(p / (1 - p) / length, rel=0.05)
 
 
-def test_noise_has_mean_one_and_the_asked_rate() -> None:
+def test_noise_has_mean_one_and_the_requested_rate() -> None:
     like = torch.zeros(1)
     for p in (0.1, 0.5, 0.8):
         torch.manual_seed(0)

@@ -83,7 +83,7 @@ def test_killed_worker_is_an_error_and_the_trial_resumes(process: TrialProcess, 
     process.step()
     process.step()
     os.kill(max(workers()), signal.SIGKILL)
-    with pytest.raises(ray.exceptions.RayActorError, match="worker group died"):
+    with pytest.raises(ray.exceptions.RayActorError, match="worker group crashed"):
         process.to_the_end()
     process.stop()  # as Tune does, before it starts the trial again
     again = TrialProcess(spec)

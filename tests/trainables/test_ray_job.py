@@ -105,7 +105,7 @@ def test_fault_is_an_outcome_and_the_process_stays(process: TrialProcess, tmp_pa
 
 
 def test_trial_reserves_its_workers_and_nothing_for_its_process() -> None:
-    """Then Tune asks a growing cluster for all at once, and the process is not put on a head without CPUs."""
+    """Then Tune requests all of a growing cluster at once, and the process is not put on a head without CPUs."""
     assert placement(1, 1.5, 0.0).bundles == [{"CPU": 1.5}]
     group = placement(2, 1.0, 0.5, ["broken"])
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
@@ -122,7 +122,7 @@ def without_text(_: object) -> None:
     raise Unprintable
 
 
-def test_thread_that_dies_is_a_failed_trial(
+def test_thread_that_crashes_is_a_failed_trial(
     process: TrialProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault that cannot be reported ends the thread outside of every handler."""

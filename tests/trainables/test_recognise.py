@@ -60,7 +60,7 @@ def test_columns_are_known_by_their_names_or_by_what_is_in_them(
         ("premise\thypothesis\tlabel", "a dog\tno dog\t2"),
     ],
 )
-def test_unclear_columns_are_asked_for(header: str, row: str, tmp_path: Path) -> None:
+def test_unclear_columns_are_requested(header: str, row: str, tmp_path: Path) -> None:
     file = table(tmp_path / "mine.tsv", header, *[row] * 3)
     with pytest.raises(DataError, match=r"mine\.tsv: cannot recognise the columns .*--column anchor=NAME"):
         recognise(file)

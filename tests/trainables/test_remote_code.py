@@ -251,7 +251,7 @@ def test_code_from_the_hub_is_that_of_the_commit(odd: Path, tmp_path: Path) -> N
         plain, trusted = f"me/odd@{COMMIT}", f"me/odd@{COMMIT}?trust_remote_code"
         untrusted = from_hub(hub, tmp_path / "hf", plain)
         assert untrusted.endswith("write encoder: {name: ..., revision: <commit>, trust_remote_code: true}")
-        assert not any(line.endswith(".py") for line in hub.asked)
+        assert not any(line.endswith(".py") for line in hub.requests)
         assert not (tmp_path / "it ran").exists()
         assert from_hub(hub, tmp_path / "hf", trusted) == "OddModel"  # the files that were there lacked it
         assert (tmp_path / "it ran").exists()

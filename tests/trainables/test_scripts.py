@@ -104,7 +104,7 @@ def test_full_trial_saves_the_model_of_its_best(folder: str) -> None:
 def test_trial_ends_at_its_verdict_and_can_resume(folder: str, verdict: Verdict) -> None:
     outcome = run(spec_of(folder), Report(e300=verdict))
     assert (outcome.stop, outcome.examples) == ({"prune": "pruned", "pause": "paused"}[verdict], 300)
-    assert there(folder, SCRIPT_STATE)  # until the study knows how it ended
+    assert there(folder, SCRIPT_STATE)  # until the study has recorded its end
     report = Report()
     again = run(spec_of(folder), report)
     assert (again.stop, again.best, again.best_at, again.examples) == ("completed", 0.4, 200, 400)

@@ -155,7 +155,7 @@ def test_chinese_negation(sentence: str, negated: str) -> None:
         "他|PRON|PN|nsubj|1 能|VERB|VV|aux:modal|4 不|ADV|AD|neg|4 能|VERB|VV|aux:modal|4 来|VERB|VV|ROOT|4",
         "我|PRON|PN|nsubj|2 不得不|ADV|AD|advmod|2 去|VERB|VV|ROOT|2",
         "这|PRON|PN|nsubj|1 有关|VERB|VV|ROOT|1 你|PRON|PN|dobj|1",
-        "可以|VERB|VV|aux:modal|1 借|VERB|VV|ROOT|1 不|ADV|AD|neg|1",  # a final negation asks
+        "可以|VERB|VV|aux:modal|1 借|VERB|VV|ROOT|1 不|ADV|AD|neg|1",  # a final negation makes a question
         "可以|VERB|VV|aux:modal|1 借|VERB|VV|ROOT|1 不|ADV|AD|neg|1 ？|PUNCT|PU|punct|1",
         "房子|NOUN|NN|nsubj|1 大|ADJ|VA|ROOT|1",  # no verb
     ],

@@ -208,7 +208,7 @@ def test_flash_attention_that_fails_with_dropout_alone_is_not_used_with_it(
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_dropout_is_part_of_what_flash_attention_is_asked(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_is_part_of_the_check_for_flash_attention(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(attention, "flash_fits", lambda *_, drops=False: asked.append(drops) or False)
     packed = pack(sentences(), 16, [2], [3])

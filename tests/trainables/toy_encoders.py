@@ -75,6 +75,6 @@ def save(family: str, folder: Path, seed: int = 0) -> Path:
 
 @cache
 def sentences(lengths: Sequence[int] = (4, 1, 9, 4, 0, 12, 7, 4), seed: int = 0) -> list[np.ndarray]:
-    """Random sentences of ids that every family's tokenizer knows and that are no special tokens."""
+    """Random sentences of ids that every family's tokenizer has and that are no special tokens."""
     rng = np.random.default_rng(seed)
     return [rng.integers(5, 19, n).astype(np.int32) for n in lengths]

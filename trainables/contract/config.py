@@ -215,7 +215,7 @@ class RunConfig(Settings):
     )  # fmt: skip
     checkpoint_seconds: float = hyperparameter(
         60.0,
-        "work lost at most when a trial's process dies, or 20 times what a save takes; 0 = save at every step",
+        "most work that a crash of the trial's process loses, or 20 times what a save takes; 0 = save at every step",
         low=0,
     )
 

@@ -11,7 +11,7 @@ class DataError(ValueError):
 
 
 class EncoderError(ValueError):
-    """An encoder that cannot be used; the message names what was looked for, where, and what to do."""
+    """An encoder that cannot be used; the message names what is missing, where, and what to do."""
 
 
 class PluginError(ValueError):

@@ -22,7 +22,7 @@ class NewerFormatError(ValueError):
 
 
 def stamp(written: int) -> dict[str, Any]:
-    """What a stored thing says of its format and of the version that writes it."""
+    """The fields of a stored file that give its format and the version that writes it."""
     return {FORMAT: written, VERSION: version(PRODUCT)}
 
 

@@ -19,7 +19,7 @@ ORIGIN = "origin"  # in the first event of a study's journal: the folder where i
 
 
 def origin(storage: str) -> dict[str, str]:
-    """The field of a study's first event that says where it begins; none where its storage is behind a URI."""
+    """The field of a study's first event with the folder where it began; none if its storage is behind a URI."""
     return {} if "://" in storage else {ORIGIN: os.path.relpath(os.getcwd(), storage)}
 
 

@@ -195,7 +195,7 @@ def _import(plugin: Plugin) -> ModuleType:
     module.__file__ = plugin.file
     # Tracebacks show its lines wherever it runs, also where the file is not.
     linecache.cache[plugin.file] = (len(plugin.text), None, plugin.text.splitlines(keepends=True), plugin.file)
-    sys.modules[name] = module  # dataclasses and pickle look there
+    sys.modules[name] = module  # dataclasses and pickle read it from there
     try:
         exec(code, module.__dict__)
     except BaseException as error:

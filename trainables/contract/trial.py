@@ -38,7 +38,7 @@ class TrialSpec:
         folder: absolute path or fsspec URI of the trial's own folder; holds `last/` while running, `best/` at the end.
         workers: 1 = in the (warm) trial process; more = data-parallel Ray Train workers.
         gpus, cpus: resources of each worker (fractions of a GPU allowed).
-        plugins: files that define the method or evaluations; a fresh process knows none.
+        plugins: files that define the method or evaluations; a fresh process has none.
         script: what trains, where the method is a script.
         measure: its first evaluation also carries what decides how many trials share a card or a machine.
     """
@@ -224,7 +224,7 @@ def study_folder(trial_folder: str) -> str:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write into; it replaces `path` when the block ends well, and leaves nothing if it fails.
 
-    No reader ever sees half of it, even if the process dies. The folder must exist.
+    No reader ever sees half of it, even if the process crashes. The folder must exist.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -238,7 +238,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Inside, no other process of this machine makes this file. The system unlocks it when its process dies."""
+    """Inside, no other process of this machine makes this file. The system unlocks it when its process ends."""
     lock = FileLock(path.with_name(path.name + ".lock"))
     try:
         lock.acquire(timeout=0)

@@ -148,7 +148,7 @@ _AGAINST = {"test": "what selects cannot be tested on afterwards", "train": "wha
 
 
 def check_split(name: str) -> str:
-    """What the name of an entry of `data.dev` says against it: a note where it names another split, "" if nothing.
+    """A note where the name of an entry of `data.dev` is that of another split, "" if it is not.
 
     Raises: DataError for a sealed test set, by its place, content or repository: who selects on it has opened it.
     """
@@ -186,7 +186,7 @@ def _same_file(path: Path, test: Source) -> bool:
 
 
 def stems(language: str, name: str, split: str) -> list[str]:
-    """File names without suffix under which a split of a named set is looked for, the first wins."""
+    """File names without suffix that a split of a named set may have; the first found is taken."""
     base = f"{language}_{name}"
     if split == "train":
         return [f"{base}_train", f"{base}_triplets", f"{base}_sentences", base]
@@ -241,16 +241,16 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
 
     Args:
         split: train, dev or test; of the builtin set also sentences or triplets, its two train parts.
-        download: False = only ask the hub whether the file is there; the path is then the name it would have.
-    Raises: DataError saying what was looked for, where, and what to do.
+        download: False = only query the hub for the file, without a download; the path is then the name it would have.
+    Raises: DataError with what is missing, where, and what to do.
     """
     if name == BUILTIN and language in BUILTIN_LANGUAGES:
         return Source(builtin.corpus_file(language, split), BUILTIN)
     if (local := find_local(name, language, split)) is not None:
         return local
-    looked = f"looked for {stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
+    missing = f"no {stems(language, name, split)[0]}.tsv in {data_dir() or DATA_DIR_VARIABLE + ' (not set)'}"
     if wrong := unlisted(name, language, split):
-        raise DataError(f"{wrong}; {looked}")
+        raise DataError(f"{wrong}; {missing}")
     hub = HUB[language, name]
     pattern, pinned = hub.files[split], HubName(hub.repo, hub.revision)
     try:
@@ -258,7 +258,7 @@ def find_named(name: str, language: str, split: str, *, download: bool = True) -
         return Source(min(folder.glob(pattern), default=folder / pattern), pinned.revision)
     except Exception as error:  # hub, HTTP client and operating system errors have no common base class
         raise DataError(
-            f"data set {name!r} ({language}): {looked}, then {pattern} of {hub.repo}@{hub.revision[:12]} on the hub: "
+            f"data set {name!r} ({language}): {missing}; {pattern} of {hub.repo}@{hub.revision[:12]} on the hub: "
             f"{_reason(error)}; check the network or {_remedy(name, language, split)}"
         ) from error
 
@@ -267,7 +267,7 @@ def find_table(name: str, *, download: bool = True) -> Source:
     """The Parquet files of `hub:owner/name@commit[:config]:split`; elsewhere CSV or JSON-lines of that name.
 
     Args:
-        download: False = only ask the hub whether the repository is there; the path is then a name.
+        download: False = only query the hub for the repository; the path is then a name.
     Raises: DataError in one line for a name that is none, or that the hub does not have.
     """
     check_hub_name(name, whole=False)
@@ -294,7 +294,7 @@ def find_file(name: str, split: str, *, download: bool = True) -> Source:
     if path.is_dir():
         raise DataError(f"data file {str(path)!r}: expected a file, got a folder")
     if not matching(path):
-        raise DataError(f"data file {str(path)!r}: does not exist (looked in {path.absolute().parent}); check the path")
+        raise DataError(f"data file {str(path)!r}: does not exist in {path.absolute().parent}; check the path")
     if kind_of(path) is None:
         what = OTHER_KINDS.get(
             path.suffix.lower(), f"a {path.suffix} file" if path.suffix else "a file without an ending"
@@ -347,7 +347,7 @@ def snapshot(name: HubName, patterns: Sequence[str], *, download: bool = True) -
     """The folder of a repository's files that match the patterns: the cache's, else downloaded.
 
     Args:
-        download: False = only ask whether the repository is there; the folder is then a name, and not there.
+        download: False = only query the hub for the repository; the folder is then a name, and not there.
     Raises: DataError in one line if the hub cannot be reached or has no such repository, commit or file.
     """
     try:

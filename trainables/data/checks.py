@@ -48,7 +48,7 @@ from trainables.data.sets import (
 )
 
 SHARED = 0.01  # of a set's sentences in the training data, from which on a note reports it
-OVERLAP_BYTES = 1 << 25  # of a training file that is read whole to look for sentences of dev and test sets
+OVERLAP_BYTES = 1 << 25  # up to which a training file is searched whole for sentences of dev and test sets
 WHOLE = 200 << 20  # bytes of text up to which training data are checked to their end
 HEAD = 1 << 20  # characters (of Parquet files: rows) that are checked of larger ones
 _seen: dict[tuple[object, ...], Any] = {}
@@ -62,7 +62,7 @@ def check_data(spec: Mapping[str, Any], *, local_only: bool = False) -> list[str
     Args:
         spec: "method" and "data" (train, dev, language, columns) as in a trial's specification; "metric" and "holdout"
             if known.
-        local_only: skip sets that are not on this machine; else the hub is asked whether it has them.
+        local_only: skip sets that are not on this machine; else query the hub for them.
     Returns: what will be left out of them, a line each.
     Raises: DataError with one line per problem, all of them.
     """
@@ -305,12 +305,12 @@ def _look_at_pairs(name: str, language: str, columns: Columns | None, holdout: f
     return pairs.note
 
 
-def _once(sources: Sequence[Source], look: Callable[[], T], *how: object) -> T:
-    """What `look` gives of files, called once however many spaces name them."""
+def _once(sources: Sequence[Source], read: Callable[[], T], *how: object) -> T:
+    """What `read` returns for files, called once however many spaces name them."""
     stats = [(path, path.stat()) for source in sources for path in matching(source.path)]
     key = (*((str(path), s.st_mtime_ns, s.st_size) for path, s in stats), repr(how))
     if key not in _seen:
-        _seen[key] = look()
+        _seen[key] = read()
     found: T = _seen[key]
     return found
 

@@ -155,7 +155,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _other_delimiter(path: Path, header: Sequence[str]) -> str | None:
-    """The message where a file's fields are separated by something else than its name says."""
+    """The message where a file's delimiter is not that of its suffix."""
     mine, line = _delimiter(path), _delimiter(path).join(header)
     known = {name for names in (*ROLES.values(), *LIKELY.values()) for name in names}
     for other, word in _DELIMITERS.items():

@@ -25,7 +25,7 @@ from trainables.data.tokens import StoredTexts, cache_dir, ready
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".arrow")
 SUFFIXES = (*TABLES, ".txt")
-BLOCK = 1 << 24  # bytes that are looked through at once
+BLOCK = 1 << 24  # bytes that are searched at once
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)  # what a damaged file raises
 
 PACKED = {
@@ -160,7 +160,7 @@ class LineTexts(StoredTexts):
         files: plain text, UTF-8.
         identity: changes when their content does; stands for them in the keys of caches.
         names: what messages call them, where they are unpacked copies.
-    Raises: DataError for lines that end in CR alone; when a line is asked for that is no UTF-8.
+    Raises: DataError for lines that end in CR alone; when a line is read that is no UTF-8.
     """
 
     def __init__(self, files: Sequence[Path], identity: str, names: Sequence[Path] | None = None) -> None:

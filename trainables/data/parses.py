@@ -166,7 +166,7 @@ Cached = Callable[[str, Sequence[object], Callable[[], Any]], Any]  # TextTools.
 
 
 class ParserError(DataError):
-    """The parser is missing or cannot give what SDA needs; the message says what to do."""
+    """The parser is missing or cannot give what SDA needs; the message states what to do."""
 
 
 def parsed(texts: Sequence[str], parser: str | None, language: str, cached: Cached) -> Parses:

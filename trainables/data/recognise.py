@@ -75,7 +75,7 @@ def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognise
 
     Args: columns: role -> column, where the names do not tell.
     Returns: the rows that have their texts and scores.
-    Raises: DataError if it cannot be read, or what it holds cannot be recognised; the message asks for the columns.
+    Raises: DataError if it cannot be read, or what it holds cannot be recognised; the message requests the columns.
     """
     if kind_of(path) == ".txt":
         texts: dict[str, list[str]] = {"sentence": read_lines(path)}

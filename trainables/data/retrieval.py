@@ -125,7 +125,7 @@ def check_retrieval(name: str, local_only: bool = False) -> str:
     """Pre-flight: the set as a trial reads it, of each file the first CHECKED bytes (a repository: it answers).
 
     Args:
-        local_only: skip repositories; else the hub is asked.
+        local_only: skip repositories; else query the hub.
     Returns: what is replaced, not found or not read, in one line; "" if nothing.
     Raises: DataError as `load_retrieval`.
     """
@@ -347,7 +347,7 @@ def find_folder(name: str) -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise DataError(
-            f"data folder {name!r}: does not exist (looked in {folder.absolute().parent}); expected a retrieval set "
+            f"data folder {name!r}: does not exist in {folder.absolute().parent}; expected a retrieval set "
             "with corpus.jsonl, queries.jsonl and qrels/dev.tsv"
         )
     return folder

@@ -55,7 +55,7 @@ class Corpus:
     """Training texts.
 
     columns: {"sentence": n texts} or {"anchor", "positive", "negative": n texts each}, with several hard negatives also
-        "negative_2" and so on, of pairs perhaps none; large text files are read from the disk as they are asked for.
+        "negative_2" and so on, of pairs perhaps none; large text files are read from the disk when they are used.
         Or {"first", "second": n texts each, "score": n numbers as texts}.
     revision: what was read (hub commit, hash of the local file), for the record.
     note: what was left out and why, "" if nothing; left_out: how many rows.
@@ -178,7 +178,7 @@ def corpus_columns(
 ) -> tuple[dict[str, Sequence[str]], str, int]:
     """The texts of a corpus, what was left out of it and why ("" if nothing), and how many rows.
 
-    Args: head: as `tables.read_table` takes it, for a look at its beginning.
+    Args: head: as `tables.read_table` takes it, to read only its beginning.
     """
     path, note, lost, own = source.path, "", 0, of_file(columns, name)
     if needs == "scored_pairs":

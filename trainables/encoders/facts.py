@@ -100,16 +100,16 @@ BUILTIN_FACTS = EncoderFacts(  # as measured; its folder may not exist yet when 
 )  # fmt: skip
 
 
-def unfit(facts: EncoderFacts, source: str, asked: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
+def unfit(facts: EncoderFacts, source: str, proposed: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
     """Hyperparameters that an encoder cannot honour, as (name, what is wrong), one line each.
 
     Args:
-        asked: values of each hyperparameter by YAML name: all that a space can propose, or the one of a trial.
+        proposed: values of each hyperparameter by YAML name: all that a space can propose, or the one of a trial.
     """
     found: list[tuple[str, str]] = []
 
     def values(name: str) -> Sequence[Any]:
-        return asked.get(name, ())
+        return proposed.get(name, ())
 
     def reject(name: str, message: str) -> None:
         found.append((name, message))

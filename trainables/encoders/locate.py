@@ -111,7 +111,7 @@ def _weights(folder: Path) -> tuple[list[Path], str]:
 
 
 def _cut_off(file: Path) -> str:
-    """Why a file of weights is not whole, "" if it seems so: its header says how long it is."""
+    """Why a file of weights is not complete, "" if it seems to be: its header holds its length."""
     size = file.stat().st_size
     with file.open("rb") as content:
         start = content.read(len(LFS))

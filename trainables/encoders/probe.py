@@ -178,7 +178,7 @@ def _dropout(model: Any, template: Template) -> tuple[tuple[str, ...], str]:
     for kind in drops:
         for number, count in enumerate(counted[kind]):
             if not count.fits(PROBED):
-                return drops, f"asked for {PROBED}, {kind} dropout {number} drops {count.share:.2f}"
+                return drops, f"{kind} dropout {number} drops {count.share:.2f}, not {PROBED}"
     return drops, ""
 
 

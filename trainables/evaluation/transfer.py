@@ -118,7 +118,7 @@ def pair_features(u: Vectors, v: Vectors) -> Vectors:
 
 
 def transfer(root: Path, embed: EmbedTexts, tasks: Sequence[str] = TASKS) -> dict[str, Score]:
-    """Scores of the tasks, in the order asked for.
+    """Scores of the tasks, in their given order.
 
     Args:
         root: folder with a folder per task.

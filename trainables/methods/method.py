@@ -80,7 +80,7 @@ class Batch:
         return iter(self.numbers.tolist())
 
     def known(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
-        """(N,) or (N, D) numbers of the whole batch by name (`Examples.numbers`); every worker knows them."""
+        """(N,) or (N, D) numbers of the whole batch by name (`Examples.numbers`); every worker has them all."""
         return {name: to_device(values[self.numbers], device) for name, values in examples.numbers.items()}
 
 
@@ -236,7 +236,7 @@ def negatives(z: Encoded) -> Tensor:
 
 # ------------------------------------------------------------ networks, optimiser
 def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
-    """The encoder before training, pooled as the configuration says, without a head."""
+    """The encoder before training, pooled as configured, without a head."""
     del seed
     plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0, freeze=None)
     return SentenceNetwork(plain, source, seed=0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 PHASE = "phase"  # key of the messages that get no answer
-MANY = 2  # nodes from which a process may have died with its own
+MANY = 2  # nodes from which on a process may have ended with its own
 UNAVAILABLE_S, DIED_S = 60.0, 5.0  # Ray counts a node as lost that has not answered for half a minute
 
 
@@ -36,7 +36,7 @@ class DeviceFault(RuntimeError):
 
 
 def deaths(error: BaseException) -> list[Any]:
-    """The RayActorErrors (processes that died or do not answer) and NodeDiedErrors in an error of Ray or Ray Train."""
+    """The RayActorErrors (processes that ended or do not answer) and NodeDiedErrors in an error of Ray or Ray Train."""
     from ray.exceptions import NodeDiedError, RayActorError
 
     inner = [getattr(error, name, None) for name in ("cause", "health_check_failure")]
@@ -46,27 +46,27 @@ def deaths(error: BaseException) -> list[Any]:
 
 
 def node_lost(error: BaseException) -> str:
-    """How the node was lost of a process that this error reports dead: "was preempted", "died"; "" where the process
-    alone died, as far as Ray knows."""
+    """How the node of a process that this error reports dead was lost: "was preempted" or "was lost"; "" where, as far
+    as Ray has recorded, only the process ended."""
     import ray
     from ray._private.state import actors  # the public State API needs Ray's dashboard; guarded by a test
 
     for death in deaths(error):
         if isinstance(death, ray.exceptions.NodeDiedError):
-            return "died"
+            return "was lost"
         if death.preempted:
             return "was preempted"
         node = actors(death.actor_id).get("Address", {}).get("NodeID") if death.actor_id else None
         if node and any(n["NodeID"] == node and not n["Alive"] for n in ray.nodes()):
-            return "died"
+            return "was lost"
     return ""
 
 
 def doubt(error: BaseException) -> float:
     """Seconds within which Ray may still report the node lost of a process that this error reports dead.
 
-    A machine that is switched off takes its processes down before Ray misses it, and of one that is cut off Ray only
-    knows that it does not answer. 0 where another cause is certain, or there is one node.
+    A machine that is switched off takes its processes down before Ray misses it. A machine that is cut off only stops
+    answering. 0 where another cause is certain, or there is one node.
     """
     import ray
 

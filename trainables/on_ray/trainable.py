@@ -69,7 +69,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
             self._host.begin(self._spec)
         elif self._unanswered:
             self._host.answer("pause" if self._pauses and pause_requested(self._spec.folder) else "go")
-        self._running = False  # should the host have died, there is nothing left to stop
+        self._running = False  # if the host has crashed, there is nothing left to stop
         message = self._host.receive()
         self._running = not message["done"]
         self._unanswered = self._running and PHASE not in message

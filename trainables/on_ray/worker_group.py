@@ -35,7 +35,7 @@ from trainables.training.machine import use_large_pages
 
 POLL_S = 1.0  # how often a waiting trial process checks that its group is alive
 GONE_S = 60.0  # longest wait for a group that ends
-PATIENCE = timedelta(days=30)  # of workers for one that prepares data: Ray Train ends the group of one that died
+PATIENCE = timedelta(days=30)  # of workers for one that prepares data: Ray Train ends the group if one of them crashes
 SIOCGIFADDR = 0x8915  # Linux: the address of an interface
 # How often Ray Train checks its workers; start, end and faults of a group wait for that.
 HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
@@ -58,7 +58,7 @@ class WorkerGroup:
     def receive(self) -> Message:
         """The group's next message.
 
-        Raises: RayActorError when the group died without a message (a killed worker), NodeDiedError when it lost a
+        Raises: RayActorError when the group ended without a message (a killed worker), NodeDiedError when it lost a
             node: the trial is then retried.
         """
         assert self._thread is not None
@@ -74,7 +74,7 @@ class WorkerGroup:
                 reason = last_line(self._fault or "it ended by itself")
                 if self._fault and (how := self._node_lost(self._fault)):
                     raise ray.exceptions.NodeDiedError(f"a node of the trial's worker group {how}: {reason}")
-                raise ray.exceptions.RayActorError(error_msg=f"the trial's worker group died: {reason}")
+                raise ray.exceptions.RayActorError(error_msg=f"the trial's worker group crashed: {reason}")
 
     def _node_lost(self, fault: BaseException) -> str:
         until = time.monotonic() + doubt(fault)

@@ -164,7 +164,7 @@ class TrialFiles(TrialFolder):
         """Write the best checkpoint; trial.json comes last, so that a reader who sees it sees the rest."""
         self.write(WEIGHTS, save_safetensors({k: v.contiguous() for k, v in weights.items()}))
         buffer = io.BytesIO()
-        np.savez(buffer, **similarities)  # type: ignore[arg-type]  # numpy's stub knows no mapping of arrays
+        np.savez(buffer, **similarities)  # type: ignore[arg-type]  # numpy's stub accepts no mapping of arrays
         self.write(SIMILARITIES, buffer.getbuffer())
         self.write_json(TRIAL, trial)
 

@@ -353,7 +353,7 @@ class Training:
         state = self.files.load_last() if self.world.rank == 0 else None
         if state is not None and state["progress"]["best"] is not None and not self.files.has_best():
             state = None  # a trial's value is that of weights that exist
-        if state is not None:  # a process that died between two writes left a later best: its weights have its value
+        if state is not None:  # after a crash between two writes `best` may be newer than this state
             state["best"] = self.files.best_value()
         if (state := self.world.broadcast(state)) is None:
             return 0

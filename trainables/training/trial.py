@@ -86,7 +86,7 @@ def run_trial(
     cache: ProcessCache | None = None,
     pausing: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run (or resume) a trial to its end. Never raises for a fault of the trial: the outcome says what happened.
+    """Run (or resume) a trial to its end. Never raises for a fault of the trial: the outcome states what happened.
 
     In a group of workers a fault that only one of them met is raised there, since other workers wait for it.
     """

@@ -45,7 +45,7 @@ def feature_cutoff(noise: Tensor, share: float) -> Tensor:
 
 
 class ConsertNetwork(SentenceNetwork):
-    """An encoder whose embedding layer's output is cut, in training, as the role says."""
+    """An encoder whose embedding layer's output is cut, in training, as its role requires."""
 
     def __init__(self, config: ConsertConfig, loaded: LoadedEncoder, seed: int) -> None:
         super().__init__(config, loaded, seed)

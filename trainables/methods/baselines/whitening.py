@@ -72,7 +72,7 @@ class WhiteningNetwork(SentenceNetwork):
         self.head, self.head_at_test, self.stale = nn.Sequential(self.linear), True, False
 
     def project(self, pooled: Mapping[str, Tensor]) -> Encoded:
-        """Look at the vectors; they are given back as they are."""
+        """Accumulate mean and covariance of the vectors; they are returned unchanged."""
         x = pooled["anchor"].double()
         self.seen += len(x)
         self.total += x.sum(0)

@@ -5,7 +5,7 @@ loss = nce(h, h') + lambda * nce(h, g): h, h' are two dropout views of a sentenc
 Training inserts token ids: no tokenizer in the loop. That equals inserting into the text and tokenising the result
 wherever the tokenizer isolates the marks (`isolated_marks`) and every unit of the sentence is tokenised alone as it is
 within the sentence (`unit_ends`). BERT's WordPiece cuts words at white space, CJK characters and punctuation before it
-looks for pieces, so under these two conditions a mark never changes its neighbours' tokens.
+searches for pieces, so under these two conditions a mark never changes its neighbours' tokens.
 """
 
 from __future__ import annotations

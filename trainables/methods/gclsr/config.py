@@ -160,7 +160,7 @@ GCLSR = Declaration(
     languages=("en", "zh"),  # how a text is split into words
     code="trainables.methods.gclsr.method:METHOD",
     preflight=check_sentences,
-    # Projector and predictor (45 million weights whatever the space says) take some 0.5 s a step on two cores; the
+    # Projector and predictor (45 million weights whatever the space sets) take some 0.5 s a step on two cores; the
     # schedule runs over epochs, so that all of it fits.
     usage='from gclsr_loader import Model\n\nvectors = Model(".").encode(["a sentence"])',
     smoke={"max_examples": 256, "eval_examples": 128, "sample_size": 64},

@@ -341,7 +341,7 @@ class GclsrNetwork(Network):
 
     @torch.no_grad()
     def embed(self, sequences: Sequence[Tokens]) -> Tensor:
-        """(n, F * R) backbone vectors; no augmentation, padding vectors in, attention only if asked for (D44)."""
+        """(n, F * R) backbone vectors; no augmentation, padding vectors in, attention only if it is on (D44)."""
         chunks = []
         for start in range(0, len(sequences), EVALUATION_CHUNK):
             ids, layout = self._laid_out(sequences[start : start + EVALUATION_CHUNK])

@@ -153,7 +153,7 @@ def mask_words(words: Sequence[str], rng: Dice, mask: str, share: float = MASK_S
     """`share` of the words, at random places, become `mask`.
 
     The cell of SDA Table 8 equals that of SimCSE Table 1's "MLM 15 %", where a BERT fills the masked places; the method
-    specification (4.5) says mask, so they stay masked here.
+    specification (4.5) requires masking, so they stay masked here.
     """
     edited = list(words)
     for i in pick_places(rng, len(words), _count(len(words), share)):

@@ -268,7 +268,7 @@ def double_negation(tokens: Sequence[Token], rng: Dice, language: str) -> str:
 def without_negations(tokens: Sequence[Token], negations: Sequence[str]) -> tuple[list[Token], int]:
     """The tokens less the negation words, and how many these were.
 
-    As the code deletes while it iterates, the token directly after a deleted one is not looked at (D22).
+    As the code deletes while it iterates, it skips the token directly after a deleted one (D22).
     """
     kept, count, after_deletion = [], 0, False
     for token in tokens:
