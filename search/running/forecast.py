@@ -154,7 +154,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
 
         def spec(steps: int) -> TrialSpec:
-            cut = {**values, "eval_steps": steps}  # it is stopped there, and says how long it would have been
+            cut = {**values, "eval_steps": steps}  # stopped there; its evaluation carries the planned length
             return trial_spec(space, cut, f"{folder}/{steps}")
 
         def report(evaluation: Evaluation) -> Verdict:

@@ -45,7 +45,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(world: World) -> tuple[int | None, bool]:
-    """Points that the study's file asks for, and whether its journal knows of a change."""
+    """Points that the study's file specifies, and whether its journal records a change."""
     known = fold(world.folder.journal, Ledger()).space
     return load_space(world.folder.space).search.trials, known is not None
 
