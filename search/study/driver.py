@@ -118,23 +118,15 @@ class Driver:
     def spec(self, trial: Trial) -> TrialSpec:
         """What the trial process gets: the resources that are reserved for it; a whole GPU's memory where it is the one
         that measures, alone."""
-        space, resources = self.space, self.reserved(trial.id)
+        resources = self.reserved(trial.id)
         gpus = resources.gpus or 0.0
-        return TrialSpec(
-            method=space.method,
-            encoder=space.encoder,
-            data=asdict(space.data),
-            metric=space.metric.name,
-            holdout=space.metric.holdout,
-            mode="max" if space.metric.mode == "max" else "min",
-            params=trial.params,
+        return self.space.trial_spec(
+            trial.params,
+            self.folder.trial(trial.id),
             seed=trial.seed,
-            folder=self.folder.trial(trial.id),
             workers=resources.workers,
             gpus=1.0 if 0 < gpus < 1 and self.measuring else gpus,
             cpus=resources.cpus,
-            plugins=space.plugins,
-            script=space.script,
             measure=self.measuring,
         )
 
