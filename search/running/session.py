@@ -24,7 +24,7 @@ from search.running.result import StudyResult
 from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
 from search.space import Resources, Space
-from search.space.checks import encoder_notes
+from search.space.checks import encoder_notes, guides
 from search.space.space import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
@@ -114,7 +114,7 @@ class Session:
                     journal.close()
 
     def _at_origin(self) -> AbstractContextManager[None]:
-        return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data))
+        return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data), guides(self.space))
 
     def _keep_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
