@@ -23,7 +23,7 @@ __all__ = [
     "status",
 ]  # fmt: skip
 
-# Imported when first asked for: `search --help` waits for none of it.
+# Imported at first use, so that `search --help` stays fast.
 _HOME = dict.fromkeys(("Space", "SpaceError", "load_space", "smoke"), "search.space") | {
     "StudyResult": "search.running.result",
     "StudyStatus": "search.console.status",

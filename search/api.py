@@ -46,7 +46,7 @@ def run(
     from search.space import load_space as load
 
     with _phases(quiet) as phases:
-        phases.begin("looking for data and encoder")
+        phases.begin("checking data and encoder")
         from search.running.preflight import preflight
 
         loaded = space if isinstance(space, Space) else load(space, find_data=True)

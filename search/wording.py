@@ -69,7 +69,7 @@ def open_work(space: Space, ledger: Ledger) -> str:
 
 def _confirms(ledger: Ledger) -> Mapping[str, Any] | None:
     """The settings of the confirmation that runs (or crashed); None where there is none."""
-    at_work = ledger.closed is None and ledger.stages.get("confirm") == "died" and ledger.stages.get("search") != "died"
+    at_work = ledger.closed is None and ledger.stages.get("confirm") == "crashed" != ledger.stages.get("search")
     return ledger.confirming if at_work else None
 
 

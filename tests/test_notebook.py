@@ -31,7 +31,7 @@ def the(notebook: Any, text: str) -> Any:
 def check(notebook: Any) -> None:
     assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
     said = given(the(notebook, "search.run("))
-    for line in ("looking for data and encoder", "study quickstart-1: simcse", "starting Ray", "t0009 completed"):
+    for line in ("checking data and encoder", "study quickstart-1: simcse", "starting Ray", "t0009 completed"):
         assert line in said, "what a terminal gets, from its first line"
     assert "ipywidgets" not in said
     assert {o.output_type for o in the(notebook, "search.run(").outputs} == {"stream"}, (

@@ -259,7 +259,7 @@ def _through_tunnel(cluster: str, port: int) -> None:
         way.ensure()
         mlflow = f"http://127.0.0.1:{way.ports[MLFLOW]}"
         click.echo(f"MLflow:        {mlflow}")
-        click.echo(f"Ray dashboard: http://127.0.0.1:{way.ports[DASHBOARD]} (asks for the token in ~/.ray/auth_token)")
+        click.echo(f"Ray dashboard: http://127.0.0.1:{way.ports[DASHBOARD]} (token: ~/.ray/auth_token)")
         click.echo(f"analysis:      export MLFLOW_TRACKING_URI={mlflow}")
         _print_views(mlflow)
         _wait(way.ensure)

@@ -138,7 +138,7 @@ class LivePage:
             return _json(request, {"error": str(error)}, HTTPStatus.CONFLICT)
         except (ValueError, KeyError, TypeError):
             return _json(request, {"error": "expected JSON with study and trial"}, HTTPStatus.BAD_REQUEST)
-        return _json(request, {"said": "it ends at its next evaluation" if trial else "the study pauses"})
+        return _json(request, {"answer": "it ends at its next evaluation" if trial else "the study pauses"})
 
     def _verdict(self, study: str) -> str:
         """The output of `analysis best`, a program of its own; never that of a module in the user's folder (`-P`).

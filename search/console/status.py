@@ -42,7 +42,7 @@ from search.wording import (
 from trainables.contract.trial import LOG
 
 FRESH_S = 120.0  # with a younger heartbeat a study in a bucket counts as running elsewhere
-WORST_FIRST = ("died", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
+WORST_FIRST = ("crashed", "failed", "interrupted", "out_of_budget", "finished")  # a study is as its worst stage is
 DISK_S = 60.0  # between two measurements of a study's size on disk
 SHOWN = 5  # trials that `status` shows
 
@@ -52,7 +52,7 @@ class StudyStatus:
     """Where a study stands.
 
     Attributes:
-        state: running, finished, failed, interrupted, out_of_budget, or died (crashed; it can be resumed).
+        state: running, finished, failed, interrupted, out_of_budget, or crashed (it can be resumed).
         points: of which a seed has ended; of: of the whole study (None: time, training or patience end it).
         best: value of the best completed trial, in [-1, 1] (for people it is printed times 100); best_trial its id.
         failed: failed trials by kind; per_hour: such points per hour.
@@ -137,7 +137,7 @@ class StudyReader:
 
 
 def study_status(folder: StudyFolder | StudyReader, now: float | None = None) -> tuple[StudyStatus, Space, Ledger]:
-    """A study's status, without looking at the tracker. Args: folder: or a reader that has read it before."""
+    """A study's status, read from its folder without the tracker. Args: folder: or a reader that has read it before."""
     reader = folder if isinstance(folder, StudyReader) else StudyReader(folder)
     folder = reader.folder
     space, ledger = reader.read()

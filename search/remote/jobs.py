@@ -294,7 +294,7 @@ def make_bundle(target: Path, space: Space | None, carry: Sequence[str] = ()) ->
         shutil.copytree(Path(__file__).parents[2] / package, target / package, ignore=WITHOUT)
     paths = [Path(given).expanduser() for given in carry]
     if missing := [path for path in paths if not path.exists()]:
-        raise UserError(f"--carry {missing[0]}: no such file or folder (looked in {missing[0].absolute().parent})")
+        raise UserError(f"--carry {missing[0]}: no such file or folder (searched {missing[0].absolute().parent})")
     if secret := [path for path in paths if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET)]:
         raise UserError(f"--carry {secret[0]}: looks like a key or a password; such files do not travel to nodes")
     wanted = [(path, bundled_name(path)) for path in paths]

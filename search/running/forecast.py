@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def estimate_line(space: Space) -> str:
 
     world, points = device_world(space), extremes(space)
     try:
-        found = paces([trial_spec(space, space.values(point), "") for point in points], world)
+        found = paces([space.trial_spec(space.values(point), "") for point in points], world)
     except Exception as fault:
         return f"cost: not measured: {failed(fault).reason}"
     limits = [n for n in (trials(space), full_length_trials(space, found[0].examples)) if n is not None]
@@ -154,8 +154,8 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
 
         def spec(steps: int) -> TrialSpec:
-            cut = {**values, "eval_steps": steps}  # it is stopped there, and says how long it would have been
-            return trial_spec(space, cut, f"{folder}/{steps}")
+            cut = {**values, "eval_steps": steps}  # stopped there; its evaluation carries the planned length
+            return space.trial_spec(cut, f"{folder}/{steps}")
 
         def report(evaluation: Evaluation) -> Verdict:
             evaluations.append(evaluation)
@@ -174,20 +174,6 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     rung = values["eval_steps"] * batch if values["eval_steps"] else values["eval_examples"]
     seconds = examples / batch * per_step + max(1, examples // rung) * each_evaluation
     return Cost(point, seconds, examples, weights)
-
-
-def trial_spec(space: Space, values: Mapping[str, Any], folder: str) -> TrialSpec:
-    """A trial of this space that is no part of a study."""
-    return TrialSpec(
-        method=space.method,
-        encoder=space.encoder,
-        data=asdict(space.data),
-        metric=space.metric.name,
-        holdout=space.metric.holdout,
-        params=values,
-        folder=folder,
-        plugins=space.plugins,
-    )
 
 
 def device_world(space: Space) -> Any:

@@ -1,4 +1,4 @@
-"""What a study needs is looked for before Ray starts."""
+"""Check before Ray starts that everything a study needs is there."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trainables.contract.errors import first_line
 from trainables.contract.remote_code import runs_code
 from trainables.training.machine import cuda_problem
 
-CARDS_S = 15.0  # wait for a node that says whether torch can use its GPUs; a busy one does not answer
+CARDS_S = 15.0  # how long a node may take to report whether torch can use its GPUs; a busy one does not answer
 
 OR = " or "  # between the names of one revision: of two that have one in common nothing changed
 
 
 def preflight(space: Space) -> list[str]:
-    """Everything a study needs is there and its data can be read.
+    """Check that everything a study needs is there and that its data can be read.
 
-    Returns: what has no effect, and what of the data will be left out, a line each.
-    Raises: DataError, EncoderError or what the method's own preflight raises, naming what was looked for, where, and
-        what to do.
+    Returns: one line per setting without effect and per part of the data that will be left out.
+    Raises: DataError, EncoderError or what the method's own preflight raises, naming what is missing, where it was
+        expected, and what to do.
     """
     from trainables.contract.registry import declared
     from trainables.data.checks import check_data

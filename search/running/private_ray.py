@@ -1,8 +1,8 @@
-"""A Ray of our own: out of reach from other machines, out of reach of the terminal's signals, cleaned up after.
+"""A Ray of our own: closed to other machines, shielded from the terminal's signals, cleaned up at the end.
 
 Ray's processes get a session of their own, so that a signal to our process group (a closing terminal, SLURM,
-Kubernetes) reaches the driver alone, which then has the trials save their state. They still die with the driver:
-the kernel kills them when it is gone, however it went (Ray asks for that, PR_SET_PDEATHSIG). The signals that end a
+Kubernetes) reaches the driver alone, which then has the trials save their state. They still end with the driver:
+the kernel kills them when it has ended for any reason (Ray sets PR_SET_PDEATHSIG). The signals that end a
 search (Ctrl-C, and what schedulers and closing terminals send) are handled here too, since Ray takes SIGTERM.
 """
 
@@ -127,10 +127,10 @@ def _init(folder: Path) -> None:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Ray's processes started inside know a token of their own, unless the user gave one; nothing of it stays after.
+    """Ray processes started inside use a token of their own, unless the user set one; the token is removed at the end.
 
-    Without it Ray writes one into the home folder, open to others. A process that ran another Ray before (a notebook)
-    remembers that one's token: it is made to look again, else no connection is let in.
+    Without it Ray writes one into the home folder, readable by other users. A process that ran another Ray before (a
+    notebook) has cached that one's token: the cache is reset, or Ray would reject every connection.
     """
     if os.environ.get("RAY_AUTH_MODE", "token") != "token" or "RAY_AUTH_TOKEN" in os.environ:
         yield

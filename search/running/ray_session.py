@@ -20,7 +20,7 @@ from search.store.layout import UserError
 from trainables.contract.errors import first_line
 
 HEAD_S = 5.0  # how long a cluster's head may take to answer
-CAPACITY_S = 5.0  # seconds between two looks at a cluster's size
+CAPACITY_S = 5.0  # seconds between two queries of a cluster's size
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # the cluster file as `ray up` leaves it on the head
 # Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
 ENVIRONMENT = {
@@ -34,7 +34,7 @@ ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the journal is what a study is resumed from
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "60",
-    # Tune would start trial processes one after another; a cluster grows by what waits. `capacity` says how many may.
+    # Tune would start trial processes one after another; a cluster grows by what waits. `capacity` limits them.
     "TUNE_MAX_PENDING_TRIALS_PG": "1000",
 }
 
@@ -47,10 +47,9 @@ def ray_session(
 
     ENVIRONMENT is set inside the `with` block: ray.tune is first imported there.
 
-    Yields: a function that says how many trials of given resources can run at once now, and the resources with `gpus`
-        decided. An
-        autoscaling cluster grows by the trials that wait, so there it is what fits into it at its largest (one more
-        than fit where its file is not available), or `concurrent` where given.
+    Yields: a function that returns how many trials of given resources can run at once now, and the resources with
+        `gpus` decided. An autoscaling cluster grows by the trials that wait, so there it is what fits into its
+        largest size (one more than fits now if its file is not available), or `concurrent` where given.
     Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
     """
     address = address or os.environ.get("RAY_ADDRESS")
@@ -92,7 +91,7 @@ def _cluster(address: str) -> Iterator[None]:
             ray.init(address=address, job_config=config, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, ValueError) as error:
         # Ray sends no token to an address that it is given, unless configured to: it may be anybody's
-        token = "" if "RAY_AUTH_MODE" in os.environ else " (a head that asks for a token: set RAY_AUTH_MODE=token)"
+        token = "" if "RAY_AUTH_MODE" in os.environ else " (if the head requires a token: set RAY_AUTH_MODE=token)"
         raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}{token}") from error
     try:
         yield
@@ -157,9 +156,9 @@ def gpus_now() -> float:
 def at_largest(resources: Resources, file: Path = BOOTSTRAP) -> int | None:
     """How many trials fit into the connected cluster with all the nodes that its file allows.
 
-    Nodes take minutes to start: one asked for after another, eight of them take eight times as long as all at once.
+    Nodes take minutes to start: eight requested one after another take eight times as long as eight requested at once.
 
-    Returns: None where this machine is not the head of a `ray up`, or the file does not say what a node has.
+    Returns: None where this machine is not the head of a `ray up`, or the file does not list a node's resources.
     """
     try:
         config = yaml.safe_load(file.expanduser().read_text(encoding="utf-8"))
@@ -190,11 +189,11 @@ def ever_fits(resources: Resources) -> bool:
 
 
 class _Capacity:
-    """How many trials can run at once, looked at every few seconds."""
+    """How many trials can run at once, updated every few seconds."""
 
     def __init__(self, resources: Resources, concurrent: int | None, grows: bool) -> None:
         self._resources, self._concurrent, self._grows = resources, concurrent, grows
-        self._value, self._looked = 0, -math.inf
+        self._value, self._updated = 0, -math.inf
         if not grows and self() == 0:
             import ray
 
@@ -206,7 +205,7 @@ class _Capacity:
 
     def __call__(self, resources: Resources | None = None) -> int:
         """Args: resources: of a trial from now on; None = as before."""
-        if time.monotonic() - self._looked >= CAPACITY_S or resources not in (None, self._resources):
+        if time.monotonic() - self._updated >= CAPACITY_S or resources not in (None, self._resources):
             self._resources = resources or self._resources
             import ray
 
@@ -215,7 +214,7 @@ class _Capacity:
                 self._value = self._concurrent or max(fit, at_largest(self._resources) or fit + 1)
             else:
                 self._value = min(fit, self._concurrent or fit)
-            self._looked = time.monotonic()
+            self._updated = time.monotonic()
         return self._value
 
 

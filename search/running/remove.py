@@ -42,7 +42,7 @@ def delete_study(folder: StudyFolder) -> int:
     """Remove a study's runs and artifacts from MLflow, then its folder.
 
     Returns: how many runs there were.
-    Raises: UserError when MLflow cannot be asked: the folder stays, by which the runs are found.
+    Raises: UserError when MLflow does not answer. The folder then stays, because the runs are found through it.
     """
     space, uri = load_space(folder.space, run_code=False), tracking_uri(storage=folder.storage)
     if not (down := unreachable(uri)):

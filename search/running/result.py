@@ -69,7 +69,7 @@ class StudyResult:
 
 
 def closing_lines(result: StudyResult) -> list[str]:
-    """What is printed at the end of a session: how it went, the best trials, where to look, how to go on."""
+    """What is printed at the end of a session: its outcome, the best trials, where the results are, how to continue."""
     space, ledger, study = result.space, result.ledger, result.folder.study
     stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
     lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]

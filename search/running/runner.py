@@ -143,7 +143,7 @@ def confirm_study(
 def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
     """The settings of a confirmation.
 
-    Raises: UserError when a number is below 1, or both of its plans are asked for.
+    Raises: UserError when a number is below 1, or `trials` is combined with `top` or `seeds`.
     """
     for name, number in (("trials", trials), ("top", top), ("seeds", seeds)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, SupportsIndex) or number < 1):

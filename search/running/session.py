@@ -24,7 +24,7 @@ from search.running.result import StudyResult
 from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
 from search.space import Resources, Space
-from search.space.checks import encoder_notes
+from search.space.checks import encoder_notes, guides
 from search.space.space import changed
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
@@ -48,7 +48,7 @@ from trainables.contract.origin import at_origin
 WORST_FIRST: tuple[Status, ...] = ("interrupted", "failed", "out_of_budget", "finished")
 TRACKER_PATIENCE_S = 30.0  # how long the end of a search waits for a tracker in trouble
 CALM_S = 60.0  # without trouble: a storage is back
-RETENTION_S = 5.0  # seconds between two looks at whose checkpoints may go, while trials run
+RETENTION_S = 5.0  # seconds between two deletions of checkpoints that are no longer needed, while trials run
 Stage = Mapping[str, Any]  # {"stage": "search"}; "confirm" with "trials", or with "top" and "seeds"
 SEARCH: Stage = {"stage": "search"}
 log = logging.getLogger(__name__)
@@ -114,11 +114,11 @@ class Session:
                     journal.close()
 
     def _at_origin(self) -> AbstractContextManager[None]:
-        return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data))
+        return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data), guides(self.space))
 
     def _keep_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
-        has what a trial needs, since a study that asks for more could not be resumed."""
+        has what a trial needs, since a study that needs more could not be resumed."""
         ledger = journal.ledger
         if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
@@ -225,7 +225,7 @@ class Session:
         )
 
     def _introduce(self, tracker: Tracker) -> None:
-        """Before anything takes long: what runs, how to pause it, where to look."""
+        """Print what runs, how to pause it and where the results are, before anything takes long."""
         space, metric = self.space, self.space.metric.name
         count = wanted_points(space)
         extent = f"{count} points" if count else "until its budget is spent"
@@ -258,7 +258,7 @@ class Session:
         display.note(sharing.line)
 
     def _close(self, driver: Driver, stage: Stage, journal: Journal) -> None:
-        """Write the end of a stage that had come to it when its last driver died."""
+        """Write the end of a stage that was complete when its last driver crashed."""
         journal.append("session", **stage)
         driver.tick()
         driver.close_session()

@@ -90,16 +90,16 @@ class Sharing:
     resources: of the next trial, with numbers only; measuring: whether it runs alone, to be measured.
 
     Args:
-        asked: the space as written; known: its resources with `gpus` as a number, 1 or 0 for auto.
+        space: as written; known: its resources with `gpus` as a number, 1 or 0 for auto.
         nodes: gives the resources of each live node (CPU, GPU, accelerator_type:*), as Ray reports them; a cluster may
             grow before the first trial has measured.
     """
 
-    def __init__(self, asked: Space, known: Resources, nodes: Nodes, ledger: Ledger) -> None:
-        self._space, self._nodes, self._ledger = asked, nodes, ledger
+    def __init__(self, space: Space, known: Resources, nodes: Nodes, ledger: Ledger) -> None:
+        self._space, self._nodes, self._ledger = space, nodes, ledger
         self.resources, self.measuring, self.line = known, False, ""
-        self._of_gpus = asked.resources.gpus == AUTO and bool(known.gpus)
-        self._of_cpus = asked.resources.cpus == AUTO and not known.gpus
+        self._of_gpus = space.resources.gpus == AUTO and bool(known.gpus)
+        self._of_cpus = space.resources.cpus == AUTO and not known.gpus
         if known.workers > 1 or not (self._of_gpus or self._of_cpus):
             return  # several workers take a whole GPU each (NCCL)
         earlier = ledger.share
@@ -153,7 +153,7 @@ class Sharing:
         return [v for v in (*values, *listed) if isinstance(v, (int, float))]
 
     def _cards(self) -> list[str]:
-        """The kinds of cards of the nodes, where Ray knows them."""
+        """The kinds of cards of the nodes, where Ray reports them."""
         names = {name for node in self._nodes() for name in node if self._of_gpus}
         return sorted(name.partition(":")[2] for name in names if name.startswith("accelerator_type:"))
 

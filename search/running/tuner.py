@@ -26,7 +26,7 @@ from trainables.on_ray.trainable import placement
 
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
-LOOK_S = 0.5  # between two looks at whether a process died with its node
+RESOLVE_S = 0.5  # seconds between two checks whether a process ended with its node
 KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
@@ -42,10 +42,10 @@ class TuneTrials:
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
         self.errors: dict[str, BaseException | None] = {}  # the last one of a Tune trial
         self._doubtful: list[tuple[Trial, BaseException | None, float]] = []  # until then: see `doubt`
-        self._looked = 0.0
+        self._resolved = 0.0
 
     def take(self, tune_id: str) -> Trial | None:
-        self.look()  # where nothing runs Tune calls nothing else
+        self.resolve()  # where nothing runs Tune calls nothing else
         ours = self.driver.next_trial()
         if ours is not None:
             self.ours[tune_id] = ours
@@ -55,16 +55,16 @@ class TuneTrials:
         """Tell the driver why a trial's process has ended, as soon as it is known."""
         wait = doubt(error) if error else 0.0
         self._doubtful.append((ours, error, time.monotonic() + wait))
-        self.look(at_once=not wait)
+        self.resolve(at_once=not wait)
 
-    def look(self, at_once: bool = False) -> None:
-        """Tell the driver of the processes of which it is known by now whether they died with their nodes."""
-        if not (at_once or time.monotonic() - self._looked > LOOK_S):
+    def resolve(self, at_once: bool = False) -> None:
+        """Report each ended process to the driver once it is clear whether its node was lost."""
+        if not (at_once or time.monotonic() - self._resolved > RESOLVE_S):
             return
-        self._looked, waiting = time.monotonic(), self._doubtful
+        self._resolved, waiting = time.monotonic(), self._doubtful
         self._doubtful = []
         for ours, error, until in waiting:
-            if not self.driver.pausing and self._looked < until and error and not node_lost(error):
+            if not self.driver.pausing and self._resolved < until and error and not node_lost(error):
                 self._doubtful.append((ours, error, until))
                 continue
             fault = describe(error)
@@ -74,7 +74,7 @@ class TuneTrials:
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
-    """Tune's search algorithm: asks the study for trials, reports their ends."""
+    """Tune's search algorithm: gets trials from the study, reports their ends."""
 
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
@@ -148,12 +148,12 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         if not driver.owns():
             raise StudyLost
         driver.tick()
-        self._shared.look()
+        self._shared.resolve()
         held, self._waiting = self._waiting, []
         for trial, decision in held:
             ours = self._shared.ours.get(trial.trial_id)
             if ours is None or trial.status != TuneTrial.RUNNING:
-                continue  # its process died
+                continue  # its process crashed
             if driver.waits(ours.id):
                 self._waiting.append((trial, decision))
             elif decision == TrialScheduler.STOP:
@@ -221,9 +221,9 @@ def error_of(trial: TuneTrial) -> BaseException | None:
 
 
 def describe(error: BaseException | None) -> Fault:
-    """What the error that ended a trial's process says."""
+    """The fault behind the error that ended a trial's process."""
     if error is None:
-        return Fault("process", "the trial's process died")
+        return Fault("process", "the trial's process crashed")
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return Fault("oom", "the host ran out of memory and Ray ended the trial's process", text)
@@ -232,7 +232,7 @@ def describe(error: BaseException | None) -> Fault:
     if how := node_lost(error):
         return Fault("node", f"a node of the trial {how}", text)
     if isinstance(error, ray.exceptions.RayActorError):
-        return Fault("process", f"the trial's process died ({type(error).__name__})", text)
+        return Fault("process", f"the trial's process crashed ({type(error).__name__})", text)
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, DeviceFault):
         return Fault("device", cause.reason, cause.text, cause.node)

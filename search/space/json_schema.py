@@ -1,7 +1,7 @@
 """The format of a space file as a JSON schema: editors complete and explain keys and mark mistakes while one types.
 
-It checks less than `search check`, which knows which keys fit together: a file that the schema accepts may still be
-wrong, one that is right is accepted (every shipped space is, by test).
+It checks less than `search check`, which also checks keys against each other. A file that the schema accepts may still
+be wrong; it accepts every correct file (a test checks all shipped spaces).
 """
 
 from __future__ import annotations

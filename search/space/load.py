@@ -64,8 +64,8 @@ def load_space(
         find_data: also report named data sets that this machine would not find, what an encoder whose files are on
             this machine would ignore, evaluations of a name that is taken, and points drawn of the space that the
             method would refuse; a space that is only read, or will run elsewhere, does without.
-        run_code: import its plugins, and look for its script. Without, a stored space is read as it stands, and not
-            checked against them: whoever can write to a shared storage may have put anything there.
+        run_code: import its plugins and find its script. Without it, a stored space is read as it stands and not
+            checked against them, because anyone who can write to a shared storage may have put anything there.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
     """
     problems = Problems()
@@ -126,7 +126,7 @@ def _read_with_bases(path: str, trail: tuple[str, ...], problems: Problems) -> N
 
 
 def _of_this_format(root: Node, problems: Problems) -> Node:
-    """The document without what a stored space says of its format. Raises: SpaceError for a newer one, that alone."""
+    """The document without the format number of a stored space. Raises: SpaceError for a newer one, that alone."""
     entries = dict(root.value)
     if (stamp := entries.pop(WRITTEN_BY, None)) is not None:
         try:
@@ -233,7 +233,7 @@ def describe(param: Param) -> str:
     else:
         text = f"{_short(param.low)} .. {_short(param.high)}"
         text += ", log" if param.log else f", step {_short(param.step)}" if param.step is not None else ""
-        text += f" (no step ends at {_short(param.asked)})" if param.asked is not None else ""
+        text += f" (no step ends at {_short(param.written_high)})" if param.written_high is not None else ""
     conditions = [f"{other} is {' or '.join(_short(v) for v in values)}" for other, values in param.when.items()]
     listed = " (listed points)" if param.listed else ""
     return f"{param.name}: {text}{listed}" + (f" when {' and '.join(conditions)}" if conditions else "")

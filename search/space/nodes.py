@@ -1,4 +1,4 @@
-"""YAML as a tree that knows the line and the key of every value, and the mistakes found in it.
+"""YAML as a tree with the line and the key of every value, and the mistakes found in it.
 
 Nothing in a file is ever executed or constructed. Scalars follow YAML 1.2's core rules rather than PyYAML's 1.1: `1e-5`
 is a number, `no` and `on` are text. Duplicate keys, unknown tags and over-large documents are mistakes; anchors,

@@ -33,7 +33,7 @@ class Param:
         values: the values of a list, as YAML gives them (a list of whole numbers stays a list).
         when: other parameter -> its values under which this one exists; all must hold.
         listed: the values come from the `points` section.
-        asked: the upper end as it is written, where the last step lies below it.
+        written_high: the upper end as written, where the last step lies below it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Param:
     values: tuple[Any, ...] | None = None
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     listed: bool = False
-    asked: float | None = dataclasses.field(default=None, compare=False)
+    written_high: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -218,11 +218,11 @@ def _read_range(field: Hyperparameter, kind: str, param: Node, problems: Problem
             problems.add(given.where, message)
     if len(problems.found) > before:
         return {}
-    typed, asked = float if kind == "float" else int, None
+    typed, written_high = float if kind == "float" else int, None
     step = None if step is None or log else typed(step)  # with log it is 1, as without it
     if step is not None and abs((high - low) / step - round((high - low) / step)) > _DIVIDES:
-        asked, high = high, Decimal(repr(low)) + math.floor((high - low) / step) * Decimal(repr(step))
-    return {"low": typed(low), "high": typed(high), "step": step, "log": log, "asked": asked}
+        written_high, high = high, Decimal(repr(low)) + math.floor((high - low) / step) * Decimal(repr(step))
+    return {"low": typed(low), "high": typed(high), "step": step, "log": log, "written_high": written_high}
 
 
 _DIVIDES = 1e-6  # of a step, by which floating point may miss the end of a range

@@ -134,7 +134,7 @@ class Search:
         (), "studies whose best points are tried first; paper = its settings for other encoders", kind="words"
     )
     max_failed_share: float = hyperparameter(0.5, "a study with more failing trials ends", low=0, high=1)
-    max_retries: int = hyperparameter(2, "new starts of a trial whose process died", low=0, high=100)
+    max_retries: int = hyperparameter(2, "restarts of a trial whose process crashed", low=0, high=100)
     keep_best: int = hyperparameter(3, "trials whose checkpoints stay on disk", low=0)
     concurrent: int | None = optional_int("trials at the same time, null = as the resources allow", low=1)
 

@@ -21,7 +21,7 @@ from trainables.contract.config import RunConfig, hyperparameters
 from trainables.contract.declaration import TRANSFORMER, Declaration, EncoderFamily, Preset
 from trainables.contract.formats import stamp
 from trainables.contract.registry import OTHERS, SHIPPED, Plugin, declared
-from trainables.contract.trial import at_width, metric_parts, retrieval_measure
+from trainables.contract.trial import TrialSpec, at_width, metric_parts, retrieval_measure
 from trainables.data.retrieval import dev_metrics
 
 TRAIN_KEYS = (
@@ -111,6 +111,22 @@ class Space:
     def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """All hyperparameters of a trial at this point, in the order of the method's configuration."""
         return {**self.base, **point}
+
+    def trial_spec(self, params: Mapping[str, Any], folder: str, **fields: Any) -> TrialSpec:
+        """A trial with these hyperparameters. fields: of `TrialSpec`, what the study decides: seed and resources."""
+        return TrialSpec(
+            method=self.method,
+            encoder=self.encoder,
+            data=asdict(self.data),
+            metric=self.metric.name,
+            mode="max" if self.metric.mode == "max" else "min",
+            holdout=self.metric.holdout,
+            params=params,
+            folder=folder,
+            plugins=self.plugins,
+            script=self.script,
+            **fields,
+        )
 
     def active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a parameter exists at this point, given what its conditions name.

@@ -35,7 +35,7 @@ BEAT_S = 10.0  # between two segments, at most
 TRUST_S = 20.0  # so long after its last segment a driver writes nothing until the bucket has answered
 DOUBT_S = 30.0  # so long trials wait for that answer: a bucket that is down takes no writes either
 LOST_S = 45.0  # without a new segment: the driver is gone; well above TRUST_S
-LOOK_S = 2.0
+POLL_S = 2.0
 PUSH_S = 2.0  # between two pushes of new events, where a push is quick
 SHARE = 20  # between two pushes at least so many times what the last one took
 MERGED = 256  # so many segments become one
@@ -109,7 +109,7 @@ class Hold:
 
     def owned(self) -> bool:
         """Whether this process may write the study now; false while the bucket has not answered for `TRUST_S`, and for
-        good once another driver has taken the study. Where `start` was called it never waits: the thread asks."""
+        good once another driver has taken the study. After `start` it never waits: the thread queries the bucket."""
         if not self._remote:
             return True
         if not self.is_lost and passed() - max(self._confirmed, self._tried) > TRUST_S:
@@ -271,8 +271,8 @@ def held(
 def pull(folder: StudyFolder) -> bytes:
     """Bring the local copy of a study in a bucket up to date. Returns: the journal as the bucket has it.
 
-    A local journal that is no beginning of the one there (its machine died before it sent all, and another one went
-    on) is set aside; one that only has more events is left: no other driver wrote the study meanwhile.
+    A local journal that is no beginning of the one there (its machine crashed before it sent all, and another one
+    continued) is set aside. One that only has more events stays: no other driver wrote the study meanwhile.
     """
     if not is_remote(folder.storage):
         return b""
@@ -373,7 +373,7 @@ def _wait_for_silence(folder: StudyFolder, tell: Callable[[str], object]) -> Non
     tell(f"study {folder.study} was last driven by {before.holder}: waiting {LOST_S:.0f} s for a heartbeat")
     until = time.monotonic() + LOST_S
     while time.monotonic() < until:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         if (now := _last(folder)) is not None and now.number != before.number:
             if now.closed:
                 return
@@ -390,7 +390,7 @@ def _old_files(filesystem: Any, root: str) -> list[str]:
 
 
 def _old_journal(filesystem: Any, root: str) -> bytes | None:
-    """Its parts may overlap where their driver died between two steps; then they hold the same."""
+    """Its parts may overlap where their driver crashed between two steps; the overlaps are equal."""
     names, journal = _old_files(filesystem, root), b""
     for name in names:
         first = int(name.partition(".jsonl.")[2] or 0)

@@ -49,8 +49,8 @@ class Housekeeper:
         self._do(later)
 
     def waiting(self, trial_id: str) -> bool:
-        """Whether a marker that this trial will look for is not there yet (false after `MARKS_S`), or the study may be
-        another driver's by now."""
+        """Whether a marker that this trial reads is not written yet (false after `MARKS_S`), or another driver may have
+        taken the study."""
         if self._unsure():
             return True
         with self._one:

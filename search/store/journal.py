@@ -1,7 +1,7 @@
 """The journal of a study: one line of JSON per event (`search.store.ledger.Event`), the only truth about the study.
 
 The Optuna study is built from it at every start, and MLflow follows it. A lock gives it one writer at a time; the
-operating system releases it when its holder dies.
+operating system releases it when its holder ends.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _damaged(path: Path, offset: int, what: str) -> JournalError:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Drop an incomplete last line, left by a process that died while it wrote."""
+    """Drop an incomplete last line, left by a process that crashed while it wrote."""
     if not path.exists():
         return
     with path.open("rb+") as f:
@@ -333,7 +333,7 @@ class StudyHeldError(StorageError):
 def exclusive(folder: StudyFolder) -> Iterator[None]:
     """Hold the study for this process.
 
-    Raises: StudyHeldError when another process holds it; StorageError when its disk knows no locks.
+    Raises: StudyHeldError when another process holds it; StorageError when its disk does not support locks.
     """
     # No soft lock where the disk has no other: it would outlive its holder.
     lock = FileLock(folder.lock, timeout=WAIT_S, poll_interval=WAIT_S / 3, fallback_to_soft=False)
@@ -368,7 +368,7 @@ def running_here(storage: str) -> list[str]:
 
 
 def _working_copies(storage: str) -> list[StudyFolder]:
-    """Of a bucket's studies on this machine; the bucket is not asked."""
+    """A bucket's studies that have a copy on this machine, without a request to the bucket."""
     copies = StudyFolder(storage, "any").local.parent
     return [StudyFolder(storage, path.name) for path in sorted(copies.glob("[!.]*"))]
 
@@ -378,7 +378,7 @@ def alive(folder: StudyFolder) -> bool:
 
     The lock is shared for a moment, for which the file need only be readable: the driver may be another user's.
 
-    Raises: StorageError when its disk knows no locks, or this user may not read the file.
+    Raises: StorageError when its disk does not support locks, or this user may not read the file.
     """
     try:
         with folder.lock.open("rb") as file:

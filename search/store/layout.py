@@ -55,7 +55,7 @@ class UserError(ValueError):
 
 
 class MachineError(UserError):
-    """The machine cannot do what was asked for, though the request is right."""
+    """The request is valid, but this machine cannot fulfil it."""
 
     exit_code = 1
 
@@ -78,7 +78,7 @@ def absolute(storage: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def asking(storage: str) -> Iterator[None]:
-    """A storage is asked for something for the first time.
+    """Wrap the first request to a storage.
 
     Raises: StorageError, one line, for whatever a store raises that has no credentials, no bucket or no network.
     """
@@ -302,7 +302,7 @@ def _renamed(draft: Path, wanted: Path) -> bool:
 
 
 def _drop_drafts(parent: Path) -> None:
-    """Remove what processes left that died while they made a study."""
+    """Remove drafts left by processes that crashed while they created a study."""
     for path in parent.glob(".new-*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > DRAFT_S:

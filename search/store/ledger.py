@@ -1,6 +1,6 @@
 """What the journal of a study adds up to: the state of every trial, every point and the study as a whole.
 
-A driver knows nothing but the journal folded event by event, so a resumed session has the state of the first one.
+A driver's only state is the journal folded event by event, so a resumed session has the state of the first one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # session  a driver starts on a stage                settings of this session
 # start    a trial is handed to Tune the first time  the fields of Trial
 # again    a trial is handed to Tune after a crash or a pause, or is promoted from its rung: id
-# retry    a trial's process died, or its memory did not suffice: it is started again: id, reason, cause (the fault's
+# retry    a trial's process crashed or ran out of memory, and the trial starts again: id, reason, cause (the fault's
 #          kind; oom: with a larger share; node: costs no retry; older journals have `alone` in its place)
 # eval     id, and the fields of Evaluation
 # rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
@@ -78,7 +78,7 @@ TRIAL_FIELDS = {one.name for one in fields(Trial)}
 
 @dataclass(kw_only=True)
 class TrialRecord:
-    """What the journal knows of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
+    """What the journal records of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
 
     rungs: level -> value of the rungs that the trial has reached; waiting: the level at which it waits for promotion.
     larger: its memory did not suffice once, so it gets a larger share of its device.
@@ -127,10 +127,10 @@ class Ledger:
     tried: set[int] = field(default_factory=set)  # points of the search of which a seed has ended or reached a rung
     points: dict[int, Event] = field(default_factory=dict)  # complete ones: no further seed will come
     best: TrialRecord | None = None  # of the completed trials of stage search
-    examples: int = 0  # trained by the search; what a trial repeats after a death is counted once
+    examples: int = 0  # trained by the search; what a trial repeats after a crash is counted once
     kept: Sequence[str] = ()  # trials that the rest of the training budget was last reserved for, in this session
     longest_step: int = 0  # examples from one evaluation to the next, at most
-    planned: int = 0  # examples of the longest trial that the space allows; 0: no trial has said yet how long it is
+    planned: int = 0  # examples of the longest trial that the space allows; 0: no trial has reported its length yet
     longest: int = 0  # examples of the longest trial of the search so far
     examples_at_best: int = 0  # `examples` when the best point improved
     best_point: float | None = None  # the best that a mean over the seeds of a point so far has been
@@ -142,9 +142,9 @@ class Ledger:
     files: Mapping[str, str] | None = None  # what the files held that trials read; None in studies of an older version
     share: Event | None = None  # how trials share cards or cores, as decided last
     memory: Sequence[Mapping[str, Any]] = ()  # what is tried first, in this order
-    stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "died": no `close`
+    stages: dict[str, str] = field(default_factory=dict)  # stage -> how its last session ended; "crashed": no `close`
     confirming: Mapping[str, Any] | None = None  # settings of the last session that confirmed
-    _silent: int = 0  # points that have not said, and will not say, how long their trials are: 0 to here
+    _silent: int = 0  # points 0 to here ended without reporting the length of their trials
     _stage: str = "search"
     _stages: list[str] = field(default_factory=list)  # of each session
 
@@ -160,7 +160,7 @@ class Ledger:
             self.closed, self.kept = None, ()
             self._stage = event.get("stage", "search")
             self._stages.append(self._stage)
-            self.stages[self._stage] = "died"
+            self.stages[self._stage] = "crashed"
             if self._stage == "confirm":
                 self.confirming = {k: v for k, v in event.items() if k not in ("e", "t")}
         elif self.sessions and kind not in BETWEEN_SESSIONS:
@@ -258,7 +258,7 @@ class Ledger:
         self._plan_length()
 
     def _plan_length(self) -> None:
-        """Set the unit of budgets, once, by the first point that says how long its trials are."""
+        """Set the unit of budgets, once, by the first point that reports the length of its trials."""
         while not self.planned and (records := self.by_point.get(("search", self._silent))):
             self.planned = longest_planned(self.space, records[0])
             if self.planned or (records[0].open and not records[0].examples):
@@ -330,7 +330,7 @@ class Ledger:
 
 def longest_planned(space: Mapping[str, Any] | None, record: TrialRecord) -> int:
     """Examples of the longest trial that a resolved space allows, by a trial's own: they grow with `epochs`, up to
-    `max_examples`. 0 where the trial has not said how long it is; a script's own hyperparameters are not read."""
+    `max_examples`. 0 where the trial has not reported its length; a script's own hyperparameters are not read."""
     params = record.trial.params
     if space is None or space.get("script") or not record.planned or not params.get("epochs"):
         return record.planned

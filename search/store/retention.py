@@ -17,15 +17,15 @@ from trainables.contract.trial import CHECKPOINT, LAST
 class CheckpointRetention:
     """Deletes the weights of ended trials that are not among the `keep` best, and the last states of all ended ones.
 
-    What `analysis test` and `export` want stays too: while points are being confirmed every seed of them, afterwards
-    every seed of the best one and of the baseline (of the baseline in the search, where nothing was confirmed). Of the
-    trials that wait at their rungs the most promising keep their states, as many as fit into `states_gb` GB; the
-    others, should they be promoted, start again from their seeds.
+    What `analysis test` and `export` need stays too: while points are being confirmed every seed of them, afterwards
+    every seed of the best one and of the baseline (of the baseline in the search, where nothing was confirmed). The
+    best trials that wait at their rungs keep their states, as many as fit into `states_gb` GB; the rest start again
+    from their seeds if they are promoted.
 
     Similarities and `trial.json` stay. A pruned trial writes its checkpoint only when its process gets the next trial,
-    so what is not there yet is looked for again the next time, and a last time after all processes have ended.
+    so a missing one is checked again the next time, and a last time after all processes have ended.
 
-    Args: owned: whether this process may write the study now, asked before everything that is deleted.
+    Args: owned: whether this process may write the study now; called before each deletion.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CheckpointRetention:
             return [
                 t for t in self.kept() if any(self._folder.size(f"{self._folder.trial(t)}/{c}") for c in CHECKPOINT)
             ]
-        except Exception:  # a store in trouble says of none that it is not there
+        except Exception:  # a failing store does not prove that any is missing
             return self.kept()
 
     def apply(self, final: bool = False) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import optuna
 
 POLL_S = 0.5  # how soon a thread that waits notices the session's end
-DEPTH = 2  # points that wait; with the one in work, the sampler knows as little as with so many more slots
+DEPTH = 2  # points in the queue; these and the one being proposed delay the sampler like as many more slots
 
 
 class Ahead:
-    """Asks for points before they are wanted, in their order.
+    """Proposes points before slots are free, in order.
 
     A thread suffices: most of a fit is in torch, which lets other threads run. Points that are still in the queue when
     the session ends were never started: a later session proposes them anew.

@@ -1,4 +1,4 @@
-"""Confirming: fresh seeds for the best points and the baseline, where they decide most or as many as asked for."""
+"""Confirmation: fresh seeds for the best points and the baseline, where they decide most or a fixed number each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ConfirmPlan:
         return "go"  # a confirmed value is the value of a full-length trial
 
     def ended(self, record: TrialRecord) -> None:
-        """Nothing: the ledger knows."""
+        """Do nothing: the ledger records it."""
 
     def _choice(self) -> int | None:
         """The point that gets the next fresh seed; None when there is none, or it depends on running trials."""

@@ -93,7 +93,7 @@ class Driver:
         self.asked = ""  # a signal that is to pause the study: see `ask`
         self.pausing = False  # running trials are being stopped, to be resumed
         self.lost = ""  # the study is another driver's now: nothing of it may be written
-        self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # and the driver died
+        self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # then the driver crashed
 
     def next_trial(self) -> Trial | None:
         """The next trial to start, or None when there is none now (see `idle`)."""
@@ -118,23 +118,15 @@ class Driver:
     def spec(self, trial: Trial) -> TrialSpec:
         """What the trial process gets: the resources that are reserved for it; a whole GPU's memory where it is the one
         that measures, alone."""
-        space, resources = self.space, self.reserved(trial.id)
+        resources = self.reserved(trial.id)
         gpus = resources.gpus or 0.0
-        return TrialSpec(
-            method=space.method,
-            encoder=space.encoder,
-            data=asdict(space.data),
-            metric=space.metric.name,
-            holdout=space.metric.holdout,
-            mode="max" if space.metric.mode == "max" else "min",
-            params=trial.params,
+        return self.space.trial_spec(
+            trial.params,
+            self.folder.trial(trial.id),
             seed=trial.seed,
-            folder=self.folder.trial(trial.id),
             workers=resources.workers,
             gpus=1.0 if 0 < gpus < 1 and self.measuring else gpus,
             cpus=resources.cpus,
-            plugins=space.plugins,
-            script=space.script,
             measure=self.measuring,
         )
 
@@ -170,8 +162,8 @@ class Driver:
         self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 
     def ended(self, trial_id: str, outcome: Outcome) -> None:
-        """A trial has ended by itself, or `stopped` says how. One that ran out of memory on a shared device runs once
-        more, with a larger share of it."""
+        """A trial has ended by itself, or was stopped (see `stopped`). One that ran out of memory on a shared device
+        runs once more, with a larger share of it."""
         if trial_id not in self._active:
             return
         if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].larger and self._larger() is not None:
@@ -199,13 +191,13 @@ class Driver:
         self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
 
     def failed(self, trial_id: str, fault: Fault) -> None:
-        """A trial's process died or can run nothing more: the trial starts again, or ends if that was tried enough. A
-        lost node costs no retry."""
+        """A trial's process crashed or cannot run anything more: the trial starts again, or fails if its retries are
+        used up. A lost node costs no retry."""
         if trial_id not in self._active:
             return
         if (record := self.ledger.trials[trial_id]).waiting is not None:
-            # It was to pause at its rung and died on the way: it waits there all the same, and should it be promoted,
-            # starts from the state that it has. Started again now, it would find its marker and pause beside any rung.
+            # It crashed before it paused at its rung. It still waits there; if promoted, it starts from its last state.
+            # Restarted now, it would find its marker and pause between two rungs.
             del self._active[trial_id]
             self._verdicts.pop(trial_id, None)
             self._pause(record)
@@ -340,7 +332,7 @@ class Driver:
         self._keeper.mark(None, False)
 
     def _take_up(self) -> None:
-        """Write down that trials wait at their rungs which an earlier driver had judged when it died."""
+        """Record the pause of trials that an earlier driver had judged at their rungs before it crashed."""
         while self._judged:
             self._pause(self._judged.pop())
 
@@ -375,7 +367,7 @@ class Driver:
         self.lost = reason
 
     def owns(self) -> bool:
-        """Whether no other driver is known to have taken the study; asks for it after a silence."""
+        """Whether no other driver is known to have taken the study; queries the storage after a silence."""
         self._owned()
         return not self.lost
 

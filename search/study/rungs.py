@@ -150,7 +150,7 @@ class BudgetEnd:
         return needs + len(running - {r.trial.id for r in kept}) * self._ledger.longest_step
 
     def _left(self) -> float:
-        """Examples; infinite without a budget in training, or until a trial has said how long it is."""
+        """Examples; infinite without a budget in training, or until a trial has reported its length."""
         search, ledger = self._search, self._ledger
         whole = math.inf if search.budget is None or not ledger.full_length else search.budget * ledger.full_length
         return min(whole, math.inf if search.examples is None else search.examples) - ledger.examples

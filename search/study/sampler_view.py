@@ -39,7 +39,7 @@ Gain = Callable[[Floats], float]  # as a function of a point's `inputs`
 
 
 def distribution(param: Param) -> BaseDistribution:
-    """The parameter as Optuna knows it; list values go by their JSON text."""
+    """The parameter as Optuna's distribution; list values are represented by their JSON text."""
     if param.values is not None:
         return CategoricalDistribution([label(v) for v in param.values])
     if param.kind == "int":

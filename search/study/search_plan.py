@@ -61,7 +61,7 @@ class SearchPlan:
             pruner=optuna.pruners.NopPruner(),
         )
         self._open: dict[int, optuna.Trial] = {}  # Optuna's trials of the points that are not complete
-        self._reported: dict[int, set[int]] = {}  # their steps that Optuna knows a value of
+        self._reported: dict[int, set[int]] = {}  # their steps whose values Optuna has
         self._points: dict[int, Point] = {}
         self._missing: deque[int] = deque()  # points that a salvaged journal has lost
         self._proposed = 0
@@ -122,13 +122,13 @@ class SearchPlan:
             return self._at_rung(trial, evaluation)
         if self._replaying and kind not in ("successive_halving", "hyperband") and PRUNER not in self.space.classes:
             self._ready_pruner(trial.params, evaluation)
-            return "go"  # only those two, and perhaps a class of others, keep notes of what they were asked
+            return "go"  # only those two, and perhaps custom classes, store state at each call
         if not known and kind != "none":
             warmup = warmup_examples(self.space.pruner, trial.params, evaluation.planned)
             self._ready_pruner(trial.params, evaluation)
             whole = evaluation.planned and evaluation.examples >= evaluation.planned
             if evaluation.examples >= earliest(self.space.pruner, warmup, evaluation.planned) and not whole:
-                with named_error(self.space, PRUNER):  # asked of the baseline too: others are held against it
+                with named_error(self.space, PRUNER):  # called for the baseline too: other trials are compared with it
                     stop = bool(asked.should_prune())
                 return "prune" if stop and not trial.baseline else "go"
         return "go"
@@ -176,7 +176,7 @@ class SearchPlan:
             self._settle(record.trial.number)
 
     def _point_of(self, asked: optuna.Trial) -> Point:
-        """The point of a trial asked of Optuna (the whole of it, or what a death left open)."""
+        """The point of a trial proposed by Optuna: all its parameters, or those still open after a crash."""
         point: Point = {}
         grid = self._grid
         named = self.space.params if grid is None else grid[asked.number]  # a listed row may leave parameters out

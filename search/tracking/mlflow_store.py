@@ -30,15 +30,15 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines per trial of a server
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # a server in trouble is asked twice, not for minutes as MLflow would
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # two attempts; MLflow's default retries for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 
 
 def client_of(uri: str, owned: Callable[[], bool] | None = None) -> Any:
-    """MLflow's client of a store; an SQLite database that is not there is made.
+    """MLflow's client of a store; a missing SQLite database is created.
 
-    Args: owned: asked before every call, which is then refused; None = nothing is asked.
+    Args: owned: checked before every call, which is rejected if it is false; None = no check.
     """
     client = _client_class()
     make_store(uri)
@@ -62,7 +62,7 @@ class Guarded:
 
 
 class NotOwnedError(Exception):
-    """Another driver has taken the study, or its bucket cannot be asked."""
+    """Another driver has taken the study, or its bucket does not answer."""
 
 
 def _client_class() -> Any:

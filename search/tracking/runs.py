@@ -186,7 +186,7 @@ def texts(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def study_note(space: Space, folder: StudyFolder, ledger: Ledger | None = None) -> str:
-    """Markdown: what a study searches and how, where it stands, how to look further and how to run it again.
+    """Markdown: what a study searches and how, its state, commands that show more, and how to run it again.
 
     Args: ledger: what happened so far; None before anything has.
     """
@@ -240,7 +240,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # its plain table, and a test reads the tag back.
 NOTE = "mlflow.note.content"
 # MLflow opens its pages for language-model applications unless an address names the other kind; the tag alone does not
-# change that, but says what an experiment is.
+# change that, but it records the kind.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 WORKFLOW = "workflowType=machine_learning"  # in an address, the same for this one visit
 VIEW = "mlflow.sharedViewState."  # begins the tag's name

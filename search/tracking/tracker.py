@@ -243,7 +243,7 @@ class Tracker:
             self._run_ids[trial_id] = run.info.run_id
 
     def _drop_twins(self, condition: str, known: Mapping[str, str]) -> None:
-        """Delete runs that a server made without its answer reaching us, so that MLflow's client or we asked again.
+        """Delete runs that a server created twice: its answer was lost, and MLflow's client or we repeated the request.
 
         Args: known: trial id ("" for the study) -> the run that stays.
         """

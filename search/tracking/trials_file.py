@@ -20,10 +20,10 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 class TrialsFile:
     """The ended trials of a study in one compressed artifact of its run, so that reading ten thousand is one request.
 
-    MLflow takes one to two seconds of processor time for every thousand runs it lists. The tracker therefore asks it
-    for each ended trial once. Readers take the file, and ask MLflow only for what it cannot hold: trials that run,
-    those that ended later than the last in the file, deleted ones, and those whose test sets were opened. So MLflow
-    stays the source and no answer is older than it is.
+    MLflow takes one to two seconds of processor time for every thousand runs it lists. The tracker therefore
+    reads each ended trial from it once. Readers take the file, and query MLflow only for what the file lacks: running
+    trials, trials that ended later than the last in the file, deleted trials, and trials whose test sets were opened.
+    So MLflow stays the source and no answer is outdated.
 
     The local copy has one JSON line per run, of which newer lines count: fields of `analysis.reading.StoredRun`.
     waiting: trials that ended since. until: milliseconds, the latest end in the file; whatever ends from now on must

@@ -1,4 +1,4 @@
-"""`search cluster check FILE`: every gap of a cluster file with its line, before any cloud is asked."""
+"""`search cluster check FILE`: it reports every gap of a cluster file with its line, before any request to a cloud."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def check_ray(config: dict[str, Any]) -> None:
 
 
 def check_aws_nodes(config: dict[str, Any]) -> None:
-    """node_config against botocore's model of RunInstances; Ray passes it on without looking."""
+    """Check node_config against botocore's model of RunInstances; Ray passes it on unchecked."""
     shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
     for name, node in config["available_node_types"].items():
         given = {"MinCount": 1, "MaxCount": 1, **node["node_config"]}
@@ -154,7 +154,8 @@ def locked() -> dict[str, set[str]]:
 
 
 def test_the_lock_satisfies_the_dependencies() -> None:
-    """Every dependency of what cluster files and image install, within its bounds: else make it again as it says."""
+    """It has each dependency that cluster files and image install, within its bounds. On failure remake it as its head
+    describes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(line for name in ("cluster", "sda", "lora", "gpu") for line in extras[name])]

@@ -78,7 +78,7 @@ class Job:
             assert time.monotonic() < until, f"{what}: not in {seconds:g} s\n{self.log[-6000:]}"
             state = self.show("JobState")
             assert state not in ("FAILED", "TIMEOUT", "NODE_FAIL"), self.log[-6000:]
-            # asked first: what is waited for may have come with the end
+            # checked first: the awaited state may have come with the end
             assert ready() or state != "COMPLETED", f"{what}: the job ended before\n{self.log[-6000:]}"
             time.sleep(0.5)
 
@@ -98,7 +98,7 @@ def job(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         return sum(e["e"] == "eval" for e in job.events(study)[since:])
 
     def paused() -> bool:
-        """SLURM looks at its limits twice a minute: where most is done by then, the same signal is sent directly."""
+        """SLURM checks its limits twice a minute; if most is done by then, the same signal is sent directly."""
         if evaluations() > 0.6 * TRIALS * EVALUATIONS and not by_hand:
             by_hand.append(minislurm.call(environment, "scancel", "--batch", "--signal=USR1", job.id))
         return any(e["e"] == "close" and e["status"] == "interrupted" for e in job.events(study))

@@ -200,7 +200,7 @@ def sampled(root: Path, values: object, **more: object) -> tuple[int, str]:
         ({"int": [2, 9]}, "5 to 9"),
         ({"int": [2, 10], "step": 4}, "6 to 10"),
         ({"int": [7, 9], "log": True}, "7 to 9"),
-        ({"int": [2, 10**9]}, "5 to 1000000000"),  # too many to be looked at one by one
+        ({"int": [2, 10**9]}, "5 to 1000000000"),  # too many to check one by one
     ],
 )
 def test_samples_that_are_all_of_the_corpus_are_one_point(values: object, same: str, root: Path) -> None:

@@ -17,7 +17,7 @@ from search.store.ledger import Ledger
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A study of eight points whose driver died after some, beside one that is whole."""
+    """A study of eight points whose driver crashed after some, beside a complete one."""
     space = make_space(
         {"trials": 8}, data={"train": "builtin", "dev": ["builtin"], "language": "en"}, metric={"name": "builtin_dev"}
     )

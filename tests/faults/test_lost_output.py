@@ -39,7 +39,7 @@ def test_a_closed_pipe_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_a_search_with_closed_output_completes(tmp_path: Path) -> None:
-    """Its journal said "finished" with one of eight points done."""
+    """Its journal recorded "finished" with one of eight points done."""
     study = Study(tmp_path, trials=4, sleep=0.1)
     process = study.run()
     study.wait_until(lambda events: any(e["e"] == "eval" for e in events), process)

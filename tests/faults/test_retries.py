@@ -1,4 +1,4 @@
-"""What a trial's end says of the trial, and what it says of its process, its node or its neighbours."""
+"""Which ends of a trial are due to the trial, and which to its process, its node or other trials."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
         values = {"value": 0.5, "metrics": {}, "best": 0.5, "best_at": 1, "seconds": 1.0}
         driver.evaluated(trial.id, Evaluation(rung=k * 100, examples=k * 100, **values))
     assert "30 restarts after lost nodes" in headline(driver.space, driver.ledger, 0)
-    for _ in range(LOSSES + 1):  # with one retry as if its process had died
+    for _ in range(LOSSES + 1):  # plus one retry, as if its process had crashed
         driver.failed(trial.id, lost)
         assert started(driver).id == trial.id
     driver.failed(trial.id, lost)
@@ -133,9 +133,9 @@ def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
 
 
 def test_doubtful_end_is_resolved_while_tune_waits_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing else runs Tune asks for trials, again and again, and calls nothing else."""
+    """Where nothing else runs, Tune only requests trials again and again."""
     monkeypatch.setattr(tuner, "doubt", lambda _: 0.01)
-    monkeypatch.setattr(tuner, "LOOK_S", 0.0)
+    monkeypatch.setattr(tuner, "RESOLVE_S", 0.0)
     shared = tuner.TuneTrials(driver_of(tmp_path))
     searcher = tuner.StudySearcher(shared)
     first, *_ = [searcher.suggest(name) for name in "abc"]

@@ -29,7 +29,7 @@ def test_a_baseline_that_failed_for_a_cause_outside_it_comes_back_by_itself(tmp_
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_failed_trials_come_back_when_asked_for(tmp_path: Path) -> None:
+def test_failed_trials_run_again_on_request(tmp_path: Path) -> None:
     columns = orders(fault="kill_while", marker=str(tmp_path / "broken"), above=0)
     data = {"train": "builtin", "dev": ["builtin"], "language": "en", "columns": columns}
     search = {

@@ -95,7 +95,7 @@ def test_a_head_that_is_gone_is_refused_soon() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_only_servers_are_asked_whether_they_answer() -> None:
+def test_only_servers_are_checked_for_an_answer() -> None:
     assert unreachable("sqlite:////nowhere/mlflow.db") == ""
     assert "does not answer" in unreachable(f"http://127.0.0.1:{nobody_listens()}")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -293,7 +293,7 @@ def test_printed_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.Monk
     assert done.exit_code == 0
 
 
-def test_rays_folders_lie_where_only_we_can_look() -> None:
+def test_rays_folders_are_closed_to_other_users() -> None:
     from search.running import private_ray
 
     parent = private_ray._parent()

@@ -1,4 +1,4 @@
-"""For the tests of methods and evaluations from outside: one of each, and a trial that knows neither."""
+"""For the tests of methods and evaluations from outside: one of each, and a trial without their plugins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def errors(path: Path, **how: Any) -> list[str]:
 
 
 def trained(space: Any, folder: Path) -> tuple[Any, list[Any]]:
-    """A trial of the space in a process that knows nothing of its plugins, as a Ray worker."""
+    """A trial of the space in a process that has not imported its plugins, like a Ray worker."""
     spec = TrialSpec(
         method=space.method,
         encoder=space.encoder,

@@ -1,4 +1,4 @@
-"""A fake trial whose first evaluation carries the measurement that it was asked for, as in the order `facts`."""
+"""A fake trial whose first evaluation carries the measurement given in the order `facts`."""
 
 from __future__ import annotations
 

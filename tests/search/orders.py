@@ -12,7 +12,7 @@ def orders(**given: object) -> dict[str, str]:
     """For `data.columns` of a space, in a role that builtin data has no use for.
 
     sleep: seconds before every step; fault: its kind, in the second evaluation of points with a learning rate from
-    `above` on; marker: file that some faults look for; enough: GPUs from which memory suffices; hold:
+    `above` on; marker: file that some faults wait for; enough: GPUs from which memory suffices; hold:
     file without which no trial completes from the 21st on.
     """
     return {"subset": json.dumps(given)}

@@ -122,7 +122,7 @@ def test_an_encoder_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatc
     ):
         check_files(space, journal)
 
-    older = Journal(tmp_path / "older.jsonl", Ledger())  # of a version that knew no commits
+    older = Journal(tmp_path / "older.jsonl", Ledger())  # of a version that stored no commits
     older.append("files", 0.0, revisions={name: revision.split(" or ")[0] for name, revision in known.items()})
     at(readme)
     check_files(space, older)

@@ -1,4 +1,4 @@
-"""A study on a cluster of two nodes, one of which dies."""
+"""A study on a cluster of two nodes, one of which is lost."""
 
 from __future__ import annotations
 

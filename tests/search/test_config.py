@@ -1,4 +1,4 @@
-"""A user's defaults: what wins over what, and what a wrong file says."""
+"""A user's defaults: which setting wins, and the errors for a wrong file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_option_wins_over_environment_over_file(file: Path) -> None:
     assert "sqlite:///of-file.db  (the file)" in said
     assert "mine.yaml  (the file)" in said
     assert "other  (SEARCH_STORAGE)" in call("config", SEARCH_STORAGE="other").stdout
-    # The study that is missed says which storage was meant.
+    # The error for a missing study names the storage.
     named = "from-file", "other", "third"
     assert named[0] in call("status", "--cluster", "").stderr
     assert named[1] in call("status", "--cluster", "", SEARCH_STORAGE="other").stderr

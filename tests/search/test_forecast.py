@@ -63,7 +63,7 @@ def test_steps_between_evaluations_are_counted_in_examples(tmp_path):
 
 
 @pytest.mark.costly
-def test_a_trial_s_length_is_what_it_says_itself(tmp_path):
+def test_forecast_uses_the_length_that_a_trial_reports(tmp_path):
     """A curriculum of two and a half passes was counted as four."""
     train = "{epochs: 4, eval_examples: 100000}"
     paced = space(tmp_path, method="selfccl", params="{batch_size: 50, learning_rate: {grid: [1e-5]}}", train=train,

@@ -52,7 +52,7 @@ def with_script(text: str, plain: dict[str, Any]) -> None:
 
 
 def with_module(text: str, plain: dict[str, Any]) -> None:
-    """To look for `evil_package.train` imports `evil_package`."""
+    """Finding `evil_package.train` imports `evil_package`."""
     (package := Path("evil_package")).mkdir()
     (package / "__init__.py").write_text(text)
     (package / "train.py").write_text("def train(config, report): pass\n")

@@ -53,7 +53,7 @@ def test_a_word_left_for_the_driver_pauses_the_study(world: World, monkeypatch: 
     assert world.session().status == "finished", "it is heard once"
 
 
-def test_a_trial_that_is_asked_to_ends_at_its_next_evaluation(world: World) -> None:
+def test_stop_request_ends_a_trial_at_its_next_evaluation(world: World) -> None:
     world.folder.ask_to_stop("t0001")
     ledger = world.session().ledger
     assert (ledger.trials["t0001"].state, ledger.trials["t0001"].examples) == ("pruned", 100)
@@ -71,7 +71,7 @@ def test_stop_refuses_what_does_not_run(world: World) -> None:
 
 
 @pytest.mark.costly
-def test_delete_asks_and_removes_folder_runs_and_artifacts(world: World) -> None:
+def test_delete_prompts_and_removes_folder_runs_and_artifacts(world: World) -> None:
     from mlflow import MlflowClient
 
     world.session()

@@ -57,7 +57,7 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
 def test_running_studies_keep_ray_from_being_restarted(
     remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ray up` again asks it on the head (`search cluster idle` in cluster.yaml); a bucket is not asked."""
+    """A second `ray up` runs `search cluster idle` on the head (see cluster.yaml), without requests to a bucket."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     storage = "memory://idle/search" if remote else str(tmp_path / "runs")
     first, second = new_study(storage, "a"), new_study(storage, "a")
@@ -90,7 +90,7 @@ def test_disk_without_locks_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_study_behind_a_uri_resumes_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The driver dies, its machine with its working copy is gone; what was sent is enough to go on."""
+    """The driver crashes and its machine with the working copy is gone; what was sent suffices to resume."""
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
     monkeypatch.setattr("search.store.layout.platformdirs.user_cache_dir", lambda name: str(tmp_path / "one" / name))

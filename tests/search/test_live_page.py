@@ -1,4 +1,4 @@
-"""The page that follows a running study: what it says, who may stop, and how it looks in a browser."""
+"""The page that follows a running study: its content, who may stop, and its layout in a browser."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_in_a_browser(live: LivePage, world: World, tmp_path: Path) -> None:
             reached.add(window.run("return document.activeElement.id || document.activeElement.dataset.key || ''"))
         assert {"study", "stop"} <= reached
         window.run("window.confirm = () => true; document.getElementById('stop').click()")
-        assert "the study pauses" in window.until("return document.getElementById('said').textContent")
+        assert "the study pauses" in window.until("return document.getElementById('answer').textContent")
     assert world.folder.asked_to_stop()
 
 

@@ -102,7 +102,7 @@ def test_a_range_ends_at_its_last_step(
     field: Hyperparameter, written: dict[str, Any], values: list[float], asked: float | None
 ) -> None:
     found, got = read(field, written)
-    assert (got, list(found), found.asked) == ([], values, asked)
+    assert (got, list(found), found.written_high) == ([], values, asked)
     again, _ = read(field, found.written())
     assert again == found
     assert ("(no step ends at " in describe(found)) == (asked is not None)

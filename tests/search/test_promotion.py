@@ -173,10 +173,10 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
 
 
 @pytest.mark.costly
-def test_a_process_that_dies_on_its_way_to_pause_leaves_its_trial_waiting(
+def test_trial_waits_at_its_rung_if_its_process_crashes_before_the_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judged at its rung, killed before it has ended: the same promotions as undisturbed, and none is started again."""
+    """Judged at its rung and killed before it ended: promotions match an undisturbed study, no trial restarts."""
     plain = World(asha_space(trials=14), tmp_path / "plain")
     expected = plain.session(concurrency=1).ledger
     stopped = Driver.stopped
@@ -300,7 +300,7 @@ def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
     assert not Promotion(Ledger(), 2, 100, 400).goes_on(new, 0, 0.9)  # the first of a rung of halves
 
 
-def test_the_highest_rung_that_lets_one_go_is_asked_first() -> None:
+def test_the_highest_rung_with_a_promotion_comes_first() -> None:
     """Rung 1 holds two, of which 0.5 may leave it; rung 0 holds five, of which 0.9 and 0.8 may."""
     both = ({0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.4})
     rungs, records = on_rungs(*both, {0: 0.9}, {0: 0.8}, {0: 0.1})

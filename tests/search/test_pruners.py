@@ -168,7 +168,7 @@ def test_every_kind_is_optunas() -> None:
         made = make_pruner(Pruner(kind=kind, lower=0.1), maximise=True, first=100, longest=1200)
         assert type(made) is expected
         if kind in ("median", "percentile"):
-            assert made._n_startup_trials == 5  # as docs/reference says: Optuna's own default
+            assert made._n_startup_trials == 5  # as in docs/reference: Optuna's own default
     asked = Pruner(kind="hyperband", reduction=4)
     band: Any = make_pruner(asked, maximise=True, first=100, longest=1200)
     assert (band._min_resource, band._max_resource, band._reduction_factor) == (100, 1200, 4)

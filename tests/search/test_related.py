@@ -25,7 +25,7 @@ from search.wording import trial_line
 
 
 def related(root: Path, name: str = "older", seed: int = 3, **changes: Any) -> World:
-    """A finished study on the same two hyperparameters, whose journal says what was searched."""
+    """A finished study on the same two hyperparameters, whose journal contains the space."""
     space = make_space({"trials": 20, "seed": seed}, **changes)
     world = World(space, root, study=name)
     world.folder.local.mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None
     assert abs(sources.count("first") - sources.count("second")) <= 2
 
 
-def test_what_is_remembered_is_tried_after_the_baseline_and_says_where_it_is_from(tmp_path: Path) -> None:
+def test_points_of_older_studies_follow_the_baseline_and_name_their_origin(tmp_path: Path) -> None:
     related(tmp_path)
     space = starting("older")
     memory = [asdict(one) for one in related_points(space, str(tmp_path))]

@@ -137,7 +137,7 @@ def check_agreement(result: StudyResult) -> None:
             assert run.data.metrics[f"best_{result.space.metric.name}"] == pytest.approx(record.best)
 
 
-def test_a_study_runs_to_its_end_and_mlflow_knows_it(tmp_path: Path) -> None:
+def test_a_study_runs_to_its_end_and_mlflow_records_it(tmp_path: Path) -> None:
     space = make_space({"trials": 8, "keep_best": 2}, pruner={"kind": "median"})
     result = run_study(space, str(tmp_path / "runs"), options=options())
     assert (result.status, result.exit_code, result.reason, result.trouble) == ("finished", 0, "", "")

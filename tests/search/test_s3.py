@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats every fifth of a second."""
-    for name, seconds in {"LOST_S": 1.5, "TRUST_S": 0.6, "LOOK_S": 0.1, "BEAT_S": 0.2, "PUSH_S": 0.05}.items():
+    for name, seconds in {"LOST_S": 1.5, "TRUST_S": 0.6, "POLL_S": 0.1, "BEAT_S": 0.2, "PUSH_S": 0.05}.items():
         monkeypatch.setattr(f"search.store.bucket.{name}", seconds)
 
 
@@ -336,7 +336,7 @@ def test_other_commands_report_who_holds_a_study(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From its first moment on, however long its journal says nothing, until some time after its last heartbeat."""
+    """From its first moment, however long its journal gets no event, until some time after its last heartbeat."""
     monkeypatch.setattr("search.console.status.bring_up_to_date", lambda *_: "")
     folder = new_study(STORAGE, "mine")
     folder.space.write_text(make_space().to_yaml())
@@ -356,7 +356,7 @@ def test_other_commands_report_who_holds_a_study(
         monkeypatch.setattr(time, "time", lambda: true() + 1000)
         print_status(STORAGE, "mine-1", "table")
         shown = capsys.readouterr().out
-        assert shown.startswith("mine-1: died\n")
+        assert shown.startswith("mine-1: crashed\n")
         assert re.search(r"held by \S+ \(process \d+\), last heartbeat 16m\d\ds ago\n", shown)
     print_status(STORAGE, "mine-1", "table")
     assert "held by" not in capsys.readouterr().out

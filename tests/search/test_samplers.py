@@ -74,7 +74,7 @@ def test_ranges_are_drawn_evenly_on_their_own_scale() -> None:
     )
 
 
-def test_parameters_as_optuna_knows_them() -> None:
+def test_parameters_as_optuna_distributions() -> None:
     stepped = Param(name="batch_size", kind="int", low=8, high=32, step=8)
     assert distribution(stepped) == optuna.distributions.IntDistribution(8, 32, step=8)
     assert distribution(Param(name="epochs", kind="int", low=1, high=5)) == optuna.distributions.IntDistribution(1, 5)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from search.console.display import Phases, display_for
 from search.running.result import StudyResult, closing_lines
-from search.running.runner import resume_study
+from search.running.runner import resume_study, run_study
 from search.running.session import SEARCH, Options, Session, _Observer
 from search.space import Resources, load_space
 from search.store.journal import fold, read
@@ -45,7 +45,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(world: World) -> tuple[int | None, bool]:
-    """Points that the study's file asks for, and whether its journal knows of a change."""
+    """Points that the study's file specifies, and whether its journal records a change."""
     known = fold(world.folder.journal, Ledger()).space
     return load_space(world.folder.space).search.trials, known is not None
 
@@ -60,6 +60,42 @@ def test_overrides_that_ray_refuses_are_not_stored(tmp_path: Path) -> None:
         resume_study(str(tmp_path), overrides=overrides, options=QUIET)
     assert kept(world) == before == (6, False)
     assert load_space(world.folder.space).resources.cpus == 1
+
+
+PAIRS = {"method": "pairs", "params": {"learning_rate": {"float": [1e-5, 1e-3]}, "false_negatives": "margin"}}
+RELATIVE: dict[str, dict[str, Any]] = {
+    "encoder": {"encoder": "./own"},
+    "miner": {"data": {"train": "builtin", "dev": ["stsb"], "language": "en", "mine": {"encoder": "./own"}}},
+    "guide": {"params": PAIRS["params"] | {"guide": "./own"}},
+    "searched guide": {"params": PAIRS["params"] | {"guide": {"choice": [None, "./own"]}}},
+}
+
+
+@pytest.mark.parametrize("what", RELATIVE)
+def test_relative_paths_are_resolved_where_the_study_began(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed session starts its trials in that folder."""
+    where = []
+
+    @contextlib.contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        where.append(Path.cwd())
+        raise InterruptedError
+        yield
+
+    monkeypatch.setattr("search.running.session.ray_session", session)
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
+    for folder in ("began/own", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder, work in (
+        ("began", lambda: run_study(make_space(**(PAIRS | RELATIVE[what])), options=QUIET)),
+        ("elsewhere", lambda: resume_study("../began/runs", options=QUIET)),
+    ):
+        monkeypatch.chdir(tmp_path / folder)
+        with pytest.raises(InterruptedError):
+            work()
+    assert where == [tmp_path / "began"] * 2
 
 
 @pytest.mark.usefixtures("refusing")

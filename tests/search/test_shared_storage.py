@@ -78,7 +78,7 @@ def test_a_study_of_another_user_is_seen_running(world: World) -> None:
         assert study_status(folder)[0].state == "finished"
 
 
-def test_one_that_cannot_be_asked_is_none_beside(world: World) -> None:
+def test_study_with_an_unreadable_lock_does_not_count_as_running(world: World) -> None:
     os.chmod(world.folder.local, 0o755)
     world.folder.lock.touch(0o000)
     with another_user():

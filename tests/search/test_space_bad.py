@@ -54,7 +54,7 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
 
 
 def test_data_sets_of_the_local_folder_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `search check` looks for them: a space may be read where its data are not."""
+    """Only `search check` needs them: a space can be read on a machine without its data."""
     path = tmp_path / "own.yaml"
     path.write_text(GOOD.replace("wiki", "mine").replace("[stsb]", "[stsb, mine]"))
     monkeypatch.delenv("SEARCH_DATA_DIR", raising=False)

@@ -57,7 +57,7 @@ def test_a_crashed_study(world: World, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(Death):
         world.session(die_at=30)
     status, _, ledger = study_status(world.folder)
-    assert (status.state, status.paused) == ("died", len(ledger.open_trials))
+    assert (status.state, status.paused) == ("crashed", len(ledger.open_trials))
     assert ledger.open_trials
     print_status(str(world.root), "fake-1", "table")
     shown = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_crashed_study(world: World, capsys: pytest.CaptureFixture[str]) -> No
     assert " left" not in shown
     print_studies(str(world.root), "table")
     shown += (listed := capsys.readouterr().out)
-    assert "died" in listed
+    assert "crashed" in listed
     assert "running" not in shown
 
 

@@ -87,8 +87,8 @@ def test_conditional_and_list_parameters_reach_optuna_and_come_back(tmp_path: Pa
 @pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int, tmp_path: Path) -> None:
-    """The driver dies again and again at a random write; each next session goes on. With the same evaluations for the
-    same trial, random and grid studies end with the very trials of an undisturbed one."""
+    """The driver crashes repeatedly at a random write, and each next session resumes. With the same evaluations for the
+    same trial, random and grid studies end with exactly the trials of an undisturbed study."""
     changes: dict[str, Any] = {"params": GRID} if sampler == "grid" else {}
     search = {"sampler": sampler, "trials": None if sampler == "grid" else 8, "repeats": repeats}
 

@@ -33,7 +33,7 @@ def frozen(state: TrialState, values: list[float], value: float | None = None) -
 
 
 def test_a_failure_is_no_gain_that_others_would_have_had() -> None:
-    """Out of memory after its first evaluation: bad in itself, but it says nothing about what training brings."""
+    """Out of memory after its first evaluation: bad in itself, but no evidence about the gain from training."""
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize")
     view = SamplerView(study.study_name, storage)
@@ -99,8 +99,8 @@ def test_a_gaussian_process_learns_from_pruned_points(tmp_path: Path, monkeypatc
     assert shown >= regret("hidden") - 0.002
 
 
-def test_a_gaussian_process_knows_parameters_under_conditions(tmp_path: Path) -> None:
-    """Optuna's models only those that all points have, and draws other parameters at random."""
+def test_gaussian_process_models_conditional_parameters(tmp_path: Path) -> None:
+    """Optuna's sampler models only parameters that all points have, and draws the rest at random."""
     space = make_space(
         {"sampler": "gp", "trials": 30, "baseline": "none"},
         params={

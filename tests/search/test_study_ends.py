@@ -189,7 +189,7 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
 
 
 def test_a_budget_in_trials_whose_length_a_script_does_not_report(tmp_path: Path) -> None:
-    """A completed trial says it."""
+    """A completed trial reports it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
     driver = world.session(concurrency=1)
     assert driver.status == "out_of_budget"

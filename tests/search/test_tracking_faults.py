@@ -112,7 +112,7 @@ CREATED, LOGGED, TAGGED = "runs/create", "runs/log-batch", "set-experiment-tag"
     [
         first(1, CREATED, "lose", b'"study"'),
         first(2, CREATED, "lose", b'"study"'),
-        first(1, CREATED, "lose", b"t0001"),  # MLflow's client asks again
+        first(1, CREATED, "lose", b"t0001"),  # MLflow's client repeats the request
         first(2, CREATED, "lose", b"t0001"),  # and gives up
         first(2, LOGGED, "refuse"),
         first(4, TAGGED, "refuse", b"sharedViewState"),

@@ -36,9 +36,9 @@ def test_a_flattened_result_is_the_evaluation_again() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "reason"),
     [
-        (None, "process", "the trial's process died"),
+        (None, "process", "the trial's process crashed"),
         (ray.exceptions.OutOfMemoryError("x"), "oom", "the host ran out of memory and Ray ended the trial's process"),
-        (ray.exceptions.RayActorError(), "process", "the trial's process died (RayActorError)"),
+        (ray.exceptions.RayActorError(), "process", "the trial's process crashed (RayActorError)"),
         (RuntimeError("first line\nlast line"), "error", "RuntimeError: last line"),
         (ValueError(""), "error", "ValueError: ValueError"),
     ],
@@ -113,7 +113,7 @@ def test_a_growing_cluster_requests_all_its_nodes_at_once(tmp_path: Path, monkey
 
 
 def test_a_ray_that_runs_already_is_not_counted_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune asks for a next trial in every step; the count takes 3 ms, which all trials would wait for."""
+    """Tune requests a trial in every step; the count takes 3 ms, during which all trials would wait."""
     asked = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: asked.append(1) or {"CPU": 4.0})

@@ -104,7 +104,7 @@ def test_saved_views_come_back_as_written(server: ui.Server) -> None:
 
 
 def search_runs(url: str, experiment: str, text: str, order: str) -> list[dict[str, Any]]:
-    """What MLflow's page asks for when it opens a view."""
+    """The request of MLflow's page when it opens a view."""
     body = json.dumps({"experiment_ids": [experiment], "filter": text, "order_by": [f"{order} DESC"]}).encode()
     request = urllib.request.Request(f"{url}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as answer:

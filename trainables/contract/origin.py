@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trainables.contract.remote_code import check_owner, without_code
@@ -24,16 +24,17 @@ def origin(storage: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def at_origin(journal: str, encoder: str, data: Mapping[str, Any]) -> Iterator[None]:
+def at_origin(journal: str, encoder: str, data: Mapping[str, Any], guides: Iterable[str] = ()) -> Iterator[None]:
     """The current folder is the one where the study began, if that has one of its files that are named relatively.
 
     Args:
-        journal: file of the study in its folder in the storage; encoder, data: as in a trial's specification.
+        journal: file of the study in its folder in the storage; encoder, data: as in a trial's specification;
+            guides: further encoders that its trials read.
     Raises: EncoderError for an encoder with code that may not run, see `remote_code.check_owner`.
     """
     check_owner(journal, encoder)
     names = [without_code(encoder), *(data.get("train") or "").split("+"), *(data.get("dev") or ()), data.get("parser")]
-    names += [*(data.get("evaluations") or {}).values(), (data.get("mine") or {}).get("encoder")]
+    names += [*(data.get("evaluations") or {}).values(), (data.get("mine") or {}).get("encoder"), *guides]
     relative = [name.strip() for name in names if name and not os.path.isabs(os.path.expanduser(name))]
     try:
         with open(journal, "rb") as file:
