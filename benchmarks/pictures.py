@@ -2,7 +2,7 @@
 commands. And the notebook of docs/examples with the output of its cells.
 
 Writes docs/pictures: the live table as it stood in the middle of the search, every figure of `analysis plot`, the head
-of the report and of the interactive page in Chromium, and under said/ what commands printed. No GPU, hub or data.
+of the report and of the interactive page in Chromium, and under output/ what commands printed. No GPU, hub or data.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def executed(folder: Path) -> Any:
 
 
 def say(folder: Path, name: str, typed: str) -> None:
-    target = PICTURES / "said" / f"{name}.txt"
+    target = PICTURES / "output" / f"{name}.txt"
     target.parent.mkdir(parents=True, exist_ok=True)
     text = command(folder, typed).replace(str(folder), ".").replace(str(ROOT), ".")
     target.write_text(f"$ {typed}\n{text}", encoding="utf-8")

@@ -52,7 +52,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if "--8<--" not in block.text]  # files, tested as such
-SAID = sorted((ROOT / "docs" / "pictures" / "said").glob("*.txt"))  # recorded output: the first line is the command
+OUTPUT = sorted((ROOT / "docs" / "pictures" / "output").glob("*.txt"))  # the first line is the command
 
 
 def commands_of(block: Block) -> list[str]:
@@ -69,7 +69,7 @@ def commands_of(block: Block) -> list[str]:
 
 
 SHELL = [block for block in BLOCKS if block.kind in ("bash", "indented", "console")]
-SHELL += [Block(path, 1, "console", path.read_text(encoding="utf-8").splitlines()[0]) for path in SAID]
+SHELL += [Block(path, 1, "console", path.read_text(encoding="utf-8").splitlines()[0]) for path in OUTPUT]
 COMMANDS = sorted({(command, str(block)) for block in SHELL for command in commands_of(block)})
 
 

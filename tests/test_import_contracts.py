@@ -118,7 +118,7 @@ def test_no_layer_may_import_any_layer_above_it(contract, copy):
 
 def test_documented_layers_match_the_import_contracts():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:-1] for line in text[text.index("## Layers") : text.index("## Decisions")].splitlines()]
+    rows = [line.split("|")[1:-1] for line in text[text.index("## Layers") : text.index("## Where")].splitlines()]
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows if len(row) == 3]
     drawn = {
         column[0][0]: [packages for packages in column[1:] if packages]

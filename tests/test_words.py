@@ -43,6 +43,11 @@ PLAIN = {
     r"(?<!`)\brooms?\b(?!`| for)|\bhouses?\b|\bdoors?\b": "package, module, layer, extension point",
     r"\bbelieve[sd]?\b": "prior, assumed",
     r"\bthe others\b": "the name of what is meant",
+    r"(?<!\w)sa(ys|id)\b(?!\.?/)": "prints, warns, reports, states",
+    r"\bknows\b|\bknew\b": "has, recognises, supports",
+    r"\basks\b|\basked\b": "requests, queries, prompts",
+    r"\bd(ied|ies)\b": "crashed, ended",
+    r"\blook(s|ed|ing)?\b(?! (up|like)|-?up)": "interim analysis; reads, checks, is",
 }
 FORBIDDEN = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in PLAIN.items()}
 
