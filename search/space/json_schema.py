@@ -118,7 +118,7 @@ def _value(field: Hyperparameter) -> Schema:
         limits = {key: limit for name, key in LIMITS.items() if (limit := getattr(field, name)) is not None}
         out = {"type": TYPES[field.kind], **limits}
     others: list[Schema] = [{"type": "null"}] if field.optional else []
-    if field.optional or field.word:
+    if field.word or field.name == "warmup":
         others.append({"const": "auto"})
     if field.name == "time":
         others.append({"type": "string", "pattern": r"^\d"})  # 8h, 90m, 30s

@@ -356,7 +356,8 @@ def check_settings(search: Search, pruner: Pruner, resources: Resources, root: N
     """What these settings need of each other. `root`: the whole document."""
     given = root.entries("search")
     ends = [given[name] for name in ENDS if name in given]
-    if search.sampler != "grid" and all(end.value is None for end in ends):
+    unknown = given.keys() - {field.name for field in dataclasses.fields(Search)}  # perhaps the end, misspelled
+    if search.sampler != "grid" and not unknown and all(end.value is None for end in ends):
         taken = next((end.where for end in ends if end.where.override), root.place("search"))
         message = "no end: give trials, time, device_hours, budget or examples"
         problems.add(taken.named(root.where.to("search").key), message)

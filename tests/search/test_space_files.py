@@ -204,6 +204,7 @@ def test_every_shipped_space_is_accepted(validator: Draft202012Validator, path: 
         ({"params": {"temperature": -1}}, "temperature"),
         ({"params": {"batch_size": {"float": [1, 2]}}}, "batch_size"),
         ({"search": {"sampler": "bayes"}}, "bayes"),
+        ({"search": {"trials": "auto"}}, "auto"),
         ({"pruner": {"reduction": 1}}, "reduction"),
         ({"metric": {"name": "stsb_dev", "mode": "maximum"}}, "maximum"),
     ],
