@@ -37,6 +37,7 @@ METHOD: Final = "method"
 METRIC: Final = "metric"  # on the study run: what selects, such as "stsb_dev"
 MODE: Final = "mode"  # on the study run: "max" | "min"
 BASELINE: Final = "baseline"  # "paper" on trials of the enqueued default point
+MOVED: Final = "baseline_moved"  # study run: comma-separated parameters of the baseline that the space has changed
 ORIGIN: Final = "origin"  # on trials of a remembered point: the study and trial that it comes from
 PLACE: Final = "place"  # on trials: host and device that ran it last
 FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of the trial, relative to it

@@ -99,7 +99,9 @@ class Study:
         if isinstance(preset, dict):
             return "the space's preset"
         names = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' recipe"}
-        return names.get(str(preset), "the paper's setting")
+        name = names.get(str(preset), "the paper's setting")
+        moved = self.stored.tags.get(schema.MOVED, "").replace(",", ", ")
+        return f"{name} with another {moved}" if moved else name
 
     @property
     def confirmations(self) -> int | None:

@@ -198,7 +198,7 @@ class Checked:
         out += [f"  tried first: the best of {', '.join(search.start)}"] if search.start else []
         out += [f"  {describe(param)}" for param in space.params.values()]
         out += [f"  note: {note}" for note in self.notes]
-        out += [f"  note: {note}" for note in paper_notes(space)] if search.baseline == "paper" else []
+        out += [f"  note: {note}" for note in paper_notes(space).values()] if search.baseline == "paper" else []
         return out
 
 

@@ -284,12 +284,12 @@ def paper_point(space: Space) -> dict[str, Any]:
     return _paper(space)[0]
 
 
-def paper_notes(space: Space) -> list[str]:
-    """What `paper_point` had to change, one line each; empty when the published setting lies in the space."""
+def paper_notes(space: Space) -> dict[str, str]:
+    """What `paper_point` had to change: parameter -> a line. Empty when the published setting lies in the space."""
     return _paper(space)[1]
 
 
-def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
+def _paper(space: Space) -> tuple[dict[str, Any], dict[str, str]]:
     published = space.declaration.values(space.preset)
     point: dict[str, Any] = {}
     if space.rows:
@@ -299,16 +299,16 @@ def _paper(space: Space) -> tuple[dict[str, Any], list[str]]:
     for name, param in space.params.items():
         if not param.listed and space.active(name, point):
             point[name] = param.nearest(published[name])
-    notes = [
-        f"{name}: published {published[name]!r} is not in the space, {value!r} is used"
+    notes = {
+        name: f"{name}: published {published[name]!r} is not in the space, {value!r} is used"
         for name, value in point.items()
         if not space.params[name].legal(published[name]) or (space.params[name].listed and value != published[name])
-    ]
-    notes += [
-        f"{name}: published {published[name]!r}, fixed at {value!r} by the space"
+    }
+    notes |= {
+        name: f"{name}: published {published[name]!r}, fixed at {value!r} by the space"
         for name, value in space.constants.items()
         if name not in TRAIN_KEYS and value != published.get(name, value)
-    ]
+    }
     return point, notes
 
 

@@ -13,7 +13,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optuna
@@ -160,6 +160,15 @@ class SamplerView(optuna.Study):
             seen = [with_inactive(t, self.space.params) for t in fewer(seen, self.direction)]
         seen = by_position(seen, self.space.params, smooth)
         return seen if states is None else [t for t in seen if t.state in states]
+
+    @property
+    def best_trial(self) -> FrozenTrial:
+        """The best of `get_trials`: Optuna would take it from the storage, with values instead of positions.
+
+        Raises: ValueError without a completed point.
+        """
+        best = max if self.direction == StudyDirection.MAXIMIZE else min
+        return best(self.get_trials(states=(TrialState.COMPLETE,)), key=lambda trial: cast(float, trial.value))
 
     def _translated(self, trial: FrozenTrial) -> FrozenTrial:
         if trial.state != TrialState.RUNNING:

@@ -24,7 +24,7 @@ from search.space import PAPER, Param, Space, paper_point
 from search.space.optuna_class import SAMPLER, OptunaClass
 from search.store.layout import UserError
 from search.study.sampler_view import SamplerView, by_position, label, sampled_value, sampler_distribution
-from trainables.contract.errors import first_line
+from trainables.contract.errors import first_line, line_in
 
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
@@ -241,7 +241,9 @@ def named_error(space: Space, kind: str) -> Iterator[None]:
     except Exception as error:  # whatever it raises
         if (own := space.classes.get(kind)) is None:
             raise
-        raise UserError(f"{kind} {own.name}: {type(error).__name__}: {first_line(error)}") from error
+        line = line_in(own.code.file, error) if own.code else None
+        where = f", line {line}" if line else ""
+        raise UserError(f"{kind} {own.name}{where}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _draw(param: Param, rng: np.random.Generator) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search import schema
-from search.space import Space
+from search.space import Space, paper_notes
 from search.store.journal import Identity
 from search.store.layout import StudyFolder, is_remote, storage_option
 from search.store.ledger import Event, Ledger
@@ -26,6 +26,7 @@ SHORT = {"learning_rate": "lr", "batch_size": "batch", "temperature": "tau", "sa
 
 def study_tags(space: Space, folder: StudyFolder, which: Identity) -> dict[str, str]:
     """Of the parent run."""
+    moved = ",".join(paper_notes(space))
     return {
         schema.ROLE: "study",
         **_of(folder, which),
@@ -34,6 +35,7 @@ def study_tags(space: Space, folder: StudyFolder, which: Identity) -> dict[str, 
         schema.MODE: space.metric.mode,
         schema.FOLDER: folder.uri,
         schema.SEARCHED: ",".join(space.params),
+        **({schema.MOVED: moved} if moved else {}),
         NOTE: study_note(space, folder),
         **SOURCE,
     }

@@ -10,6 +10,7 @@ from test_verdict import with_held
 
 from analysis.tables.metric import parse_metric
 from analysis.writing.answer import answer, block, explain_lines
+from search import schema
 
 GAINS = {"p0": [0.70], "p1": [0.76], "p2": [0.72]}
 FRESH = {"p0": [0.700, 0.702, 0.701, 0.699, 0.700], "p1": [0.752, 0.750, 0.749, 0.751, 0.753]}
@@ -61,14 +62,15 @@ def test_nothing_beats_the_baseline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "name"),
+    ("preset", "moved", "name"),
     [
-        (None, "the paper's setting"), ("none", "the method's defaults"), ({"dropout": 0.1}, "the space's preset"),
-        ("sentence_transformers", "sentence-transformers' recipe"),
+        (None, "", "the paper's setting"), ("none", "", "the method's defaults"),
+        ({"dropout": 0.1}, "", "the space's preset"), ("sentence_transformers", "", "sentence-transformers' recipe"),
+        (None, "batch_size,dropout", "the paper's setting with another batch_size, dropout"),
     ],
 )  # fmt: skip
-def test_baseline_is_named_by_its_preset(preset: object, name: str) -> None:
-    study = table_study(table(GAINS))
+def test_baseline_is_named_by_its_preset_and_what_the_space_changed(preset: object, moved: str, name: str) -> None:
+    study = table_study(table(GAINS), {schema.MOVED: moved})
     object.__setattr__(study, "space", {"preset": preset})
     assert study.baseline_name == name
 

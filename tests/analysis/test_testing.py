@@ -24,8 +24,7 @@ from trained_trials import TINY_GCLSR, trial_folder
 from analysis.checkpoints import testing
 from analysis.checkpoints.choice import baseline_trials, chosen_trials, exported_trial, have_weights, with_checkpoint
 from analysis.checkpoints.openings import record_opening
-from analysis.checkpoints.overlap import overlaps, seen_sets
-from analysis.checkpoints.quantised import PRECISIONS
+from analysis.checkpoints.overlap import seen_sets
 from analysis.checkpoints.testing import (
     TestResult,
     averages,
@@ -45,7 +44,6 @@ from analysis.tables.record import openings, scores_by_configuration
 from analysis.tables.study import Study, read_study
 from analysis.writing.comparisons import gain_text
 from trainables.contract.trial import TrialSpec
-from trainables.data.retrieval import load_retrieval
 from trainables.data.sets import Pairs, load_corpus, load_pairs
 from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import cosines, spearman
@@ -95,47 +93,6 @@ def test_scores_are_spearman_with_an_interval(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     draws = [spearman(mine[i], pairs.gold[i]) for i in (rng.integers(0, len(mine), len(mine)) for _ in range(400))]
     assert (one.high - one.low) / 2 == pytest.approx(1.96 * np.std(draws), rel=0.2)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_quantised_scores_are_those_of_sentence_transformers_vectors(tmp_path: Path, precision: str) -> None:
-    """Against quantize_embeddings with cosines of int8 and Hamming distances of packed bits, ties included."""
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    trained = load_trained(str(trial_folder(tmp_path / "t")))
-    pairs, ranked = load_pairs("builtin", "test", "en"), load_retrieval("builtin_retrieval", "dev")
-    scores, metrics, similarities = score(trained, [pairs, ranked], [precision])
-
-    def quantised(texts: list[str], corpus: list[str]) -> np.ndarray:
-        unit, of_corpus = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in map(trained.embed, (texts, corpus)))
-        name = "int8" if precision == "int8" else "ubinary"
-        return np.asarray(quantize_embeddings(unit, precision=name, calibration_embeddings=of_corpus))
-
-    def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        if precision == "binary":
-            return -np.unpackbits(a ^ b, axis=-1).sum(-1).astype(float)
-        x, y = (v.astype(np.float64) for v in (a, b))
-        return (x * y).sum(-1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
-
-    corpus = [*pairs.first, *pairs.second]
-    mine = similarity(quantised(pairs.first, corpus), quantised(pairs.second, corpus))
-    assert metrics[f"builtin_{precision}_test"] == pytest.approx(spearman(mine, pairs.gold), abs=1e-4)
-    assert metrics[f"builtin_{precision}_test"] != metrics["builtin_test"]
-    assert scores[f"builtin_{precision}"].low < scores[f"builtin_{precision}"].value
-
-    documents = quantised(ranked.documents, ranked.documents)
-    gains = []
-    for query, relevant in zip(quantised(ranked.queries, ranked.documents), ranked.grades, strict=True):
-        near = similarity(query[None], documents)
-        order = sorted(range(len(near)), key=lambda i: ranked.document_ids[i].encode(), reverse=True)
-        best = sorted(order, key=lambda i: -round(near[i], 6))[:10]
-        gain = sum(relevant.get(ranked.document_ids[i], 0) / np.log2(rank + 2) for rank, i in enumerate(best))
-        ideal = sum(g / np.log2(rank + 2) for rank, g in enumerate(sorted(relevant.values(), reverse=True)[:10]))
-        gains.append(gain / ideal)
-    name = f"{ranked.name}_ndcg10"
-    assert metrics[f"{name}_{precision}_test"] == pytest.approx(np.mean(gains), abs=2e-3)
-    assert list(metrics)[:2] == ["builtin_test", f"builtin_{precision}_test"]  # beside float32
-    assert similarities.keys() == score(trained, [pairs, ranked])[2].keys()
 
 
 def test_confirmed_best_is_chosen_and_seeds_without_weights_named(store: SmallStore) -> None:
@@ -402,32 +359,6 @@ def test_word_vectors_before_training_are_their_mean(tmp_path: Path) -> None:
         known = [words[w] for w in re.sub("[^a-z]", " ", text.lower().replace("'", "")).split() if w in words]
         np.testing.assert_allclose(vector, np.mean(known, axis=0), atol=1e-6)
     assert not trained.embed(["qqq"]).any()
-
-
-def pair_set(name: str, *rows: tuple[str, str]) -> Pairs:
-    first, second = ([row[i] for row in rows] for i in (0, 1))
-    return Pairs(name, first, second, np.arange(len(rows), dtype=float), None, "here")
-
-
-def test_order_case_and_blanks_do_not_hide_a_pair() -> None:
-    test = pair_set("t", ("A dog.", "A cat."), ("a  CAT.", "a dog."), ("A dog.", "A cow."), ("A dog.", "A cat."))
-    dev = pair_set("d", ("A dog.", "A cat."), ("A pig.", "A hen."))
-    (line,) = overlaps([test], [("dev", dev)])
-    assert line.startswith("t test: 3 of 4 pairs (75.0 %) also stand in d dev, which selected")
-
-
-def test_sets_without_overlap_are_not_mentioned() -> None:
-    test, dev = pair_set("t", ("A dog.", "A cat.")), pair_set("d", ("A dog.", "A pig."))
-    assert overlaps([test], [("dev", dev), ("train", dev)]) == []
-
-
-@pytest.mark.real_data
-def test_published_counts_of_stsb_in_sts12_to_16(real_data: Path) -> None:  # noqa: ARG001  # skips without data
-    tests = [load_pairs(f"sts{year}", "test", "en") for year in range(12, 17)]
-    seen, _ = seen_sets({"train": "stsb+wiki", "dev": ["stsb", "sickr"], "language": "en"}, "stsb_dev")
-    assert [(part, p.name, len(p)) for part, p in seen] == [("dev", "stsb", 1500), ("train", "stsb", 5749)]
-    counts = [int(line.split()[2].replace(",", "")) for line in overlaps(tests, seen)]
-    assert counts == [259, 1002, 81, 597, 193, 1861, 580, 1102, 22, 197]
 
 
 def test_one_network_at_a_time_is_in_memory(store: SmallStore, monkeypatch: pytest.MonkeyPatch) -> None:

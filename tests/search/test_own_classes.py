@@ -62,9 +62,23 @@ class Near(RandomSampler):
         return super().sample_independent(study, trial, name, distribution)
 
 
+class Best(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        if trial.number < 4:
+            return super().sample_independent(study, trial, name, distribution)
+        best, done = study.best_trial, study.get_trials(states=[TrialState.COMPLETE])
+        assert (best.value, study.best_params) == (max(t.value for t in done), best.params)
+        return best.params[name] if name == "batch_size" else best.params[name] * (1 + trial.number / 1000)
+
+
 class Wrong(RandomSampler):
     def sample_independent(self, study, trial, name, distribution):
         return float("nan") if trial.number > 3 else super().sample_independent(study, trial, name, distribution)
+
+
+class Raises(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        return self.unknown
 
 
 class Below(BasePruner):
@@ -220,10 +234,25 @@ def test_a_killed_search_resumes_with_the_same_classes(mine: Path, tmp_path: Pat
     assert [entry[1:] for entry in log if entry[0] == "asked"][: len(asked)] == asked  # its state is made anew
 
 
-def test_an_error_of_a_class_ends_the_session_in_one_line(mine: Path, tmp_path: Path) -> None:
-    world = World(fake(mine, "search.sampler={class: mine.py:Wrong}".replace("mine.py", str(tmp_path / "mine.py"))),
-                  tmp_path / "runs")  # fmt: skip
-    with pytest.raises(UserError, match=r"^sampler mine\.py:Wrong: ValueError: .*nan"):
+def test_the_best_trial_has_positions_as_all_trials_do(mine: Path, tmp_path: Path) -> None:
+    space = fake(mine, f"search.sampler={{class: {tmp_path / 'mine.py'}:Best}}", "search.trials=12")
+    driver = World(space, tmp_path / "runs").session()
+    assert driver.status == "finished"
+    sizes = [record.trial.point["batch_size"] for record in driver.ledger.trials.values()]
+    assert len(set(sizes[5:])) == 1, "that of the best point, never the value at the place of the value"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wrong", "sampler mine.py:Wrong: ValueError: .*nan"),
+        ("Raises", "sampler mine.py:Raises, line {}: AttributeError"),
+    ],
+)
+def test_an_error_of_a_class_ends_the_session_in_one_line(name: str, message: str, mine: Path, tmp_path: Path) -> None:
+    line = 1 + MINE.splitlines().index("        return self.unknown")
+    world = World(fake(mine, f"search.sampler={{class: {tmp_path / 'mine.py'}:{name}}}"), tmp_path / "runs")
+    with pytest.raises(UserError, match="^" + message.format(line)):
         world.session()
 
 

@@ -84,7 +84,7 @@ def test_the_preset_is_the_baseline(folder: Path) -> None:
     space = space_of(folder, ("search:", "preset: {rate: 1.0, layers: 2, loss: angle}\nsearch:"))
     assert space.search.baseline == "paper"
     assert paper_point(space) == {"rate": 1.0, "layers": 2, "loss": "angle"}
-    assert paper_notes(space) == []
+    assert paper_notes(space) == {}
     rows = ("params:\n  rate: {float: [0.001, 1.0], log: true}\n  layers: {int: [1, 4]}\n", "params:\n")
     points = (
         "search: {trials: 4}",

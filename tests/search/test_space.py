@@ -180,13 +180,13 @@ def test_a_resolved_space_loads_to_the_same_space(tmp_path: Path) -> None:
 def test_the_paper_point_is_the_nearest_to_the_published_setting(tmp_path: Path) -> None:
     space = space_of(tmp_path, GOOD)
     assert paper_point(space) == {"learning_rate": 3e-5, "batch_size": 64}
-    assert paper_notes(space) == []
+    assert paper_notes(space) == {}
     far = space_of(
         tmp_path, GOOD, "params.learning_rate.float=[1e-6, 1e-5]", "params.batch_size.choice=[8, 50, 100]",
         "params.dropout={float: [0.15, 0.45], step: 0.1}", "params.pooling={choice: [avg, avg_top2]}",
     )  # fmt: skip
     assert paper_point(far) == {"learning_rate": 1e-5, "batch_size": 50, "dropout": 0.15, "pooling": "avg"}
-    assert paper_notes(far)[0] == "learning_rate: published 3e-05 is not in the space, 1e-05 is used"
+    assert paper_notes(far)["learning_rate"] == "learning_rate: published 3e-05 is not in the space, 1e-05 is used"
     assert len(paper_notes(far)) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -26,6 +27,12 @@ def first_line(error: object) -> str:
 def last_line(error: object) -> str:
     """The last line, which holds the cause where a message contains a traceback (or a program's error output)."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+
+
+def line_in(file: str, error: BaseException) -> int | None:
+    """The line of a file from which an error came, by its traceback; None if the file is not part of it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return lines[-1] if lines else None
 
 
 # Words whose meaning the spelling alone would miss. None: no known word is meant.

@@ -17,7 +17,6 @@ import linecache
 import re
 import symtable
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, entry_points
@@ -27,7 +26,7 @@ from typing import Any
 
 from trainables.contract.config import RunConfig, inherited
 from trainables.contract.declaration import Declaration, DevEvaluation
-from trainables.contract.errors import PluginError, did_you_mean, first_line
+from trainables.contract.errors import PluginError, did_you_mean, first_line, line_in
 
 METHODS_GROUP, EVALUATIONS_GROUP = "contrastive_search.methods", "contrastive_search.evaluations"
 METHOD, EVALUATION = "METHOD", "EVALUATION"  # the names that a plugin file defines, one or both
@@ -202,8 +201,7 @@ def _import(plugin: Plugin) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             raise
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == plugin.file]
-        raise _import_error(f"{plugin.file}:{lines[-1] if lines else 1}", error) from error
+        raise _import_error(f"{plugin.file}:{line_in(plugin.file, error) or 1}", error) from error
     return module
 
 

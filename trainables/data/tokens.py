@@ -393,3 +393,8 @@ def _checked(column: TokenColumn) -> TokenColumn:
     if not whole or (np.diff(starts) < 0).any():
         raise ValueError("the offsets do not fit the tokens")
     return column
+
+
+def behind_prompt(tokens: Tokens, prompt: int, change: Callable[[Tokens], Tokens]) -> Tokens:
+    """A sentence, changed behind the tokens of its prompt only. prompt: their number."""
+    return np.concatenate([tokens[:prompt], change(tokens[prompt:])]) if prompt else change(tokens)

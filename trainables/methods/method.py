@@ -27,7 +27,7 @@ from trainables.contract.errors import DataError, PluginError
 from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.parses import Parses, parsed
-from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn, Tokens
+from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
 from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
@@ -210,12 +210,6 @@ def sentence_twice(examples: Examples, batch: Batch, config: object, rng: np.ran
     del config, rng
     sentences = examples.columns["sentence"].take(batch)
     return {"anchor": sentences, "positive": sentences}
-
-
-def behind_prompt(tokens: Tokens, examples: Examples, change: Callable[[Tokens], Tokens]) -> Tokens:
-    """The sentence, changed behind its prompt only."""
-    start = examples.prompt
-    return np.concatenate([tokens[:start], change(tokens[start:])]) if start else change(tokens)
 
 
 def all_columns(examples: Examples, batch: Batch, config: object, rng: np.random.Generator) -> Views:

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.data.tokens import Tokens
+from trainables.data.tokens import Tokens, behind_prompt
 from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.encoders.packing import Packed, to_device
 from trainables.methods.baselines.config import CONSERT, ConsertConfig
 from trainables.methods.losses import nt_xent
-from trainables.methods.method import Batch, Examples, Method, behind_prompt
+from trainables.methods.method import Batch, Examples, Method
 
 ROLES = ("anchor", "positive")
 SPECIAL_TOKENS = 2
@@ -81,7 +81,7 @@ def views(examples: Examples, batch: Batch, config: ConsertConfig, rng: np.rando
         return shuffled(tokens, config.max_length - examples.prompt, rng)
 
     return {
-        role: [behind_prompt(s, examples, shuffle) for s in sentences] if view == "shuffle" else sentences
+        role: [behind_prompt(s, examples.prompt, shuffle) for s in sentences] if view == "shuffle" else sentences
         for role, view in zip(ROLES, (config.first_view, config.second_view), strict=True)
     }
 

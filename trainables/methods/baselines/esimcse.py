@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.data.tokens import Tokens
+from trainables.data.tokens import Tokens, behind_prompt
 from trainables.encoders.load import LoadedEncoder
 from trainables.encoders.network import Encoded, SentenceNetwork, Views
 from trainables.methods.baselines.config import ESIMCSE, EsimcseConfig
 from trainables.methods.losses import cosines, own_column
-from trainables.methods.method import Batch, Examples, Method, behind_prompt
+from trainables.methods.method import Batch, Examples, Method
 
 
 def repeated(tokens: Tokens, rate: float, rng: np.random.Generator) -> Tokens:
@@ -95,7 +95,7 @@ def views(examples: Examples, batch: Batch, config: EsimcseConfig, rng: np.rando
     def repeat(tokens: Tokens) -> Tokens:
         return repeated(tokens, config.repetition, rng)
 
-    return {"anchor": sentences, "positive": [behind_prompt(s, examples, repeat) for s in sentences]}
+    return {"anchor": sentences, "positive": [behind_prompt(s, examples.prompt, repeat) for s in sentences]}
 
 
 def loss(z: Encoded, config: EsimcseConfig) -> Tensor:

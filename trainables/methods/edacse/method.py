@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.contract.trial import AUGMENT
-from trainables.data.tokens import Texts, TokenColumn, Tokens
+from trainables.data.tokens import Texts, TokenColumn, Tokens, behind_prompt
 from trainables.encoders.network import Encoded, Views
 from trainables.methods.edacse.config import ALPHABETS, EDACSE, EdacseConfig
 from trainables.methods.losses import info_nce
-from trainables.methods.method import Batch, Examples, Method, TextTools, behind_prompt, sampled, sentence_twice
+from trainables.methods.method import Batch, Examples, Method, TextTools, sampled, sentence_twice
 
 _UNITS = {
     "character": re.compile(r"[A-Za-z0-9]+|[^\s]"),  # D10: a run of ASCII letters or digits is one unit
@@ -101,7 +101,7 @@ def views(examples: Examples, batch: Batch, config: EdacseConfig, rng: np.random
         if (row := examples.on_text[i]) >= 0:
             return examples.prepared[batch.epoch][int(row)]
         return behind_prompt(
-            tokens, examples, lambda bare: insert_mark_ids(bare, ends[i], examples.marks, config.max_marks, rng)
+            tokens, examples.prompt, lambda bare: insert_mark_ids(bare, ends[i], examples.marks, config.max_marks, rng)
         )
 
     return {**twice, "augmented": [augmented(tokens, i) for tokens, i in zip(twice["anchor"], batch, strict=True)]}
