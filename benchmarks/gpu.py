@@ -64,7 +64,7 @@ class Case:
 def cases(kind: str) -> list[Case]:
     """Every row: per batch, with and without tokens made before, the peer twice and ours; then several of ours.
 
-    Raises: SystemExit where `GPU` names anything but batches and trials: no card is paid for rows without a request.
+    Raises: SystemExit where `GPU` names anything but batches and trials, before GPU time is spent.
     """
     given = os.environ.get("GPU", "")
     try:

@@ -54,12 +54,12 @@ class Verdict:
     """The result of a study. Units of the metric.
 
     best: point id; trial: its (first) trial. value, sd, n: mean and standard deviation (None of one seed) over its
-    seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, if there is
-    one. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive: the best mean
-    of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability of being the
-    best of these. analyses: interim ones so far. below, above: how far the true value may lie from `expected`, larger
-    is better, but for what the choice of dev pairs does to all points alike. gain: None without a baseline, or if that
-    is the best. power: None where no gain was tested.
+    seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, unless that
+    is the baseline. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive:
+    the best mean of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability
+    of being the best of these. analyses: interim ones so far. below, above: how far the true value may lie from
+    `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None without a
+    baseline, or if that is the best. power: None where no gain was tested.
     """
 
     metric: Metric
@@ -111,6 +111,7 @@ def judged(
     best, baseline = pool.best(among), pool.reference()
     baseline_is_best = baseline == best
     second = pool.runner_up(among, best)
+    rival = second not in (best, baseline)  # what the baseline has is the gain
     other = second if baseline is None or baseline_is_best else baseline
     pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
     picked = Picked.of(pool, among, best, noise, pairs)
@@ -135,8 +136,8 @@ def judged(
     return Verdict(
         metric=metric, best=str(pool.point[best]), trial=str(pool.trial[best]), confirmed=picked.confirmed,
         value=sign * observed, sd=float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None, n=picked.n,
-        runner_up=str(pool.trial[second]) if second != best else None,
-        runner_up_value=sign * float(pool.value[second]) if second != best else None,
+        runner_up=str(pool.trial[second]) if rival else None,
+        runner_up_value=sign * float(pool.value[second]) if rival else None,
         expected=sign * expected, low=low, high=high, naive=sign * pool.best_of_search(), tried=picked.tried,
         candidates=picked.candidates, p_best=float(ranked.probability_best(among)[best]), analyses=analyses,
         below=max(expected - observed + below, 0.0), above=observed - expected + above,

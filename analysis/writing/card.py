@@ -252,7 +252,7 @@ def front_matter(
 
 def shown_scale(metric: str, spec: Mapping[str, Any]) -> float:
     """What a card multiplies a metric by: 100 for correlations, retrieval measures and accuracies; 1 for what a script
-    or an evaluation of a plugin measures, whose range only that defines.
+    or an evaluation of a plugin measures, whose range is unknown here.
 
     >>> shown_scale("stsb_dev", {"data": {"dev": ["stsb"]}}), shown_scale("loss_dev", {"data": {"dev": ["stsb"]}})
     (100.0, 1.0)

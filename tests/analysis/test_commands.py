@@ -71,7 +71,7 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     assert lines[header + 2].endswith("baseline")
     assert lines[header + 5] == ""  # four rows
     labels = [line.split("  ")[0] for line in lines[header + 6 :]]
-    assert labels == ["Best", "Dev", "Gain", "Runner-up", "Limits", "Next"]
+    assert labels == ["Best", "Dev", "Gain", "Limits", "Next"]
     explained = call(store, "best", "--study", "small-1", "--explain").output.splitlines()
     for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Seed noise: ", "Intervals: "):
         assert sum(line.startswith(word) for line in explained) == 1

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from driver_sessions import HERE, ROOT, SEARCH, Study, ended
 from harness import Death, World, make_space
-from lives import HERE, ROOT, SEARCH, Study, ended
 
 from search.store.journal import Journal
 from search.store.ledger import Ledger

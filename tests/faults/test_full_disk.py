@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lives import Study
+from driver_sessions import Study
 
 from search.store.journal import Journal, JournalWriteError
 from search.store.ledger import Ledger

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lives import Study
+from driver_sessions import Study
 from processes import below
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lives import Study
+from driver_sessions import Study
 
 from search.console.display import Output
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import ray.exceptions
+from driver_sessions import Study
 from harness import World, make_space
-from lives import Study
 from orders import orders
 
 from search.running import tuner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from driver_sessions import Study
 from harness import World, make_space
-from lives import Study
 from orders import orders
 
 from search.running.runner import _to_retry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from lives import Study, ended, kill
+from driver_sessions import Study, ended, kill
 from processes import below, sigkill
 
 from analysis.commands.main import main as analysis

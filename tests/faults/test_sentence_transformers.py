@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from lives import ROOT, Study, kill
+from driver_sessions import ROOT, Study, kill
 from test_script_sessions import kill_trials
 
 from analysis.commands.main import main as analysis

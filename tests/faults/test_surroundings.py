@@ -19,7 +19,7 @@ import pytest
 import s3fs
 import yaml
 from click.testing import CliRunner
-from lives import ROOT, SEARCH, Study
+from driver_sessions import ROOT, SEARCH, Study
 from processes import below, sigkill
 
 from search.cli.main import main

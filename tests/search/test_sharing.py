@@ -104,7 +104,7 @@ def test_nodes_decide_with_the_measured_card(nodes: list[Any], earlier: str | No
 
 
 @pytest.fixture
-def _one_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _two_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import ray
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -112,18 +112,18 @@ def _one_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")  # trial processes find the fake trial by it
     ray.shutdown()
     small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-    ray.init("local", num_cpus=8, num_gpus=1, log_to_driver=False, **small)
+    ray.init("local", num_cpus=16, num_gpus=2, log_to_driver=False, **small)
     yield
     ray.shutdown()
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("_one_card")
-def test_the_first_trial_measures_and_then_four_share_the_card(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_two_cards")
+def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) -> None:
     facts = {CARD_MEMORY: 80.0, DEVICE_MEMORY: 3.0, MODEL_MEMORY: 2.0, GPU_BUSY: 23.0}
     space = make_space(
-        {"trials": 6},
+        {"trials": 12},
         data={"train": "builtin", "dev": ["stsb"], "language": "en", "columns": orders(sleep=0.3, facts=facts)},
         resources={"gpus": "auto", "cpus": "auto"},
     )
@@ -138,7 +138,7 @@ def test_the_first_trial_measures_and_then_four_share_the_card(tmp_path: Path) -
 
     asked = {path.parent.name: json.loads(path.read_text()) for path in folder.local.glob("trials/*/asked.json")}
     assert asked.pop("t0000") == {"gpus": 1.0, "cpus": 1.0, "measure": True}, "alone, with all memory"
-    assert len(asked) == 5
+    assert len(asked) == 11
     assert all(one == {"gpus": 0.25, "cpus": 1.0, "measure": False} for one in asked.values())
 
     events: list[dict[str, Any]] = list(read(folder.journal))
@@ -147,7 +147,7 @@ def test_the_first_trial_measures_and_then_four_share_the_card(tmp_path: Path) -
     kinds = [event["e"] for event in events]
     assert kinds.index("share") < [n for n, kind in enumerate(kinds) if kind == "start"][1], "the first one runs alone"
     running = itertools.accumulate({"start": 1, "end": -1}.get(kind, 0) for kind in kinds)
-    assert max(running) == 4
+    assert max(running) == 8, "four on each card"
 
     client = client_of(result.tracking_uri)
     experiment = client.get_experiment_by_name(space.name)
@@ -155,8 +155,8 @@ def test_the_first_trial_measures_and_then_four_share_the_card(tmp_path: Path) -
     assert run.data.tags[SHARING].startswith("4 trials a GPU (")
     assert run.data.tags[SHARED_GPUS] == "0.25"
 
-    more = resume_study(folder.storage, folder.study, overrides=["search.trials=7"], options=options)
-    assert (more.status, len(more.ledger.trials)) == ("finished", 7)
+    more = resume_study(folder.storage, folder.study, overrides=["search.trials=14"], options=options)
+    assert (more.status, len(more.ledger.trials)) == ("finished", 14)
     assert [e["e"] for e in read(folder.journal)].count("share") == 1, "a resume measures nothing again"
     assert "as measured before" in console.export_text(clear=False) + (tmp_path / "out").read_text()
 

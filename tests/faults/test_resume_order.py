@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lives import Study, ended, kill
+from driver_sessions import Study, ended, kill
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lives import Study
+from driver_sessions import Study
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(3000)]
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
