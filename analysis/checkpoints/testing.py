@@ -23,7 +23,7 @@ from analysis.checkpoints.overlap import overlaps, seen_sets, shared_texts
 from analysis.checkpoints.quantised import quantised_scores
 from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
-from analysis.statistics.pairs import PairedGain, paired_gains, query_gains, spearman_influence
+from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
 from analysis.statistics.selection import NORMAL
 from analysis.tables.study import Arrays, Study
 from search import schema
@@ -304,7 +304,7 @@ def gains(results: Sequence[TestResult]) -> list[PairedGain]:
         {r.seed: {s.removesuffix(QUERIES_SUFFIX): r.similarities[s] for s in ranked} for r in side} for side in sides
     ]
     try:
-        return paired_gains(cosines[0], cosines[1], gold) + query_gains(measured[0], measured[1])
+        return paired_gains(cosines[0], cosines[1], gold) + paired_gains(measured[0], measured[1])
     except ValueError:  # a collapsed model: all cosines equal, no correlation
         return []
 

@@ -139,8 +139,7 @@ def seed_share(study: Study, rng: np.random.Generator, draws: int = DRAWS) -> Sh
         total = float(first.var(ddof=1)) if len(first) > 1 else 0.0
         return min(1.0, squares / df / total) if df >= MIN_REPEATS and total > 0 else None
 
-    whole = share(groups) if groups else None
-    if whole is None:
+    if not groups or (whole := share(groups)) is None:
         return None
     picks = (rng.integers(0, len(groups), len(groups)) for _ in range(draws))
     return _interval(whole, [s for pick in picks if (s := share([groups[i] for i in pick])) is not None])
@@ -157,12 +156,9 @@ def rebuilt(rows: pd.DataFrame, values: Floats, axes: Sequence[Axis]) -> optuna.
     for axis in axes:
         places = np.clip(axis.positions(rows[PARAM + axis.name]), *axis.bounds).tolist()
         columns[axis.name] = places if axis.numeric else [axis.values[int(at)] for at in places]
-    points = [dict(zip(columns, point, strict=True)) for point in zip(*columns.values(), strict=True)]
-    trials = [
-        create_trial(params=point, distributions=space, value=float(value))
-        for point, value in zip(points, values, strict=True)
-    ]
-    return created(trials, larger=True)
+    points = (dict(zip(columns, point, strict=True)) for point in zip(*columns.values(), strict=True))
+    pairs = zip(points, values.tolist(), strict=True)
+    return created([create_trial(params=p, distributions=space, value=v) for p, v in pairs], larger=True)
 
 
 def _active(table: pd.DataFrame, axes: Sequence[Axis]) -> pd.DataFrame:

@@ -104,7 +104,10 @@ def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: flo
     Args: pairs: variance of the difference over dev pairs that the two verdicts' arms lack. None if one of the bests
         was not confirmed: no test, and the arms of the verdicts' own intervals.
     """
-    a, b = ((v.below, v.above) if pairs is not None else _arms(v) for v in (ours, theirs))
+    a, b = (
+        (v.below, v.above) if pairs is not None else (v.expected - v.low, v.high - v.expected)[:: int(v.metric.sign)]
+        for v in (ours, theirs)
+    )
     difference = ours.metric.sign * (ours.expected - theirs.expected)
     lower, upper = (
         max(float(np.sqrt(x**2 + y**2 + NORMAL**2 * (pairs or 0.0))), np.finfo(float).tiny)
@@ -117,11 +120,6 @@ def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: flo
         p_value = 2 * float(stdtr(df, -reach))
     of = SEARCHED if pairs is None else CONFIRMED
     return Duel(first, second, of, difference, difference - lower, difference + upper, p_value)
-
-
-def _arms(v: Verdict) -> tuple[float, float]:
-    ends = v.expected - v.low, v.high - v.expected
-    return ends if v.metric.sign > 0 else ends[::-1]
 
 
 def holm(duels: Sequence[Duel]) -> list[Duel]:

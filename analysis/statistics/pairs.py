@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -130,9 +130,8 @@ def _influences(seeds: Sequence[Arrays], part: str) -> Floats | None:
     queries, gold = name + QUERIES_SUFFIX + part.removeprefix(whole), name + GOLD_SUFFIX
     try:
         if all(queries in arrays for arrays in seeds):
-            values = np.stack([np.asarray(arrays[queries], dtype=np.float64) for arrays in seeds])
-            return np.stack([v - v.mean() for v in values])
-        return np.stack([spearman_influence(arrays[part], arrays[gold])[1] for arrays in seeds])
+            return _scored([arrays[queries] for arrays in seeds], None)[1]
+        return np.stack([_scored([arrays[part]], arrays[gold])[1][0] for arrays in seeds])
     except (KeyError, ValueError):
         return None
 
@@ -148,7 +147,7 @@ def _seed_part(a: Floats, b: Floats) -> float:
 class PairedGain:
     """First minus second configuration on one set, or on the mean of several; means over their seeds. low, high: 95 %
     interval over pairs, and over seeds where `seeds` > 1. seeds: common ones that it is paired over, 0 = none.
-    over: "pairs", or "queries" of a retrieval measure."""
+    over: "pairs" or "queries"."""
 
     name: str
     first: float
@@ -159,52 +158,44 @@ class PairedGain:
     pairs_low: float
     pairs_high: float
     seeds: int
-    over: str = "pairs"
+    over: str
 
 
 def paired_gains(
-    first: Mapping[int, Mapping[str, NDArray[np.floating]]],
-    second: Mapping[int, Mapping[str, NDArray[np.floating]]],
-    gold: Mapping[str, NDArray[np.floating]],
+    first: Mapping[int, Arrays], second: Mapping[int, Arrays], gold: Mapping[str, NDArray[np.floating]] | None = None
 ) -> list[PairedGain]:
-    """The gain per set of `gold`, and on their mean if there are several.
+    """The gain per set; of cosines also on the mean of several sets.
 
-    Args: first, second: seed -> set -> cosines (n,); gold: set -> gold scores (n,) of the same pairs.
-    Raises: ValueError if a set's arrays differ in length or one is constant.
+    Args: first, second: seed -> set -> cosines (n,), or without `gold` values of queries whose mean is a set's score;
+        gold: set -> gold scores (n,) of the same pairs.
+    Raises: ValueError if a set's arrays differ in length, or if cosines or gold scores are constant.
     """
     common = sorted(first.keys() & second.keys())
     sides = [[side[seed] for seed in common or sorted(side)] for side in (first, second)]
-    found, measured = [], []  # measured, per set: correlations (m,) of both sides, variance of their difference
-    for name, scores in gold.items():
+    found, measured = [], []  # measured, per set: scores (m,) of both sides, variance of their difference
+    for name in sides[0][0] if gold is None else gold:
         (one, one_psi), (other, other_psi) = (
-            map(np.array, zip(*(spearman_influence(seed[name], scores) for seed in side), strict=True))
-            for side in sides
+            _scored([seed[name] for seed in side], None if gold is None else gold[name]) for side in sides
         )
-        measured.append((one, other, float(np.var(one_psi.mean(0) - other_psi.mean(0))) / len(scores)))
-        found.append(_gain(name, *measured[-1], len(common)))
-    if len(measured) > 1:
+        measured.append((one, other, float(np.var(one_psi.mean(0) - other_psi.mean(0))) / one_psi.shape[1]))
+        found.append(_gain(name, *measured[-1], len(common), "queries" if gold is None else "pairs"))
+    if gold and len(measured) > 1:
         ours, theirs, variances = zip(*measured, strict=True)
         variance = sum(variances) / len(variances) ** 2  # sets are independent
         found.append(_gain("mean", np.mean(ours, axis=0), np.mean(theirs, axis=0), variance, len(common)))
     return found
 
 
-def query_gains(first: Mapping[int, Arrays], second: Mapping[int, Arrays]) -> list[PairedGain]:
-    """As `paired_gains`, of a measure of queries whose mean is a set's score: seed -> set -> its values (q,).
-
-    Raises: ValueError if a set's arrays differ in length.
-    """
-    common = sorted(first.keys() & second.keys())
-    sides = [[side[seed] for seed in common or sorted(side)] for side in (first, second)]
-    gains = []
-    for name in sides[0][0]:
-        a, b = (np.stack([seed[name] for seed in side]).astype(np.float64) for side in sides)
-        variance = float(np.var(a.mean(0) - b.mean(0))) / a.shape[1]
-        gains.append(replace(_gain(name, a.mean(1), b.mean(1), variance, len(common)), over="queries"))
-    return gains
+def _scored(values: Sequence[NDArray[np.floating]], gold: NDArray[np.floating] | None) -> tuple[Floats, Floats]:
+    """(m,) scores of models on a set and their (m, n) influence values: Spearman's of cosines, means of queries."""
+    if gold is None:
+        queries = np.stack(values).astype(np.float64)
+        return queries.mean(1), queries - queries.mean(1, keepdims=True)
+    scores, psi = zip(*(spearman_influence(cosines, gold) for cosines in values), strict=True)
+    return np.array(scores), np.stack(psi)
 
 
-def _gain(name: str, first: Floats, second: Floats, pairs: float, common: int) -> PairedGain:
+def _gain(name: str, first: Floats, second: Floats, pairs: float, common: int, over: str = "pairs") -> PairedGain:
     """With `common` seeds the differences are taken seed by seed; without, the two sides' variances add.
 
     Args: first, second: (m,) correlations per seed; pairs: variance of the difference of the means over pairs.
@@ -219,4 +210,4 @@ def _gain(name: str, first: Floats, second: Floats, pairs: float, common: int) -
         reach = float(stdtrit(variance**2 / squares, 1 - TAIL)) if squares > 0 else NORMAL
         whole = max(half, reach * float(np.sqrt(variance)))
     means = float(first.mean()), float(second.mean())
-    return PairedGain(name, *means, gain, gain - whole, gain + whole, gain - half, gain + half, common)
+    return PairedGain(name, *means, gain, gain - whole, gain + whole, gain - half, gain + half, common, over)

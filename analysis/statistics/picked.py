@@ -132,10 +132,8 @@ class Picked:
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""
         common = max(self.own - self.between / 2, 0.0)
-        above = self.arms(values, common)[1]
-        if not self.confirmed:
-            return self.below(NORMAL * float(np.sqrt(common))), above
-        return self.arms(values, common, self.candidates)[0], above
+        below = self.arms(values, common, self.candidates)[0] if self.confirmed else self.below(NORMAL * common**0.5)
+        return below, self.arms(values, common)[1]
 
     def arms(self, values: Sequence[float], common: float = 0.0, candidates: int = 1) -> tuple[float, float]:
         """The same for a comparison with another point scored on the same pairs: without their effect on both alike.

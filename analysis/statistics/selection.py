@@ -59,15 +59,13 @@ class Error:
     @property
     def freedom(self) -> float:
         """Degrees of freedom of variance + known (Satterthwaite 1946): the known part has infinitely many."""
-        if not self.variance:
-            return ENDLESS
-        return min(self.df * ((self.variance + self.known) / self.variance) ** 2, ENDLESS)
+        ratio = (self.variance + self.known) / self.variance if self.variance else ENDLESS
+        return min(self.df * ratio**2, ENDLESS)
 
     def tail(self, error: float) -> float:
         """Upper bound (Bonferroni's) of the chance that the picked estimate lies so far above its true value: Student's
         t, averaged over the largest of `tried` normals for what was picked."""
-        z = largest(self.tried) if self.kept else np.zeros(1)
-        w = WEIGHTS if self.kept else np.ones(1)
+        z, w = (largest(self.tried), WEIGHTS) if self.kept else (np.zeros(1), np.ones(1))
         if not self.sd:
             return float(self.kept * z.max() >= error)
         single = float(w @ stdtr(self.freedom, (self.kept * z - error) / self.sd))
@@ -135,7 +133,7 @@ class Power:
     @staticmethod
     def of(error: Error, seeds: int, level: float) -> Power:
         """Args: error: of the difference to the baseline over `seeds` seeds; level: one-sided, of the claim."""
-        doubled = replace(error, variance=error.variance * seeds / (2 * seeds), df=error.df + seeds)
+        doubled = replace(error, variance=error.variance / 2, df=error.df + seeds)
         floor = replace(error, variance=0.0).visible(level)
         return Power(seeds, error.visible(level), 2 * seeds, doubled.visible(level), floor)
 

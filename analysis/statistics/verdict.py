@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -193,8 +193,7 @@ def study_prior(study: Study) -> Prior:
         published = study.known_metric and not any(map(retrieval_measure, study.metric.parts))
         before = None if published else unknown_metric(SeedValues.of(study.trials, study.metric.sign).firsts())
         study.memo["prior"] = learned(_related(study), before)
-    prior: Prior = study.memo["prior"]
-    return prior
+    return cast(Prior, study.memo["prior"])
 
 
 def _related(study: Study) -> Iterator[SeedValues]:

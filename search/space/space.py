@@ -285,8 +285,10 @@ def paper_point(space: Space) -> dict[str, Any]:
 
 
 def paper_notes(space: Space) -> dict[str, str]:
-    """What `paper_point` had to change: parameter -> a line. Empty when the published setting lies in the space."""
-    return _paper(space)[1]
+    """What `paper_point` had to change: parameter -> a line. Empty when the published setting lies in the space, and
+    where the code that declares the parameters was not run."""
+    known = space.declaration.values(space.preset).keys() >= space.params.keys()
+    return _paper(space)[1] if known else {}
 
 
 def _paper(space: Space) -> tuple[dict[str, Any], dict[str, str]]:

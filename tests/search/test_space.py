@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from search import schema
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
 from search.space.space import evaluation_notes
+from search.store.journal import Identity
+from search.store.layout import StudyFolder
+from search.tracking.runs import study_tags
 from trainables.contract.formats import SPACE, stamp
 from trainables.data.retrieval import dev_metrics
 
@@ -188,6 +192,9 @@ def test_the_paper_point_is_the_nearest_to_the_published_setting(tmp_path: Path)
     assert paper_point(far) == {"learning_rate": 1e-5, "batch_size": 50, "dropout": 0.15, "pooling": "avg"}
     assert paper_notes(far)["learning_rate"] == "learning_rate: published 3e-05 is not in the space, 1e-05 is used"
     assert len(paper_notes(far)) == 4
+    folder, which = StudyFolder(str(tmp_path), "far-1"), Identity("uuid", "user", stored=True)
+    assert study_tags(far, folder, which)[schema.MOVED].split(",") == list(paper_notes(far))
+    assert schema.MOVED not in study_tags(space, folder, which)
 
 
 def test_the_paper_point_of_listed_points_is_one_of_them(tmp_path: Path) -> None:
