@@ -6,6 +6,7 @@ the store is, are a contract between the two packages; nothing else is shared.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from trainables.contract import formats
+from trainables.contract.origin import TRACKED
 from trainables.contract.trial import DEV_SUFFIX as DEV_SUFFIX
 from trainables.contract.trial import at_width
 
@@ -148,13 +150,22 @@ def _without_login(uri: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def shown(text: str) -> str:
+def masked(text: str) -> str:
     """A text without the passwords of addresses in it.
 
-    >>> shown("cannot reach postgresql://me:secret@host/db")
+    >>> masked("cannot reach postgresql://me:secret@host/db")
     'cannot reach postgresql://me:***@host/db'
     """
     return re.sub(r"(://[^\s/@:]*):[^\s/]*@", r"\1:***@", text)
+
+
+def recorded_uri(storage: str, study: str) -> str:
+    """The tracking store that a study in a folder was last written to, without passwords; "" where none is recorded."""
+    try:
+        recorded = json.loads((Path(storage) / study / TRACKED).read_text(encoding="utf-8"))
+        return str(recorded.get("uri", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def database(uri: str) -> Path | None:

@@ -35,8 +35,9 @@ from search.schema import (
     best_key,
     database,
     is_dev,
+    masked,
     moved_artifacts,
-    shown,
+    recorded_uri,
     unreachable,
 )
 from trainables.contract.errors import first_line
@@ -266,8 +267,8 @@ class Store:
         except Exception as fault:  # MLflow's, SQLAlchemy's and the drivers' own share no base class
             code = getattr(fault, "get_http_status_code", lambda: 0)()
             if code in (401, 403):
-                raise InputError(f"{shown(self.uri)} refused the credentials (HTTP {code})") from None
-            raise AnalysisError(shown(f"{what} the tracking store {self.uri}: {first_line(fault)}")) from None
+                raise InputError(f"{masked(self.uri)} refused the credentials (HTTP {code})") from None
+            raise AnalysisError(masked(f"{what} the tracking store {self.uri}: {first_line(fault)}")) from None
 
 
 def open_store(uri: str, storage: str = "") -> Store:
@@ -278,14 +279,13 @@ def open_store(uri: str, storage: str = "") -> Store:
     if (path := database(uri)) is not None:
         try:
             if not path.is_file():
-                hint = "start a search first, or give --storage or --tracking-uri"
+                hint = "start a search first, or give --storage, --tracking-uri or MLFLOW_TRACKING_URI"
                 raise InputError(f"no tracking store at {path}: {hint}")
             with path.open("rb") as file:  # MLflow would try again for two minutes, and fill an empty file
-                magic = file.read(len(MAGIC))
+                if file.read(len(MAGIC)) != MAGIC:
+                    raise InputError(f"{path}: cannot be read: it is no SQLite database")
         except OSError as fault:
             raise InputError(f"{path}: cannot be read: {fault.strerror or fault}") from None
-        if magic != MAGIC:
-            raise InputError(f"{path}: cannot be read: it is no SQLite database")
     elif why := unreachable(uri):
         raise AnalysisError(f"cannot reach the tracking server: {why}")
     storage = storage.removeprefix("file://")
@@ -300,7 +300,7 @@ def studies(store: Store) -> list[StoredRun]:
     found = store.studies()
     if found:
         return found
-    where = shown(store.uri)
+    where = masked(store.uri)
     if deleted := store.deleted():
         raise AnalysisError(
             f"{where}: its studies were deleted in MLflow, with experiment {', '.join(deleted)}; `search track STUDY` "
@@ -330,6 +330,8 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
     of_uuid = [study for study in found if len(name) >= SHORT_UUID and study.tags.get(STUDY_UUID, "").startswith(name)]
     for study in [*of_name.values(), *of_uuid, *(study for study in found if study.space == name)]:
         return study
+    if (other := recorded_uri(store.storage, name)) not in ("", masked(store.uri)):
+        raise InputError(f"study {name!r} was tracked at {other}; set MLFLOW_TRACKING_URI or give --tracking-uri")
     raise unknown("study", name, map(study_name, found))
 
 

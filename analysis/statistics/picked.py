@@ -16,8 +16,8 @@ from analysis.statistics.pairs import PairNoise
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, Error, bound_of_largest, largest, split
 
-CAUTION = 1.3  # factor on the search's own noise for the expected value: a prior learned from noisy values keeps some
-MOST_UNLIKE = 1 / 4
+SEARCH_NOISE = 1.3  # factor on the noise of search values: a prior learned from noisy values retains some of it
+MAX_UNLIKE = 1 / 4  # prior probability that the picked point is unlike the others (`Chosen`)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Picked:
         places = np.arange(1, min(self.rivals, self.tried) + 1)
         scores = -ndtri((places - 0.375) / (self.tried + 0.25))
         spread = float(np.sqrt(sd**2 - self.between / 2 + rest + kept**2 * scores.var()))
-        return Chosen(best, min(self.candidates / self.tried, MOST_UNLIKE), kept * float(scores.mean()), spread)
+        return Chosen(best, min(self.candidates / self.tried, MAX_UNLIKE), kept * float(scores.mean()), spread)
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
         """How far the true value may lie below and above the mean of these values."""

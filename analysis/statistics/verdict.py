@@ -16,7 +16,7 @@ import numpy as np
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.pairs import PairNoise, pair_noise
-from analysis.statistics.picked import CAUTION, Evaluated, Picked
+from analysis.statistics.picked import SEARCH_NOISE, Evaluated, Picked
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues, learned, seed_noise, unknown_metric
 from analysis.statistics.selection import LEVEL, TAIL, Error, Power, planned, spent
 from analysis.tables.metric import Metric
@@ -119,7 +119,7 @@ def judged(
     observed = float(pool.value[best])
 
     sds = picked.sds(pool.n)
-    cautious = sds * np.where(pool.confirmed, 1.0, CAUTION)
+    cautious = sds * np.where(pool.confirmed, 1.0, SEARCH_NOISE)
     corrected = posterior(pool.value, cautious, pruned, picked.chosen(best, cautious))
     expected = min(float(corrected.mean[best]), observed)
     if picked.confirmed:

@@ -23,7 +23,7 @@ from analysis.tables.study import Study
 from analysis.tables.trials import failures, rank_points
 from analysis.writing.answer import answer, state_lines, value_unit
 from analysis.writing.output import printed, records
-from search.schema import shown
+from search.schema import masked
 
 SHOWN = 15  # rows of the ranking
 
@@ -64,7 +64,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         space=space_text(study),
         space_name=study.stored.space,
         made=when,
-        source=shown(study.store.uri),
+        source=masked(study.store.uri),
     )
 
 

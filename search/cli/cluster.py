@@ -15,6 +15,7 @@ import click
 
 from search.cli.common import SMOKE, STORAGE, STUDY, losable, user_errors
 from search.command_help import Command, Group, examples
+from search.schema import masked, recorded_uri, tracking_uri
 from search.store.layout import UserError
 
 if TYPE_CHECKING:
@@ -243,7 +244,9 @@ def _live_page(study: str | None, storage: str, running: contextlib.ExitStack) -
 
     where = absolute(storage)
     if study is not None:
-        find_study(where, study)  # raises where there is no such study
+        name = find_study(where, study).study  # raises where there is no such study
+        if (other := recorded_uri(where, name)) not in ("", masked(tracking_uri(storage=where))):
+            click.echo(f"note: study {name} was tracked at {other}: MLFLOW_TRACKING_URI={other} shows it")
     if not studies(where):
         return False
     live = LivePage(storage, study, free_port(LIVE_PORT))

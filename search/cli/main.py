@@ -14,7 +14,7 @@ import click
 from search.cli.cluster import at_cluster, cluster, follow, on_cluster, read_space, stop, ui
 from search.cli.common import FORMAT, OVERRIDES, STORAGE, STUDY, driving, finish, losable, say, user_errors
 from search.command_help import Group, examples
-from search.schema import DEFAULT_STORAGE, shown, tracking_uri
+from search.schema import DEFAULT_STORAGE, masked, tracking_uri
 from search.user_defaults import SETTINGS, SettingsError, settings, settings_file, use_settings
 
 VARIABLES = {"storage": "SEARCH_STORAGE", "tracking_uri": "MLFLOW_TRACKING_URI"}
@@ -321,7 +321,7 @@ def config(clear_cache: bool) -> None:
         values["tracking_uri"] = (tracking_uri(storage=values["storage"][0]), "in the storage")
     click.echo(f"{path}{'' if os.path.exists(path) else ' (not there)'}")
     for key, (value, origin) in values.items():
-        click.echo(f"{key:<14}{shown(value or 'none')}  ({origin})")
+        click.echo(f"{key:<14}{masked(value or 'none')}  ({origin})")
     from trainables.data.eviction import CACHE_BYTES, clear, entries
     from trainables.data.tokens import cache_dir
 

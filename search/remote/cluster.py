@@ -70,15 +70,19 @@ def read_cluster(path: str | os.PathLike[str]) -> ClusterFile:
         text = Path(path).read_text(encoding="utf-8")
         data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"--cluster {path}: {' '.join(str(error).split())}") from error
+        raise UserError(f"cluster file {path}: {_reason(error)}") from error
     has = data.get if isinstance(data, dict) else {}.get
     kinds = {"auth": dict, "cluster_name": str, "provider": dict}
     if missing := [key for key, kind in kinds.items() if not isinstance(has(key), kind)]:
         lacking = ", ".join(missing)
-        raise UserError(f"--cluster {path}: expected a Ray cluster file such as cluster.yaml; it has no {lacking}")
+        raise UserError(f"cluster file {path}: expected a Ray cluster file such as cluster.yaml; it has no {lacking}")
     lines = text.splitlines()
     code = [re.split(r"(?:^|\s)#", line, maxsplit=1)[0] for line in lines]
     return ClusterFile(data, lines, code, dict(_keys(root, "")))
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else " ".join(str(error).split())
 
 
 def _keys(node: Any, path: str) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.remote.servers import out_of_reach
-from search.schema import shown, tracking_uri
+from search.schema import masked, tracking_uri
 from search.space import Space
 from search.store.layout import StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
@@ -29,7 +29,7 @@ class StudyResult:
     Attributes:
         exit_code: 0 done, 1 too many trials failed or none completed, 130 interrupted.
         reason: why it ended before its last point, else "".
-        kept: ids of the trials whose weights are on disk, best first.
+        saved: ids of the trials whose weights are on disk, best first.
         frequent_reasons: of failures, with their counts, most frequent first.
         trouble: what keeps the tracker from being up to date, else "".
         link: the study's view in the MLflow UI, for a served store.
@@ -41,7 +41,7 @@ class StudyResult:
     exit_code: int
     reason: str
     ledger: Ledger
-    kept: Sequence[str] = ()
+    saved: Sequence[str] = ()
     frequent_reasons: Sequence[tuple[str, int]] = ()
     tracking_uri: str = ""
     trouble: str = ""
@@ -65,7 +65,7 @@ class StudyResult:
     def tracking_option(self) -> str:
         """` --tracking-uri ...` as `analysis` needs it, empty for the default store."""
         uri = self.tracking_uri
-        return "" if uri == tracking_uri() or out_of_reach(uri) else f" --tracking-uri {shlex.quote(shown(uri))}"
+        return "" if uri == tracking_uri() or out_of_reach(uri) else f" --tracking-uri {shlex.quote(masked(uri))}"
 
 
 def closing_lines(result: StudyResult) -> list[str]:
@@ -78,8 +78,8 @@ def closing_lines(result: StudyResult) -> list[str]:
     lines.append("  " + headline(space, ledger, 0))
     if left := open_work(space, ledger):
         lines.append(f"  still open: {left}")
-    shown = [s for s in best_trials(ledger, len(ledger.trials)) if not s.failed and s.trial.stage == stage][:3]
-    lines += [f"  {trial_line(record, space)}" for record in shown]
+    best = [s for s in best_trials(ledger, len(ledger.trials)) if not s.failed and s.trial.stage == stage][:3]
+    lines += [f"  {trial_line(record, space)}" for record in best]
     if result.frequent_reasons:
         lines.append("  most frequent failures:")
         lines += [f"    {count} x {reason}" for reason, count in result.frequent_reasons]
@@ -88,9 +88,11 @@ def closing_lines(result: StudyResult) -> list[str]:
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
         lines.append(f"  go on:        search resume {study}{result.storage_option}{larger(result.reason)}")
-    lines.append(f"  see more:     analysis best --study {study}{result.tracking_option}")
-    if result.kept:
-        lines.append(f"  checkpoints:  {', '.join(result.kept)} in {result.folder.uri}/trials")
+    if stage == "search" and result.status == "finished" and result.exit_code == 0:
+        lines.append(f"  confirm:      search confirm {study}{result.storage_option}")
+    lines.append(f"  answer:       analysis best {study}{result.tracking_option}")
+    if result.saved:
+        lines.append(f"  checkpoints:  {', '.join(result.saved)} in {result.folder.uri}/trials")
     if result.link:
         lines.append(f"  MLflow:       {result.link}")
     else:

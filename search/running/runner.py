@@ -9,7 +9,7 @@ from operator import index
 from typing import Any, SupportsIndex
 
 from search.running.result import StudyResult
-from search.running.session import SEARCH, Options, Session, Stage, as_kept, write_space
+from search.running.session import SEARCH, Options, Session, Stage, as_recorded, write_space
 from search.schema import CONFIRMATION_TRIALS
 from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
@@ -32,10 +32,10 @@ CHANGEABLE = {
     },
     "resources": {"gpus", "cpus", "workers"},
 }  # fmt: skip
-OUTSIDE = ("data", "disk", "process", "device")  # failures that say nothing of the point: they may come back
+EXTERNAL = ("data", "disk", "process", "device")  # failures that the point did not cause; a retry may succeed
 TOP, SEEDS = 3, 5  # of one with a fixed plan
-ANY_OUTSIDE = "outside"  # all of them, as a kind
-KINDS = (ANY_OUTSIDE, *OUTSIDE, *OWN_FAULTS, "error")
+ANY_EXTERNAL = "outside"  # all of them, as a kind of `--retry-failed`
+KINDS = (ANY_EXTERNAL, *EXTERNAL, *OWN_FAULTS, "error")
 
 
 def run_study(
@@ -59,7 +59,7 @@ def run_study(
     memory = related_points(space, absolute(storage)) if space.search.start else []
     folder = new_study(absolute(storage), space.name, name, write=write)
     try:
-        return _told(folder, Session(space, folder, options or Options(), [SEARCH]))
+        return _run_session(folder, Session(space, folder, options or Options(), [SEARCH]))
     except UserError:
         if not fold(folder.journal, Ledger()).sessions:
             folder.delete(str(folder.local))  # nothing has run: no study is left behind
@@ -75,8 +75,7 @@ def resume_study(
     salvage_journal: bool = False,
     options: Options | None = None,
 ) -> StudyResult:
-    """Go on with whatever is open of a study (the newest one by default), or newly allowed: its search, then its
-    confirming.
+    """Resume a study (the newest one by default): what is open or newly allowed of its search, then its confirmation.
 
     Args:
         overrides: `KEY.PATH=VALUE` of what may change (`CHANGEABLE`), such as larger budgets.
@@ -101,11 +100,11 @@ def resume_study(
             hold.replace()
             folder.tracked.unlink(missing_ok=True)  # an offset into the old file; what MLflow has is found by its tags
     ledger = fold(folder.journal, Ledger())
-    _name_code(folder, options)
-    kept = _unedited(folder, ledger)
+    _print_foreign_code(folder, options)
+    recorded = _recorded_space(folder, ledger)
     space = load_space(folder.space, overrides)
     if overrides:
-        _check_changes(kept, space)
+        _check_changes(recorded, space)
 
     def before(journal: Journal) -> None:
         for trial_id in _to_retry(journal.ledger, retry_failed):
@@ -113,7 +112,7 @@ def resume_study(
             journal.append("reopen", id=trial_id)
 
     stages: list[Stage] = [SEARCH, *([ledger.confirming] if ledger.confirming else [])]
-    return _told(folder, Session(space, folder, options, stages), before)
+    return _run_session(folder, Session(space, folder, options, stages), before)
 
 
 def confirm_study(
@@ -135,9 +134,9 @@ def confirm_study(
     folder = find_study(absolute(storage), study)
     pull(folder)
     options = options or Options()
-    _name_code(folder, options)
-    space = _unedited(folder, fold(folder.journal, Ledger()))
-    return _told(folder, Session(space, folder, options, [stage]))
+    _print_foreign_code(folder, options)
+    space = _recorded_space(folder, fold(folder.journal, Ledger()))
+    return _run_session(folder, Session(space, folder, options, [stage]))
 
 
 def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
@@ -155,8 +154,8 @@ def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
     return {"stage": "confirm", "top": index(top or TOP), "seeds": index(seeds or SEEDS)}
 
 
-def _told(folder: StudyFolder, session: Session, before: Any = lambda _: None) -> StudyResult:
-    """Run a session; one that is interrupted before its first trial names the command to go on, too."""
+def _run_session(folder: StudyFolder, session: Session, before: Any = lambda _: None) -> StudyResult:
+    """Run a session. An interruption, even before the first trial, names the command that resumes the study."""
     try:
         return session.run(before)
     except KeyboardInterrupt as stop:
@@ -164,8 +163,8 @@ def _told(folder: StudyFolder, session: Session, before: Any = lambda _: None) -
         raise
 
 
-def _name_code(folder: StudyFolder, options: Options) -> None:
-    """One line before the code of a study that another user began runs as this one."""
+def _print_foreign_code(folder: StudyFolder, options: Options) -> None:
+    """Print a line before this user runs code of a study that another user began."""
     space, which = load_space(folder.space, run_code=False), identity(folder.journal)
     if space.code and which is not None and which.user not in ("", this_user()):
         files = ", ".join(one.file for one in space.code)
@@ -173,16 +172,16 @@ def _name_code(folder: StudyFolder, options: Options) -> None:
         options.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _unedited(folder: StudyFolder, ledger: Ledger) -> Space:
-    """The study's space, which is the one that the journal holds.
+def _recorded_space(folder: StudyFolder, ledger: Ledger) -> Space:
+    """The study's space, equal in its file and in the journal.
 
-    Raises: UserError naming every key in which the file differs: ranks and weights would mean something else.
+    Raises: UserError naming every key in which the file differs, since results of two spaces cannot be compared.
     """
     space = load_space(folder.space)
     if ledger.space is None:  # made by an older version
         return space
     before = space_from(ledger.space)  # with what this version adds to it, as to the file
-    if changed := list(_differences(as_kept(before), as_kept(space))):
+    if changed := list(_differences(as_recorded(before), as_recorded(space))):
         raise UserError(
             f"{folder.space}: edited since the study began: {'; '.join(changed)}. Nothing was run. Undo that, use"
             f" `search resume --set` for what may change, or start another study from your own space file"
@@ -205,11 +204,11 @@ def _shown(value: Any) -> str:
 
 def _to_retry(ledger: Ledger, kind: str | None) -> list[str]:
     """Ids of the failed trials that are to be run again."""
-    kinds = OUTSIDE if kind == ANY_OUTSIDE else (kind,)
+    kinds = EXTERNAL if kind == ANY_EXTERNAL else (kind,)
     found = []
     for trial_id, record in ledger.trials.items():
         failed = record.state.removeprefix("failed:") if record.failed else ""
-        if failed and (failed in kinds or (record.trial.baseline and failed in OUTSIDE)):
+        if failed and (failed in kinds or (record.trial.baseline and failed in EXTERNAL)):
             found.append(trial_id)
     return found
 

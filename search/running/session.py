@@ -120,7 +120,7 @@ class Session:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
         has what a trial needs, since a study that needs more could not be resumed."""
         ledger = journal.ledger
-        if ledger.space != as_kept(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
+        if ledger.space != as_recorded(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
             self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
             write_space(journal, self._asked)
 
@@ -173,7 +173,8 @@ class Session:
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
-                    self.phases.begin("starting Ray")
+                    running = self.options.address or os.environ.get("RAY_ADDRESS")
+                    self.phases.begin("connecting to Ray" if running else "starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     with self._at_origin():  # which is then the current folder of the trials' processes
                         self._capacity, known = stack.enter_context(session)
@@ -217,7 +218,7 @@ class Session:
             exit_code=self._exit_code(ledger),
             reason=reasons[-1] if reasons else "",
             ledger=ledger,
-            kept=retention.saved(),
+            saved=retention.saved(),
             frequent_reasons=self.drivers[-1].frequent_reasons() if self.drivers else (),
             tracking_uri=tracker.uri,
             trouble=hold.trouble or ("" if tracked else replayer.trouble),
@@ -386,6 +387,6 @@ def write_space(journal: Journal, space: Space, **began: Any) -> None:
     journal.append("space", space=space.resolved(), **stamp(formats.JOURNAL), **began)
 
 
-def as_kept(space: Space) -> Any:
+def as_recorded(space: Space) -> Any:
     """The resolved space as the journal gives it back."""
     return json.loads(json.dumps(writable(space.resolved())))

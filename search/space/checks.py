@@ -40,7 +40,7 @@ from trainables.data.catalogue import (
 from trainables.data.retrieval import BUILTIN_RETRIEVAL, NANO, dev_metrics, find_folder, is_beir, is_retrieval
 from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.facts import EncoderFacts, available_facts, unfit
-from trainables.encoders.locate import available_folder, lacks, local_folder
+from trainables.encoders.locate import available_folder, folder_fault, local_folder
 
 MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
@@ -185,7 +185,7 @@ def _draws(space: Space) -> Iterator[dict[str, Any]]:
 def check_unused(space: Space, root: Node, problems: Problems) -> None:
     """Report what is searched where nothing reads it, and constants of the file that nothing reads in any point."""
     method = declared(space.method)
-    if method.scripted or _unknown(method):
+    if method.scripted or _unused_undeclared(method):
         return
     ordinary = method.values(space.preset)
     set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
@@ -207,8 +207,8 @@ def check_unused(space: Space, root: Node, problems: Problems) -> None:
         problems.add(written_at(root, name) or root.where, message)
 
 
-def _unknown(method: Declaration) -> bool:
-    """Whether a method from outside has a network and no `unused` of its own: the inherited one is about ours."""
+def _unused_undeclared(method: Declaration) -> bool:
+    """Whether a plugin has a network of its own but inherits `unused`, which describes our networks only."""
     owner = next(base for base in method.config.__mro__ if "unused" in vars(base))
     if _ours(method.config) or not _ours(owner):
         return False
@@ -246,7 +246,7 @@ def check_names(root: Node, problems: Problems) -> None:
     if not isinstance(language, str) or not LANGUAGE.fullmatch(language):
         return  # reported elsewhere
     for split, name, where in _named_sets(root):
-        if message := _lost_set(name, split, language):
+        if message := _set_fault(name, split, language):
             problems.add(where, message)
 
 
@@ -263,7 +263,7 @@ def _named_sets(root: Node) -> Iterator[tuple[str, str, Where]]:
             yield split, name, node.where.named(f"data.{split}")
 
 
-def _lost_set(name: str, split: str, language: str) -> str | None:
+def _set_fault(name: str, split: str, language: str) -> str | None:
     """Why a data set cannot be found."""
     dev = split == "dev"
     if dev and (name in NANO or name in BUILTIN_RETRIEVAL.values() or is_beir(Path(name))):
@@ -306,7 +306,7 @@ def check_taken_names(space: Space, root: Node, problems: Problems) -> None:
 def check_encoder(space: Space, root: Node, problems: Problems) -> None:
     """Report every hyperparameter that the encoder would ignore or could not use, at its own line."""
     try:
-        if (folder := _encoder_folder(space)) and (fault := lacks(folder)):
+        if (folder := _encoder_folder(space)) and (fault := folder_fault(folder)):
             raise EncoderError(f"encoder: {space.encoder}: {fault}")
         facts = encoder_facts(space)
     except EncoderError as error:

@@ -15,6 +15,7 @@ from search.space.clipped import COUNTED
 from search.space.load import check_spaces, ready_folder
 from search.space.space import Space
 from trainables.contract.errors import DataError
+from trainables.contract.registry import declared
 from trainables.contract.trial import whole_file
 from trainables.data.catalogue import find_file, set_name
 from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, Recognised, recognise, split
@@ -23,6 +24,7 @@ from trainables.data.retrieval import dev_metrics
 READY = {PAIRS: "retrieval", TRIPLETS: "retrieval", SCORED: "similarity", SENTENCES: "simcse_unsup"}
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 STEPS = 4  # batches of an epoch: with fewer, batch sizes differ by the number of steps only
+FEWEST, EVALUATIONS = 4, 6  # of a trial: with fewer than 4 the pruner cannot pause it early, and 6 are written
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,22 @@ def space_from_data(
 
 
 def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
-    """A ready space's text without the batch sizes that this training data is too small for.
+    """A ready space's text without the batch sizes that this training data is too small for, and with evaluations that
+    are close enough for the pruner.
 
     Raises: DataError where it is too small for all of them.
     """
     from trainables.data.checks import corpus_size
 
-    rows = corpus_size({"method": yaml.safe_load(text)["method"], "data": data}, COUNTED) or len(found)
+    ready = yaml.safe_load(text)
+    rows = corpus_size({"method": ready["method"], "data": data}, COUNTED) or len(found)
+    train = {**declared(ready["method"]).values(None), **ready["train"]}
+    length = min(rows * train["epochs"], train["max_examples"] or rows * train["epochs"])
+    if length < FEWEST * train["eval_examples"]:
+        every = f"eval_examples: {max(length // EVALUATIONS, 1)}"
+        text, given = re.subn(r"eval_examples: \d+", every, text)
+        if not given:
+            text = text.replace("\ntrain: {", f"\ntrain: {{{every}, ")
 
     def fewer(choice: re.Match[str]) -> str:
         sizes = [int(size) for size in choice[1].split(",")]

@@ -36,7 +36,7 @@ import fsspec
 import platformdirs
 
 from trainables.contract.errors import first_line
-from trainables.contract.origin import JOURNAL
+from trainables.contract.origin import JOURNAL, TRACKED
 from trainables.contract.trial import PAUSE_FILE, TRIALS
 
 SMALL = ("space.yaml", "environment.json")  # what goes to a remote storage whole, before the journal
@@ -149,7 +149,7 @@ class StudyFolder:
     @property
     def tracked(self) -> Path:
         """How much of the journal the tracker has (a byte offset)."""
-        return self.local / "tracked.json"
+        return self.local / TRACKED
 
     @property
     def session(self) -> Path:

@@ -21,7 +21,7 @@ from search.space import Space
 from search.store.ledger import Ledger, TrialRecord
 from search.study.plan import seed_values
 
-FALLEN = 2  # standard deviations of what the better half of the points have shown
+MAX_DROP = 2  # standard deviations, over the better half of the points
 NAMED_ALONE = 2  # seeds of another point beside which one with a single seed can be named best
 
 
@@ -124,7 +124,7 @@ class BudgetEnd:
     ) -> TrialRecord | None:
         """Of the first seeds that are better already than every completed trial and can be finished, the one that shows
         most now. A trial's value is the best of its evaluations, in part noise: one that has since fallen far below the
-        completed ones (`FALLEN`) does not count.
+        completed ones (`MAX_DROP`) does not count.
 
         None where the analysis would not name a point with one seed, since others have three.
         """
@@ -133,7 +133,7 @@ class BudgetEnd:
             return None
         best = -math.inf if ledger.best is None or ledger.best.best is None else sign * ledger.best.best
         shown = sorted(sign * r.best for r in ledger.on_rungs.values() if r.best is not None and not r.failed)
-        fallen = best - FALLEN * float(np.std(shown[len(shown) // 2 :] or [0.0]))
+        fallen = best - MAX_DROP * float(np.std(shown[len(shown) // 2 :] or [0.0]))
         found = [
             (sign * r.value, -r.trial.number, r)
             for r in trials

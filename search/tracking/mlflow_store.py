@@ -216,6 +216,6 @@ def trouble(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if (own := getattr(cause, "orig", None)) is not None:
-            return schema.shown(f"MLflow's database: {first_line(own)}")
+            return schema.masked(f"MLflow's database: {first_line(own)}")
         cause = cause.__cause__
-    return schema.shown(first_line(error))
+    return schema.masked(first_line(error))

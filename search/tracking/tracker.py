@@ -74,7 +74,7 @@ class Tracker:
         self._restored = self._rewound = False  # openings, journal
         self._gone = ""  # why everything was written again
         position = _read_json(folder.tracked)
-        same = position.get("uri") == schema.shown(uri)
+        same = position.get("uri") == schema.masked(uri)
         self._offset: int = position.get("offset", 0) if same else 0
         self._at: int | None = position.get("at") if same else None  # milliseconds, of the last event so far
         self._followed: str = position.get("run", "") if same else ""  # the study's run that has so much of the journal
@@ -376,7 +376,7 @@ class Tracker:
 
     def _save_position(self) -> None:
         with whole_file(self.folder.tracked) as file:
-            position = {"uri": schema.shown(self.uri), "run": self._study_run, "offset": self._offset, "at": self._at}
+            position = {"uri": schema.masked(self.uri), "run": self._study_run, "offset": self._offset, "at": self._at}
             file.write(json.dumps({**position, "late": self._late}).encode())
 
     def _search(self, condition: str) -> list[Any]:

@@ -28,10 +28,11 @@ from analysis.errors import AnalysisError, InputError
 from analysis.reading.store import Store, StoredRun, find_study, open_store, studies
 from search import schema
 from search.cli.main import main as search
-from search.schema import shown, tracking_uri
+from search.schema import masked, tracking_uri
 from search.tracking.mlflow_store import make_store
 from search.tracking.replayer import replay
 from search.tracking.tracker import Tracker
+from trainables.contract.origin import TRACKED
 
 pytestmark = pytest.mark.costly
 
@@ -130,6 +131,14 @@ def test_find_study_by_id_space_and_age(small: SmallStore) -> None:
     assert find_study(store, "small").name == "small-2"
     with pytest.raises(InputError, match=r"unknown study 'smal-1'; did you mean 'small-1'\?"):
         find_study(store, "smal-1")
+
+
+def test_a_study_tracked_elsewhere_names_the_store(small: SmallStore, tmp_path: Path) -> None:
+    (tmp_path / "shared-1").mkdir()
+    (tmp_path / "shared-1" / TRACKED).write_text('{"uri": "http://mlflow.lan:5000", "offset": 9}')
+    message = "study 'shared-1' was tracked at http://mlflow.lan:5000; set MLFLOW_TRACKING_URI or give --tracking-uri"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        find_study(open_store(small.uri, str(tmp_path)), "shared-1")
 
 
 def test_reading_creates_and_changes_nothing(small: SmallStore, tmp_path: Path) -> None:
@@ -262,7 +271,7 @@ def test_a_database_s_password_is_in_no_message() -> None:
     with pytest.raises(AnalysisError) as caught:
         open_store(uri)
     assert "secret" not in str(caught.value)
-    assert shown(f"a {uri} b") == "a postgresql+psycopg2://me:***@127.0.0.1:1/x b"
+    assert masked(f"a {uri} b") == "a postgresql+psycopg2://me:***@127.0.0.1:1/x b"
 
 
 @contextmanager

@@ -107,7 +107,8 @@ def test_other_files_are_one_line(folder: Path) -> None:
     (folder / "c.yaml").write_text("name: mine\n")
     result = CliRunner().invoke(main, ["cluster", "check", "c.yaml"])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert CliRunner().invoke(main, ["cluster", "check", "none.yaml"]).exit_code == 2
+    missing = CliRunner().invoke(main, ["cluster", "check", "none.yaml"])
+    assert (missing.exit_code, missing.output) == (2, "cluster file none.yaml: No such file or directory\n")
 
 
 @pytest.mark.parametrize(

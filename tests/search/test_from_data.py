@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,6 +175,10 @@ def test_what_init_writes_passes_the_check(kind: tuple[str, str], count: int, ow
         with contextlib.suppress(DataError):
             space_from_data(str(data), ["builtin"] if own_dev else [], "builtin:tiny", out=out)
         refused = not out.exists()
+        if not refused:
+            space = load_space(out)
+            seen = min(space.base["max_examples"] or math.inf, space.base["epochs"] * max(4, count * 8 // 10))
+            assert seen / space.base["eval_examples"] >= 3, "too few evaluations for the pruner"
         assert not refused or count < 200 or (kind == KINDS[3] and not own_dev)
         assert refused or check_spaces([str(out)])[0].problems == ()
 

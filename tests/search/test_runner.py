@@ -155,7 +155,7 @@ def test_a_study_runs_to_its_end_and_mlflow_records_it(tmp_path: Path) -> None:
         names = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert names == ({"space.yaml", "environment.json"} if trial_id == "study" else {"similarities.npz"})
     kept = {p.parents[1].name for p in (tmp_path / "runs").glob("*/trials/*/best/weights.safetensors")}
-    assert kept == set(result.kept)
+    assert kept == set(result.saved)
     assert len(kept) == 2
     assert not list((tmp_path / "runs").glob("*/trials/*/last"))
 

@@ -168,16 +168,22 @@ def test_the_last_lines_print_the_next_commands(world: World) -> None:
     reasons = [("nan: the loss is nan", 2)]
     uri = "sqlite:////else where.db"
     driver = world.session(interrupt_at=9)
-    result = ended(world, driver, kept=["t0000"], frequent_reasons=reasons, tracking_uri=uri, trouble="locked")
+    result = ended(world, driver, saved=["t0000"], frequent_reasons=reasons, tracking_uri=uri, trouble="locked")
     text = "\n".join(closing_lines(result))
     for part in (
         "study fake-1 is paused: SIGINT",
         f"search resume fake-1 --storage {world.root}",
-        "analysis best --study fake-1 --tracking-uri 'sqlite:////else where.db'",
+        "analysis best fake-1 --tracking-uri 'sqlite:////else where.db'",
         "2 x nan: the loss is nan",
         "(locked)",
     ):
         assert part in text
+
+
+def test_a_finished_search_names_confirmation_and_answer(world: World) -> None:
+    text = "\n".join(closing_lines(ended(world, world.session())))
+    assert f"  confirm:      search confirm fake-1 --storage {world.root}\n  answer:       analysis best fake-1" in text
+    assert "go on:" not in text
 
 
 @pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 1800}, {"time": 2}, {"device_hours": 1 / 3600}])

@@ -15,6 +15,7 @@ from typing import Any
 from trainables.contract.remote_code import check_owner, without_code
 
 JOURNAL = "tracking.jsonl"  # in a study's folder
+TRACKED = "tracked.json"  # there, too: how much of the journal is in which tracking store
 ORIGIN = "origin"  # in the first event of a study's journal: the folder where it began, seen from its storage
 
 

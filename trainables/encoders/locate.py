@@ -38,7 +38,7 @@ def check_encoder(source: str, family: EncoderFamily = TRANSFORMER) -> None:
         if source != BUILTIN_ENCODER:
             raise EncoderError(f"encoder {source!r}: unknown; the only builtin encoder is {BUILTIN_ENCODER}")
     elif (folder := local_folder(source)) is not None:
-        if fault := lacks(folder):
+        if fault := folder_fault(folder):
             raise EncoderError(f"encoder {source!r}: {fault}")
     else:
         hub_folder(source, download=False)
@@ -65,8 +65,8 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tokenizer
 LFS = b"version https://git-lfs"
 
 
-def lacks(folder: Path) -> str:
-    """What an encoder's folder lacks to be loaded, or which of its files is not whole; "" if nothing is found."""
+def folder_fault(folder: Path) -> str:
+    """Why an encoder's folder cannot be loaded: a missing or truncated file; "" if nothing is found."""
     config = folder / "config.json"
     if not config.is_file():
         inside = next(iter(sorted(folder.glob("*/config.json"))), None)
