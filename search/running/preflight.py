@@ -45,7 +45,7 @@ def preflight(space: Space) -> list[str]:
     ready(cache_dir())
     notes = [*evaluation_notes(space), *(f"data: {note}" for note in check_data(spec))]
     check_encoder(space.encoder, method.encoders)
-    for other in filter(None, ((space.data.mine or {}).get("encoder"), *guides(space))):
+    for other in _others(space):
         check_encoder(other, method.encoders)
     if method.preflight is not None:
         method.preflight(spec)
@@ -112,18 +112,31 @@ def check_files(space: Space, journal: Journal) -> None:
 
 
 def _revisions(space: Space) -> Mapping[str, str]:
+    """What every data file, encoder and guide holds, by its name."""
     from trainables.data.checks import data_revisions
+
+    found = dict(data_revisions(asdict(space.data)))
+    roles = {**dict.fromkeys(_others(space), "guide"), space.encoder: "encoder"}
+    for source, role in roles.items():
+        if revision := _encoder_revision(source):
+            found[f"{role} {source}"] = revision
+    return found
+
+
+def _others(space: Space) -> list[str]:
+    """Encoders beside the trained one: that of the hard-negative mining, and guides."""
+    return [*filter(None, ((space.data.mine or {}).get("encoder"), *guides(space)))]
+
+
+def _encoder_revision(source: str) -> str:
+    """ "" for an encoder that is not on this machine."""
     from trainables.encoders.locate import available_folder, folder_revision, hash_of
 
-    found = data_revisions(asdict(space.data))
-    if not space.encoder:
-        return found
-    if (folder := available_folder(space.encoder)) is not None:
-        of = folder_revision(folder, code=runs_code(space.encoder))
-        names = [
-            f"{of['files'][:12]}+{of['weights'][:12]}",
-            *([f"commit {of['commit'][:12]}"] if "commit" in of else []),
-        ]
-        return {**found, f"encoder {space.encoder}": OR.join(names)}
-    vectors = Path(space.encoder).expanduser()
-    return {**found, f"encoder {space.encoder}": hash_of([vectors], whole=False)[:12]} if vectors.is_file() else found
+    if not source:
+        return ""
+    if (folder := available_folder(source)) is not None:
+        of = folder_revision(folder, code=runs_code(source))
+        names = [f"{of['files'][:12]}+{of['weights'][:12]}"]
+        return OR.join([*names, *([f"commit {of['commit'][:12]}"] if "commit" in of else [])])
+    vectors = Path(source).expanduser()
+    return hash_of([vectors], whole=False)[:12] if vectors.is_file() else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +53,29 @@ def test_a_study_whose_dev_pairs_changed_is_neither_resumed_nor_confirmed(tmp_pa
     assert resume_study(str(tmp_path), options=QUIET).status == "finished"
 
 
-def test_an_encoder_that_was_written_over_is_another_one(tmp_path: Path) -> None:
+PARAMS = {"learning_rate": {"float": [1e-5, 1e-3]}, "false_negatives": "margin"}
+DATA = {"train": "builtin", "dev": ["stsb"], "language": "en"}
+ROLES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "encoder": lambda folder: {"encoder": folder},
+    "guide": lambda folder: {"method": "pairs", "params": PARAMS | {"guide": folder}},
+    "searched guide": lambda folder: {"method": "pairs", "params": PARAMS | {"guide": {"choice": [None, folder]}}},
+    "miner": lambda folder: {"method": "pairs", "params": PARAMS, "data": DATA | {"mine": {"encoder": folder}}},
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_encoder_that_was_written_over_is_another_one(role: str, tmp_path: Path) -> None:
     encoder = tmp_path / "encoder"
     encoder.mkdir()
+    space = make_space(**ROLES[role](str(encoder)))
     (encoder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     (encoder / "model.safetensors").write_bytes(b"weights")
-    space = make_space()
-    object.__setattr__(space, "encoder", str(encoder))
     journal = Journal(tmp_path / "tracking.jsonl", Ledger())
     check_files(space, journal)
     check_files(space, journal)
     assert len((tmp_path / "tracking.jsonl").read_text().splitlines()) == 1  # what is known is not reported again
     (encoder / "model.safetensors").write_bytes(b"others!")
-    with pytest.raises(UserError, match=f"encoder {encoder}"):
+    with pytest.raises(UserError, match=f"{'guide' if role != 'encoder' else role} {encoder}"):
         check_files(space, journal)
 
 
