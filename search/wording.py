@@ -34,7 +34,7 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     parts += [f"{count} {stop}" for stop, count in (("pruned", ledger.stops["pruned"]), ("paused", paused)) if count]
     if (share := training_share(space, ledger)) is not None:
         kept = ", ".join(name for name in ledger.kept if name in ledger.open_trials and ledger.closed is None)
-        parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", its rest for {kept}" if kept else ""))
+        parts.append(f"{min(1.0, share):.0%} of the training budget spent" + (f", the rest for {kept}" if kept else ""))
     if ledger.failed():
         parts.append(f"{ledger.failed()} failed ({counted(failed_kinds(ledger))})")
     if ledger.lost_nodes:

@@ -189,7 +189,7 @@ def find_tasks(names: Sequence[str]) -> list[Any]:
                 raise unknown("MTEB task", name, known) from None
     wrong = [task.metadata.name for task in tasks if list(task.metadata.modalities) != ["text"]]
     if wrong:
-        raise InputError(f"--mteb: {wrong[0]}: expected a task on text, it has more than that")
+        raise InputError(f"--mteb: {wrong[0]}: expected a task on text only")
     return list({task.metadata.name: task for task in tasks}.values())
 
 

@@ -17,7 +17,7 @@ from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, Error, bound_of_largest, largest, split
 
 SEARCH_NOISE = 1.3  # factor on the noise of search values: a prior learned from noisy values retains some of it
-MAX_UNLIKE = 1 / 4  # prior probability that the picked point is unlike the others (`Chosen`)
+MAX_UNLIKE = 1 / 4  # prior probability at most that the picked point is unlike other points (`Chosen`)
 
 
 @dataclass(frozen=True)

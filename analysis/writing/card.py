@@ -99,7 +99,7 @@ def model_card(
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
         + (f"{about.licence}. " if about.licence else "Not stated for the encoder that it started from. ")
-        + "The data keep those of their owners.",
+        + "The data sets have the licences of their owners.",
         f"## Citation\n\n```bibtex\n{bibtex}\n```" if bibtex else "",
         "## Cost\n\n" + "\n".join(f"- {line}" for line in [own_cost, *cost(study).lines()]),
         "## Environment\n\n" + _table(("what", "value"), list(environment(study).items())),

@@ -16,7 +16,7 @@ from analysis.writing.output import text_table
 def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
     """A table of the gains over the baseline and what their intervals are over; scores x 100."""
     if not gains:
-        return f"Gain over {baseline} on the test sets: unknown, it takes weights of both configurations."
+        return f"Gain over {baseline} on the test sets: unknown: weights of both configurations are needed."
     number = two_decimals(100)
     what = " or ".join(dict.fromkeys(gain.over for gain in gains))
     rows = [
@@ -34,9 +34,9 @@ def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
     over = (
         f"paired over {what} and the {seeds} seeds that both have"
         if seeds > 1
-        else f"paired over {what}; of one common seed, so what seeds add is not in it"
+        else f"paired over {what}; over one common seed: seed noise is not included"
         if seeds
-        else f"paired over {what}; no seed in common, so what seeds add counts for each side"
+        else f"paired over {what}; no seed in common: the seed noise of both sides is included"
     )
     return f"{text_table(rows)}\n\nGain over {baseline}, {over}."
 

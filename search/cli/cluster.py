@@ -281,7 +281,7 @@ def _print_views(url: str) -> None:
     for name, address in links[:SHOWN_LINKS]:
         click.echo(f"  {name}\n    {address}")
     if links:  # what no address can do: the front page and the list of experiments open the other product
-        click.echo("  elsewhere in MLflow: switch from GenAI to Model training, top left")
+        click.echo("  on other pages of MLflow, switch from GenAI to Model training at the top left")
 
 
 def _wait(keep: Callable[[], None] = lambda: None) -> None:

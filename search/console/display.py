@@ -38,7 +38,7 @@ FIRST_PROCESS = "starting a trial's process"
 OPENING_ENDS = ("eval", "end", "pause")
 COMMAND = re.compile(r"\b(search|analysis) [a-z]+ \S|https?://")
 KEPT = "\u00a0"  # a blank where no line is broken
-UNWRITTEN = "what the search prints cannot be written (%s); it goes on"
+UNWRITTEN = "output cannot be written (%s); the search goes on"
 HANGING = 4  # blanks before what is left of a broken line
 log = logging.getLogger(__name__)
 

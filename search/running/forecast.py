@@ -106,9 +106,9 @@ def estimate_line(space: Space) -> str:
     low, high = sorted(pace.seconds * min(limits) / at_once for pace in found)
     batches = sorted({int(space.values(point)["batch_size"]) for point in points})
     return (
-        f"cost: {between(low, high)} of search on this machine, as busy as it is now, for {min(limits):g} "
-        f"full-length trials of {found[0].examples:,} examples, {at_once} at once; from a few steps in batches of "
-        f"{' and '.join(map(str, batches))}. A confirmation takes at most as long again"
+        f"cost: {between(low, high)} for the search under the present load ({min(limits):g} full-length trials of "
+        f"{found[0].examples:,} examples, {at_once} at once), measured on a few steps with batches of "
+        f"{' and '.join(map(str, batches))}. A confirmation takes at most as long"
     )
 
 

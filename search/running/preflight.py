@@ -104,8 +104,8 @@ def check_files(space: Space, journal: Journal) -> None:
         if not set(known.get(name, is_).split(OR)) & set(is_.split(OR))
     ]:
         raise UserError(
-            f"changed since the study began: {'; '.join(changed)}. Nothing was run: trials of then and now could not be"
-            " compared. Put back what was there, or start another study"
+            f"changed since the study began: {'; '.join(changed)}. Nothing was run: results before and after could not"
+            " be compared. Put back what was there, or start another study"
         )
     if new := {name: revision for name, revision in now.items() if name not in known}:
         journal.append("files", revisions=new)

@@ -201,7 +201,7 @@ class Session:
             self._keep_space(journal)  # where nothing was to do
         keeper.finish(0.0 if self._lost else TRACKER_PATIENCE_S)
         if hold.owned() and (undeleted := retention.apply(final=True)):
-            display.note(f"not all that is no longer needed could be deleted ({undeleted}); a later resume tries again")
+            display.note(f"some old checkpoints could not be deleted ({undeleted}); a later resume tries again")
         status = self._status(ledger)
         if self._capacity is None:
             replayer.start()
@@ -233,11 +233,11 @@ class Session:
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
         self._say(parted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
-        self._say(f"Ctrl-C pauses it, search resume goes on\nMLflow, also meanwhile: {where}")
+        self._say(f"Ctrl-C pauses the search; search resume continues it\nMLflow: {where}")
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
             line = (
-                f"{', '.join(beside)} of this storage runs, too: on one machine each takes all CPUs and GPUs for its"
-                " own (search.concurrent sets the number of trials at once)"
+                f"{', '.join(beside)} of this storage is running, too; each search takes all CPUs and GPUs of a"
+                " machine (search.concurrent limits its trials at once)"
             )
             self._say(fitted(line))
         for note in encoder_notes(space):
@@ -366,7 +366,7 @@ class _Observer:
         if self._hold.trouble:
             if self._troubled == -math.inf:
                 self._display.note(
-                    f"storage {self._hold.trouble}; the search goes on, what is new waits on this machine"
+                    f"storage {self._hold.trouble}; the search goes on, new results wait on this machine"
                 )
             self._troubled = time.monotonic()
         elif self._troubled > -math.inf and time.monotonic() - self._troubled > CALM_S:

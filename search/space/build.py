@@ -358,7 +358,7 @@ def check_scripted(
 ) -> None:  # fmt: skip
     """What a script does without: our training's settings, a baseline that is not in the space, several workers."""
     if (train := root.get("train")) is not None and train.value:
-        problems.add(train.where, "has no meaning for a script; what it reads stands under params")
+        problems.add(train.where, "has no effect for a script; what it reads stands under params")
     own = root.get("preset")
     if root.get("search", "baseline") and search.baseline != "none" and (own is None or not own.value):
         problems.add(root.place("search", "baseline"), "a script has no published setting; give one as preset")

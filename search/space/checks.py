@@ -91,7 +91,7 @@ def _never_true(other: Param | None, fixed: Any, values: tuple[Any, ...]) -> str
     if unreachable := [v for v in values if not other.legal(v)]:
         return f"never takes {', '.join(map(repr, unreachable))} in this space"
     if other.count() is None:
-        return "never true: of a range without steps no value is drawn twice; give it a `step`"
+        return "never true: a range without `step` never takes an exact value; give it a `step`"
     return None
 
 
@@ -102,7 +102,7 @@ def _ordered(params: dict[str, Param], root: Node, problems: Problems) -> dict[s
         ready = [n for n, p in left.items() if not any(o in left for o in p.when)]
         if not ready:
             for name in left:
-                problems.add(root.place("params", name, "when"), f"conditions in a circle: {', '.join(left)}")
+                problems.add(root.place("params", name, "when"), f"circular conditions: {', '.join(left)}")
             return ordered | left
         # One at a time: a parameter moves back only as far as its conditions need.
         ordered[ready[0]] = left.pop(ready[0])
@@ -202,7 +202,7 @@ def check_unused(space: Space, root: Node, problems: Problems) -> None:
             if drawn and (not space.params[name].listed or values[name] != ordinary[name]):
                 found.setdefault(name, without[name])
     for name, (decides, value) in found.items():
-        message = f"has no meaning with {decides} {str(value).lower() if isinstance(value, bool) else value}"
+        message = f"has no effect with {decides} {str(value).lower() if isinstance(value, bool) else value}"
         message += f"; give it `when: {{{decides}: [...]}}`" if decides in space.params else ""
         problems.add(written_at(root, name) or root.where, message)
 

@@ -89,7 +89,7 @@ class Param:
         return _is_number(value) and _same(value, self.nearest(value))
 
     def nearest(self, value: Any) -> Any:
-        """The value of the space closest to `value`; the first one when closeness has no meaning."""
+        """The value of the space closest to `value`; the first one when closeness has no effect."""
         if self.values is not None:
             numbers = [v for v in self.values if _is_number(v)]
             if any(_same(value, v) for v in self.values) or not (_is_number(value) and numbers):
@@ -173,7 +173,7 @@ def _read_list(field: Hyperparameter, kind: str, param: Node, problems: Problems
     node = param.value[kind]
     for name in ("log", "step"):
         if name in param.value:
-            problems.add(param.place(name), f"has no meaning for {kind}; list the values")
+            problems.add(param.place(name), f"has no effect for {kind}; list the values")
     if not isinstance(node.value, list) or not node.value:
         got = "an empty list" if node.value == [] else node.kind()
         problems.add(node.where, f"expected a list of values, got {got}")

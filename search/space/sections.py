@@ -232,7 +232,7 @@ def read_data(root: Node, method: Declaration | None, problems: Problems, run_co
     given = entries(node, tuple(f.name for f in dataclasses.fields(Data)), problems)
     if scripted:
         for name in given.keys() - OF_SCRIPTS:
-            problems.add(given.pop(name).where, "has no meaning for a script, which reads its data itself")
+            problems.add(given.pop(name).where, "has no effect for a script, which reads its data itself")
     elif node is not None and isinstance(node.value, dict):
         for name in {"train", "dev"} - given.keys():
             problems.add(root.place("data", name), "missing")
@@ -330,7 +330,7 @@ def read_metric(
         problems.add(where, str(error).removeprefix("metric: "))
         return None
     if scripted and metric.holdout:
-        problems.add(held, "has no meaning for a script, which measures by itself")
+        problems.add(held, "has no effect for a script, which measures by itself")
     for part in dict.fromkeys(parts):
         twice = parts.count(part) > 1
         if scripted or data is None:

@@ -39,7 +39,7 @@ def moved_on(file: Path) -> list[str]:
     pairs = [(name, was, now["versions"].get(name)) for name, was in before.get("versions", {}).items()]
     pairs.append(("commit", (before.get("commit") or "unknown")[:12], (now["commit"] or "unknown")[:12]))
     other = [f"{name} {was} is now {is_}" for name, was, is_ in pairs if was != is_]
-    return [f"since the study began {', '.join(other)}: trials of then and now may differ for that"] if other else []
+    return [f"since the study began {', '.join(other)}: results before and after may differ"] if other else []
 
 
 def commit(folder: Path) -> str | None:

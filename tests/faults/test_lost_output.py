@@ -69,7 +69,7 @@ def test_a_full_disk_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     disk.full = False
     console.print("told")
     assert disk.getvalue() == "told\n"
-    said = "what the search prints cannot be written (No space left on device); it goes on"
+    said = "output cannot be written (No space left on device); the search goes on"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -78,7 +78,7 @@ def test_the_exit_code_is_the_searchs_own() -> None:
     code = "import click, sys; from search.cli.common import losable\nwith losable(): click.echo('lost')\nsys.exit(3)"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    said = "what the search prints cannot be written (No space left on device); it goes on\n"
+    said = "output cannot be written (No space left on device); the search goes on\n"
     assert (done.returncode, done.stderr) == (3, said)
 
 

@@ -241,7 +241,7 @@ def test_other_software_than_at_the_studys_start_is_reported(tmp_path: Path) -> 
     assert moved_on(file) == []
     file.write_text(json.dumps({**now, "versions": {**now["versions"], "torch": "1.0"}}))
     assert moved_on(file) == [
-        f"since the study began torch 1.0 is now {now['versions']['torch']}: trials of then and now may differ for that"
+        f"since the study began torch 1.0 is now {now['versions']['torch']}: results before and after may differ"
     ]
     file.write_text("{")
     assert moved_on(file) == []

@@ -189,8 +189,8 @@ def test_the_cost_is_printed_and_written(monkeypatch: pytest.MonkeyPatch) -> Non
     done = run("init", "questions.tsv", *ENCODER)
     (cost,) = [line for line in done.output.splitlines() if line.startswith("cost: ")]
     assert re.fullmatch(
-        r"cost: (about )?\S+( to \S+)? of search on this machine, as busy as it is now, for 20 full-length trials "
-        r"of 320 examples, \d+ at once; from a few steps in batches of 16 and 64\. A confirmation .*", cost
+        r"cost: (about )?\S+( to \S+)? for the search under the present load \(20 full-length trials of "
+        r"320 examples, \d+ at once\), measured on a few steps with batches of 16 and 64\. A confirmation .*", cost
     )  # fmt: skip
     assert f"\n# {cost}.\n" in Path("questions.yaml").read_text()
     assert load_space("questions.yaml").name == "questions"

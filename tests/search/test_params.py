@@ -60,7 +60,7 @@ def test_a_written_parameter_is_read(field: Hyperparameter, written: dict[str, A
     ("field", "written", "problem"),
     [  # those of `bad_spaces` are not repeated
         (RATE, {"float": 3}, "rate.float: expected [low, high], got 3"),
-        (RATE, {"grid": [1, 2], "step": 1}, "rate.step: has no meaning for grid; list the values"),
+        (RATE, {"grid": [1, 2], "step": 1}, "rate.step: has no effect for grid; list the values"),
         (RATE, {"flaot": [0, 1]}, "rate.flaot: unknown; did you mean 'float'?"),
         (FEW, {"int": [1, 2]}, "few.int: few takes one of 1, 2; write choice or grid"),
     ],

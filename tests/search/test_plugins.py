@@ -79,7 +79,7 @@ def test_unused_hyperparameters_of_own_networks_are_not_inferred(own, outside):
     if own == "network":
         assert load_space(path, find_data=True).params.keys() >= {"head", "decoupled"}
     else:
-        assert errors(path, find_data=True) == [f"{path}:12: params.head: has no meaning with pooling avg"]
+        assert errors(path, find_data=True) == [f"{path}:12: params.head: has no effect with pooling avg"]
 
 
 def test_a_resolved_space_does_without_the_file(outside):

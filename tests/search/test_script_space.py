@@ -125,7 +125,7 @@ def test_encoder_and_data_reach_the_script(folder: Path) -> None:
         ("train.py", "one.py", "2: script: {folder}/one.py:3: train: expected a function of (config, report)"),
         ("method: script", "method: simcse", "2: script: method simcse has none; write method: script"),
         ("metric:", "train: {epochs: 2}\nmetric:",
-         "3: train: has no meaning for a script; what it reads stands under params"),
+         "3: train: has no effect for a script; what it reads stands under params"),
         ("metric:", "preset: simcse_unsup\nmetric:",
          "3: preset: expected a mapping of hyperparameters, as a script has, got text"),
         ("metric:", "preset: {rate: 0.1, layers: 2, loss: angel}\nmetric:",
@@ -146,15 +146,15 @@ def test_encoder_and_data_reach_the_script(folder: Path) -> None:
         ("metric:", "data: {train: ./gone.txt}\nmetric:", "3: data.train: data file 'gone.txt': does not exist "
          "in {cwd}; check the path"),
         ("metric:", "data: {columns: {a: b}}\nmetric:",
-         "3: data.columns: has no meaning for a script, which reads its data itself"),
+         "3: data.columns: has no effect for a script, which reads its data itself"),
         ("metric:", "data: {evaluations: [a]}\nmetric:",
-         "3: data.evaluations: has no meaning for a script, which reads its data itself"),
+         "3: data.evaluations: has no effect for a script, which reads its data itself"),
         ("{name: x_dev}", "{name: x}", "3: metric.name: expected names of letters, digits, '_', '-' that end with _dev,"
          " each once, got 'x'"),
         ("{name: x_dev}", "{name: 'mean(x_dev'}", "3: metric.name: expected a name such as stsb_dev or "
          "mean(stsb_dev,atec_dev), got 'mean(x_dev'"),
         ("{name: x_dev}", "{name: x_dev, holdout: 0.2}",
-         "3: metric.holdout: has no meaning for a script, which measures by itself"),
+         "3: metric.holdout: has no effect for a script, which measures by itself"),
         ("frozen: true", "seed: 3", "8: params.seed: the trial's own, as the script gets it; choose another name"),
         ("frozen: true", "a-b: 3", "8: params.a-b: expected a name of letters, digits and '_'"),
         ("[cosent, angle]", "[cosent, 3]", "7: params.loss.choice: expected text, got 3"),

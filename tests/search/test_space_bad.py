@@ -186,7 +186,7 @@ def test_what_nothing_reads_is_not_searched(tmp_path, method, other, name, value
     path = tmp_path / "unused.yaml"
     encoder = "builtin:vectors" if method == "gclsr" else "builtin:tiny"
     path.write_text(METHOD_SPACE.format(method=method, encoder=encoder, param=f"{other}, {name}: {value}"))
-    with pytest.raises(SpaceError, match=rf"^\S+:7: params.{name}: has no meaning with [^\n]*$") as caught:
+    with pytest.raises(SpaceError, match=rf"^\S+:7: params.{name}: has no effect with [^\n]*$") as caught:
         load_space(path, find_data=True)
     assert ("give it `when: {" in str(caught.value)) is ("choice" in other)
     deciding = other.partition(":")[0]

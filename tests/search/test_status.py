@@ -201,11 +201,11 @@ def test_the_headline_names_trials_with_reserved_budget(tmp_path: Path) -> None:
     ledger, said = Ledger(), set()
     for event in read(world.folder.journal):
         ledger.apply(event)
-        if ", its rest for " in (line := headline(world.space, ledger, 1)):
-            said.add(line.split(", its rest for ")[1].split(",")[0])
+        if ", the rest for " in (line := headline(world.space, ledger, 1)):
+            said.add(line.split(", the rest for ")[1].split(",")[0])
     assert len(said) == 1
     assert driver.ledger.trials[said.pop()].state == "completed"
-    assert ", its rest for " not in headline(world.space, driver.ledger, 0)
+    assert ", the rest for " not in headline(world.space, driver.ledger, 0)
 
 
 def test_best_trials_are_completed_ones_first(world: World) -> None:
@@ -330,5 +330,5 @@ def test_a_study_beside_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with exclusive(mine):
         assert "other" not in said()
         with exclusive(others[1]):
-            assert "other-2 of this storage runs, too: on one machine each takes all CPUs" in said()
+            assert "other-2 of this storage is running, too; each search takes all CPUs" in said()
             assert "other" not in said(address="head:6379"), "a cluster's Ray knows of both"

@@ -234,7 +234,7 @@ def test_settings_beside_the_encoder_of_a_sentence_transformers_folder(older: bo
     write("config_sentence_transformers.json", {"prompts": {"query": "q: ", "document": "", "STS": "s: "}})
     pooling = "cls and avg" if older else "last"
     assert left_out(tmp_path) == (
-        "a sentence-transformers folder, of which only the encoder is used; left out: "
+        "a sentence-transformers folder; only its encoder is used, without "
         f"Pooling ({pooling}), Dense, Normalize, prompts query, STS (give them as data.prompts)"
     )
     assert trained_length(tmp_path) == 64

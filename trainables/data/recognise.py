@@ -36,7 +36,7 @@ class Recognised:
 
     kind: pairs, triplets, scored pairs or sentences. roles: role -> its column in the file ("sentence" of a text file).
     columns: role -> n texts. repeated: rows that stand there before. left_out: rows without a text or a score.
-    language: its code, by the script; Latin = "en".
+    language: its code, detected by the script; Latin = "en".
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Recognised:
         words = ", ".join(f"{role} {_length(self.columns[role][:LOOK])}" for role in self.texts)
         lines = [
             f"{self.path}: {len(self):,} {self.kind}" + (f" ({of})" if of else ""),
-            f"  language {self.language}, by the script; median lengths: {words}",
+            f"  language {self.language} (detected by its script); median lengths: {words}",
         ]
         if self.repeated:
             lines.append(f"  repeated rows: {self.repeated:,}")

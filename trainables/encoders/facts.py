@@ -213,7 +213,7 @@ def left_out(folder: Path) -> str:
         found.append(f"prompts {', '.join(names[:PROMPTS_NAMED])}{more} (give them as data.prompts)")
     if not found:
         return ""
-    return f"a sentence-transformers folder, of which only the encoder is used; left out: {', '.join(found)}"
+    return f"a sentence-transformers folder; only its encoder is used, without {', '.join(found)}"
 
 
 def _module(folder: Path, kind: str, path: str) -> str:
