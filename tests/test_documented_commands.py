@@ -91,7 +91,6 @@ DEBIAN = (
 )
 STORY = [
     Step("search run spaces/quickstart.yaml", QUICK, "study quickstart-1 is finished"),
-    Step("analysis best --metric builtin_dev", "", "Study quickstart-1"),
     Step("search status quickstart-1", "", "9 of 9 points"),
     Step("analysis best quickstart-1", "", "Gain "),
     Step("search confirm quickstart-1 --top 3 --seeds 5 --forecast", "", "seeds"),
@@ -144,6 +143,9 @@ STORY = [
     Step("search run questions.yaml", f"{PAIRS} --set search.trials=3", "study questions-1 is finished"),
     Step("search confirm questions-1", "--top 1 --seeds 2", "is finished"),
     Step('analysis test --reason "before the release" --set ./questions_test', "", "questions_ndcg10_test"),
+    Step(
+        'analysis test --reason "before training" --set ./questions_test --untrained', "", "untrained_questions_ndcg10"
+    ),
     Step("search init en_debian_pairs_train.tsv --dev debian_dev", "--encoder builtin:tiny", "--set ./debian_test"),
     Step(DEBIAN, f"{PAIRS} --set search.trials=2", "study en_debian_pairs-1 is finished"),
     Step("search confirm en_debian_pairs-1 --top 1 --seeds 2", "", "is finished"),
