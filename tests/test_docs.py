@@ -189,7 +189,7 @@ def test_the_documents_have_every_method_and_the_lines_of_ci() -> None:
 def test_llms_txt_lists_every_page_for_users() -> None:
     text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
     linked = re.findall(r"^- \[.+\]\((.+)\): .+$", text, re.MULTILINE)
-    nav = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    nav = re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / ".mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(linked) == sorted(page for page in nav if not page.startswith("development/"))
 
 

@@ -106,6 +106,7 @@ STORY = [
     Step("analysis report quickstart", "", "quickstart-2.html"),
     Step("search run quickstart --set metric.holdout=0.5", QUICK, "study quickstart-3 is finished"),
     Step("search check spaces/simcse_unsup.yaml --forecast", f"{OWN} {TINY}", "hours"),
+    Step("search check spaces/simcse_unsup.yaml --forecast --price 2.5", f"{OWN} {TINY}", "2.5 per device-hour"),
     Step("search check spaces/simcse_unsup.yaml --set encoder=./my-encoder", "", "my-encoder"),
     Step("search run spaces/simcse_unsup.yaml --set search.trials=40", LONG, how="begin"),
     Step("search status", "", "simcse_unsup-1: running"),
@@ -135,6 +136,9 @@ STORY = [
     ),
     Step("search run spaces/edacse.yaml --smoke", FEW, "is finished"),
     Step("search run spaces/edacse.yaml", FEW, "is finished"),
+    Step("search run papers/edacse_table09_bert --smoke", "--set search.repeats=1", "is finished"),
+    Step("search run papers/edacse_table09_bert", "--smoke --set search.repeats=1", "is finished"),
+    Step("analysis compare edacse_table09_bert", "", "departs in"),
     Step(
         "search init questions.csv --encoder sentence-transformers/all-MiniLM-L6-v2",
         "--encoder builtin:tiny",
