@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from trainables.contract.errors import DataError
+from trainables.data.columns import ALIASES, ROLES
 from trainables.data.recognise import normalised, recognise, split
 from trainables.data.retrieval import load_retrieval
-from trainables.data.sets import load_pairs
+from trainables.data.sets import load_corpus, load_pairs
 
 TEXTS = ["a dog runs", "the cat sleeps", "one bird sings"]
 
@@ -49,6 +50,31 @@ def test_columns_are_known_by_their_names_or_by_what_is_in_them(
     found = recognise(table(tmp_path / "mine.tsv", header, row, row, row))
     assert (found.kind, dict(found.roles)) == (kind, roles)
     assert (len(found), found.repeated) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"), [(role, name) for role, names in ALIASES.items() for name in names]
+)
+def test_training_reads_the_names_that_init_recognises(role: str, name: str, tmp_path: Path) -> None:
+    usual = {"sentence": ["sentence"], "pairs": ["anchor", "positive", "negative"],
+             "scored_pairs": ["first", "second", "score"]}  # fmt: skip
+    needs, roles = next((needs, roles) for needs, roles in usual.items() if role in roles)
+    names = {"first": "sentence1", "second": "sentence2"} | {role: name}
+    rows = ["\t".join(str(i) if r == "score" else f"{r} {i}" for r in roles) for i in range(3)]
+    file = table(tmp_path / "mine.tsv", "\t".join(names.get(r, r) for r in roles), *rows)
+    found = recognise(file)
+    assert found.roles[role] == name
+    read = load_corpus(str(file), "en", "sentences" if needs == "sentence" else needs)
+    assert {r: list(texts) for r, texts in read.columns.items() if r != "score"} == {
+        r: list(texts) for r, texts in found.columns.items() if r != "score"
+    }
+
+
+def test_the_how_to_lists_all_names_of_columns() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "data.md").read_text()
+    for role, names in ALIASES.items():
+        cells = [", ".join(f"`{name}`" for name in group) for group in (ROLES[role], names)]
+        assert f"| `{role}` | {cells[0]} | {cells[1]} |\n" in page
 
 
 @pytest.mark.parametrize(

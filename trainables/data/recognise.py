@@ -15,13 +15,13 @@ from pathlib import Path
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import LIKELY, ROLES
+from trainables.data.columns import ALIASES, ROLES
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
 
 PAIRS, TRIPLETS, SCORED, SENTENCES = "pairs", "triplets", "scored pairs", "sentences"
-KNOWN = {role: (*names, *LIKELY.get(role, ())) for role, names in ROLES.items() if role != "subset"}
+KNOWN = {role: (*names, *ALIASES.get(role, ())) for role, names in ROLES.items() if role != "subset"}
 NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")
 SCRIPTS = {"CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "CYRILLIC": "ru", "ARABIC": "ar",
            "DEVANAGARI": "hi", "GREEK": "el", "HEBREW": "he", "THAI": "th"}  # fmt: skip
