@@ -100,9 +100,9 @@ def _parts_lines(parts: Mapping[str, Part], unit: str) -> list[str]:
         part = parts[name]
         all_of = "" if part.passages >= part.of else f"of the {part.of:,} "
         among = f", among {part.passages:,} {all_of}passages" if part.passages else ""
-        lines.append(f"  {part.path}: {part.count:,} {what}{among}")
-    if (count := parts["dev"].count) < MANY:
-        lines.append(f"  {count} {unit} give wide confidence intervals; --dev takes a larger dev set")
+        lines.append(f"  {part.path}: {part.size:,} {what}{among}")
+    if (size := parts["dev"].size) < MANY:
+        lines.append(f"  {size} {unit} give wide confidence intervals; --dev takes a larger dev set")
     return lines
 
 

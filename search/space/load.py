@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from search.space.build import build
-from search.space.checks import (
-    check_encoder,
-    check_names,
-    check_prompts,
-    check_taken_names,
-    check_unused,
-    notes,
-)
+from search.space.checks import check_encoder, check_names, check_prompts, check_taken_names, notes
 from search.space.clipped import check_clipped, check_sets, sample_notes
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param, distinct
 from search.space.space import TRAIN_KEYS, WRITTEN_BY, Space, paper_notes
+from search.space.unused import check_unused
 from trainables.contract import formats
 from trainables.contract.config import GROUPS
 from trainables.contract.errors import DataError, close_to

@@ -77,11 +77,11 @@ class Recognised:
 class Part(NamedTuple):
     """A part that `split` wrote.
 
-    count: its rows, or its queries. passages: that the queries are searched among (0 = none); of: those of the file.
+    size: in rows, or in queries. passages: that the queries are searched among (0 = none); of: those of the file.
     """
 
     path: Path
-    count: int
+    size: int
     passages: int = 0
     of: int = 0
 
