@@ -305,11 +305,34 @@ def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
     lines = check_spaces([path])[0].lines()
     assert lines == [
         f"{path}: 3 points, exact grid",
-        "  simcse on bert-base-uncased, preset simcse_unsup; selects on stsb_dev; pruner none",
+        "  simcse on bert-base-uncased; selects on stsb_dev; pruner none",
+        "  baseline: preset simcse_unsup, from SimCSE Table A.1, BERT-base",
         "  pooling: cls, avg",
         "  head: none, mlp_bn when pooling is cls",
         "  note: head: the default 'linear_tanh' is not in the space; the baseline uses 'none'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("search", "first"),
+    [
+        (
+            "{sampler: auto, trials: 60, repeats: 3}",
+            "Gaussian process (sampler gp), up to 60 points, up to 3 seeds each",
+        ),
+        ("{sampler: tpe, time: 1h}", "tree-structured Parzen estimator (sampler tpe), any number of points"),
+        ("{sampler: random, trials: 60}", "random points (sampler random), up to 60 points"),
+    ],
+)
+def test_check_prints_sampler_points_and_seeds(search: str, first: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        f"method: pairs\nencoder: builtin:tiny\ndata: {{train: builtin, dev: [builtin], language: en}}\n"
+        f"params: {{temperature: {{float: [0.01, 0.1]}}}}\nsearch: {search}\n"
+    )
+    lines = check_spaces([path])[0].lines()
+    assert lines[0] == f"{path}: {first}"
+    assert lines[2].startswith("  baseline: preset sentence_transformers, from sentence-transformers' documentation")
 
 
 def test_checking_spaces_imports_no_heavy_library() -> None:
