@@ -325,7 +325,9 @@ def encoder_notes(space: Space) -> list[str]:
         facts = encoder_facts(space)
     except EncoderError:
         facts = None  # reported where it matters, by the check of the space or by the first trial
-    return code_notes(space.encoder) + (facts.notes() if facts else [])
+    searched = space.params.get("pooling")
+    pooling = searched.typical if searched else (space.base.get("pooling"),)
+    return code_notes(space.encoder) + (facts.notes([str(one) for one in pooling if one]) if facts else [])
 
 
 def check_prompts(space: Space, root: Node, problems: Problems) -> None:
