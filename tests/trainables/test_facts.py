@@ -250,9 +250,9 @@ def test_what_is_left_out_of_a_folder_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     facts = load_encoder(str(tmp_path)).facts
-    for pooling, told in ((["avg"], "avg, as in the folder"), (["cls", "avg"], "cls, avg, the folder's is avg")):
+    for pooling, given in ((["avg"], "avg, as in the folder"), (["cls", "avg"], "cls, avg, the folder's is avg")):
         assert facts.notes(pooling) == [
-            f"a sentence-transformers folder: pooling is set by the space ({told}); left out: Normalize (vectors are "
+            f"a sentence-transformers folder: pooling is set by the space ({given}); left out: Normalize (vectors are "
             "compared by cosine)"
         ]
     assert restored(json.loads(json.dumps(stored(facts)))) == facts

@@ -216,9 +216,8 @@ def left_out(folder: Path) -> tuple[str, str]:
     listed = _read(folder / "modules.json", list)
     modules = [module for module in listed if isinstance(module, dict)][1:]
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    pooling = [
-        _pooling(folder / str(m.get("path", ""))) for m, kind in zip(modules, kinds, strict=True) if kind == POOL
-    ]
+    paths = [str(module.get("path", "")) for module in modules]
+    pooling = [_pooling(folder / path) for path, kind in zip(paths, kinds, strict=True) if kind == POOL]
     found = [f"{kind} (vectors are compared by cosine)" if kind == NORM else kind for kind in kinds if kind != POOL]
     prompts = _read(folder / "config_sentence_transformers.json", dict).get("prompts")
     if names := [name for name, text in prompts.items() if text] if isinstance(prompts, dict) else []:
