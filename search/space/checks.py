@@ -23,7 +23,7 @@ from search.space.sections import LANGUAGE, Search, evaluation_metrics, mistake
 from search.space.space import Space, evaluation_notes
 from trainables.contract.config import Hyperparameter
 from trainables.contract.declaration import TRANSFORMER
-from trainables.contract.errors import DataError, EncoderError, did_you_mean
+from trainables.contract.errors import DataError, EncoderError, did_you_mean, first_line
 from trainables.contract.registry import declared
 from trainables.contract.trial import DEV_SUFFIX, HELD, at_width, metric_parts
 from trainables.data.catalogue import (
@@ -141,10 +141,17 @@ def check_combinations(space: Space, root: Node, problems: Problems, draws: bool
 
     draws: also of points drawn of the whole space. A stored study does without: what it has begun it may go on with.
     """
-    conflicts, base = space.declaration.config.conflicts, space.base
+    config, base = space.declaration.config, space.base
     seen = set()
     for point in itertools.chain(combinations(space), _draws(space) if draws else ()):
-        for name, message in conflicts({**base, **point}):
+        try:
+            found = [(name, message) for name, message in config.conflicts({**base, **point})]
+        except Exception as error:  # of a plugin
+            got = f"got {type(error).__name__}: {first_line(error)}"
+            message = f"{config.__name__}.conflicts: expected [(hyperparameter, message), ...], {got}"
+            problems.add(root.place("method"), message)
+            return
+        for name, message in found:
             # Each value of a list is reported; a range has too many, whose messages differ in their numbers only.
             listed = name in space.params and space.params[name].values is not None
             fault = (name, repr(point.get(name)) if listed else "", _NUMBER.sub("", message))

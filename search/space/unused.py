@@ -10,6 +10,7 @@ from search.space.nodes import Node, Problems
 from search.space.space import Space
 from trainables.contract.config import hyperparameters
 from trainables.contract.declaration import Declaration
+from trainables.contract.errors import first_line
 from trainables.contract.registry import declared, method_object
 
 
@@ -21,7 +22,12 @@ def check_unused(space: Space, root: Node, problems: Problems) -> None:
     ordinary, known = method.values(space.preset), hyperparameters(method.config)
     set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
     points = [(space.values(point), point) for point in combinations(space)]
-    unused = [(method.config.unused(values), values, point) for values, point in points]
+    try:
+        unused = [(method.config.unused(values), values, point) for values, point in points]
+    except Exception as error:  # of a plugin
+        got = f"{type(error).__name__}: {first_line(error)}"
+        problems.add(root.place("method"), f"{method.config.__name__}.unused: {got}")
+        return
     for without, *_ in unused:
         if fault := _fault(without, known):
             problems.add(root.place("method"), f"{method.config.__name__}.unused: {fault}")

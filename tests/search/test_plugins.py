@@ -92,6 +92,7 @@ def test_unused_hyperparameters_of_own_networks_are_not_inferred(own, outside):
          "hyperparameter, its value) or None, got ('loss', 'triplet')"),
         ('{"temprature": None}', ":4: method: DclConfig.unused: 'temprature' is no hyperparameter of the method"),
         ('["temperature"]', ":4: method: DclConfig.unused: expected a mapping, got ['temperature']"),
+        ('v["margin"]', ":4: method: DclConfig.unused: KeyError: 'margin'"),
     ],
 )  # fmt: skip
 def test_an_own_method_names_what_has_no_effect(found, said, outside):
@@ -99,6 +100,23 @@ def test_an_own_method_names_what_has_no_effect(found, said, outside):
     (outside / "dcl.py").write_text(METHOD.replace("    decoupled:", own))
     path = outside / "dcl.yaml"
     assert errors(path, find_data=True) == [f"{path}{said}"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ('[("temperature", "needs more")]', ":10: params.temperature: needs more"),
+        ('v["margin"]', ":4: method: DclConfig.conflicts: expected [(hyperparameter, message), ...], got KeyError: "
+         "'margin'"),
+        ('["temperature"]', ":4: method: DclConfig.conflicts: expected [(hyperparameter, message), ...], got ValueError"
+         ": too many values to unpack"),
+    ],
+)  # fmt: skip
+def test_an_own_method_names_values_that_cannot_be_combined(found, said, outside):
+    own = f"    @staticmethod\n    def conflicts(v):\n        return {found}\n\n    decoupled:"
+    (outside / "dcl.py").write_text(METHOD.replace("    decoupled:", own))
+    path = outside / "dcl.yaml"
+    assert f"{path}{said}" in errors(path)[0]
 
 
 def test_a_resolved_space_does_without_the_file(outside):
