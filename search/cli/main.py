@@ -207,6 +207,7 @@ def check(files: Sequence[str], overrides: Sequence[str], forecast: bool, price:
             from search.running.preflight import preflight
 
             preflight(item.space)  # its notes are among the lines above
+            say(["  forecast: running a few steps to measure the cost"])
             say(f"  {line}" for line in forecast_lines(item.space, price))
     sys.exit(2 if any(item.space is None for item in checked) else 0)
 

@@ -38,7 +38,7 @@ class Cost:
 
 
 def forecast_lines(space: Space, price: float | None) -> list[str]:
-    """For people: trials, device-hours, disk, money, and what will not fit.
+    """For people: trials, hours, disk, money, and what will not fit.
 
     Args: price: of a device-hour, in any currency; None = no money line.
     Raises: UserError for a script.
@@ -56,16 +56,17 @@ def forecast_lines(space: Space, price: float | None) -> list[str]:
         return lines
     most = full_length_trials(space, whole[0].examples)
     limits = [n for n in (trials(space), most) if n is not None]
+    unit = "device-hours" if device_world(space).device.type == "cuda" else "hours on the CPU"
     if not limits:
         return [*lines, "forecast: no number of trials is set, so the search ends by its time, patience or budget"]
     seconds = sum(cost.seconds for cost in whole) / len(whole)
     hours = min(limits) * seconds / 3600 * space.resources.workers * (space.resources.numbers().gpus or 1)
     if min(limits) == most:
         line = f"forecast: training of {most:g} full-length trials of about {seconds:.0f} s"
-        lines.append(f"{line}, {hours:.2f} device-hours")
+        lines.append(f"{line}, {hours:.2f} {unit}")
     else:
         share = pruned_share(space, max(cost.examples for cost in whole))
-        line = f"forecast: {limits[0]} trials of about {seconds:.0f} s, {hours:.2f} device-hours without pruning"
+        line = f"forecast: {limits[0]} trials of about {seconds:.0f} s, {hours:.2f} {unit} without pruning"
         expected = f"{space.pruner.kind} (expected share of the examples {share:.0%})"
         lines.append(line + (f", about {hours * share:.2f} with {expected}" if share < 1 else ""))
         hours *= share

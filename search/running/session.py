@@ -25,7 +25,7 @@ from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
 from search.space import Resources, Space
 from search.space.checks import encoder_notes, guides
-from search.space.space import changed
+from search.space.space import changed_file_notes
 from search.store.bucket import Hold, held
 from search.store.environment import moved_on
 from search.store.housekeeper import Housekeeper
@@ -152,7 +152,7 @@ class Session:
 
         self._introduce(tracker)
         for line in [
-            *changed(self.space.code),
+            *changed_file_notes(self.space.code),
             *(moved_on(self.folder.environment) if ledger.sessions else ()),
         ]:
             display.note(line)

@@ -16,7 +16,7 @@ from search.space.checks import check_combinations, check_conditions, check_sear
 from search.space.encoder_key import read_encoder
 from search.space.nodes import Node, Problems, entries, text
 from search.space.optuna_class import PRUNER, SAMPLER, read_classes
-from search.space.params import KINDS, Param, distinct, read_param, stored
+from search.space.params import PARAM_KINDS, Param, distinct, read_param, stored
 from search.space.sections import (
     ELSEWHERE,
     Pruner,
@@ -386,7 +386,7 @@ def _field(name: str, given: list[Node]) -> Hyperparameter:
         elif kind := next((kind for kind in ("float", "int") if kind in plain), None):
             return Hyperparameter(name, kind, None)
         else:
-            listed = next((plain[kind] for kind in KINDS if kind in plain), None)
+            listed = next((plain[kind] for kind in PARAM_KINDS if kind in plain), None)
             values += listed if isinstance(listed, list) else []
     kinds = [_kind(value) for value in values if value is not None]
     first = "float" if {*kinds[:1]} <= {"int", "float"} and "float" in kinds else next(iter(kinds), "str")

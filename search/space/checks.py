@@ -22,9 +22,9 @@ from search.space.params import Param, stored
 from search.space.sections import LANGUAGE, Search, evaluation_metrics, mistake
 from search.space.space import Space, evaluation_notes
 from trainables.contract.config import Hyperparameter
-from trainables.contract.declaration import TRANSFORMER, Declaration
-from trainables.contract.errors import DataError, EncoderError, did_you_mean
-from trainables.contract.registry import declared, method_object
+from trainables.contract.declaration import TRANSFORMER
+from trainables.contract.errors import DataError, EncoderError, did_you_mean, first_line
+from trainables.contract.registry import declared
 from trainables.contract.trial import DEV_SUFFIX, HELD, at_width, metric_parts
 from trainables.data.catalogue import (
     check_hub_name,
@@ -42,7 +42,7 @@ from trainables.data.tokens import PromptSizes, local_prompt_sizes
 from trainables.encoders.facts import EncoderFacts, available_facts, unfit
 from trainables.encoders.locate import available_folder, folder_fault, local_folder
 
-MOST_POINTS = 100_000  # of a grid: more is a slip of the pen, and nothing could run it
+MOST_POINTS = 100_000  # of a grid: more is a mistake, since nothing could run them
 _MOST_CHECKED = 400  # combinations tried for settings that do not go together
 _NUMBER = re.compile(r"\d[\d.e-]*")
 
@@ -141,10 +141,17 @@ def check_combinations(space: Space, root: Node, problems: Problems, draws: bool
 
     draws: also of points drawn of the whole space. A stored study does without: what it has begun it may go on with.
     """
-    conflicts, base = space.declaration.config.conflicts, space.base
+    config, base = space.declaration.config, space.base
     seen = set()
     for point in itertools.chain(combinations(space), _draws(space) if draws else ()):
-        for name, message in conflicts({**base, **point}):
+        try:
+            found = [(name, message) for name, message in config.conflicts({**base, **point})]
+        except Exception as error:  # of a plugin
+            got = f"got {type(error).__name__}: {first_line(error)}"
+            message = f"{config.__name__}.conflicts: expected [(hyperparameter, message), ...], {got}"
+            problems.add(root.place("method"), message)
+            return
+        for name, message in found:
             # Each value of a list is reported; a range has too many, whose messages differ in their numbers only.
             listed = name in space.params and space.params[name].values is not None
             fault = (name, repr(point.get(name)) if listed else "", _NUMBER.sub("", message))
@@ -180,43 +187,6 @@ def _draws(space: Space) -> Iterator[dict[str, Any]]:
                 at_named = name in named and draw.random() < 0.5
                 point[name] = draw.choice(named[name]) if at_named else param.drawn(draw)
         yield point
-
-
-def check_unused(space: Space, root: Node, problems: Problems) -> None:
-    """Report what is searched where nothing reads it, and constants of the file that nothing reads in any point."""
-    method = declared(space.method)
-    if method.scripted or _unused_undeclared(method):
-        return
-    ordinary = method.values(space.preset)
-    set_here = {name for name, value in space.constants.items() if value != ordinary[name]}
-    points = [(space.values(point), point) for point in combinations(space)]
-    unused = [(method.config.unused(values), values, point) for values, point in points]
-    found: dict[str, tuple[str, Any]] = {}
-    for name in set_here:
-        if unused and all(name in without for without, *_ in unused):
-            found[name] = unused[0][0][name]
-    for without, values, point in unused:
-        for name in without.keys() & point.keys():
-            other = space.params.get(without[name][0])
-            drawn = other is None or other.count() is not None  # the end of a range without steps never is
-            if drawn and (not space.params[name].listed or values[name] != ordinary[name]):
-                found.setdefault(name, without[name])
-    for name, (decides, value) in found.items():
-        message = f"has no effect with {decides} {str(value).lower() if isinstance(value, bool) else value}"
-        message += f"; give it `when: {{{decides}: [...]}}`" if decides in space.params else ""
-        problems.add(written_at(root, name) or root.where, message)
-
-
-def _unused_undeclared(method: Declaration) -> bool:
-    """Whether a plugin has a network of its own but inherits `unused`, which describes our networks only."""
-    owner = next(base for base in method.config.__mro__ if "unused" in vars(base))
-    if _ours(method.config) or not _ours(owner):
-        return False
-    return not _ours(getattr(method_object(method.name), "network", None))
-
-
-def _ours(thing: object) -> bool:
-    return str(getattr(thing, "__module__", "")).startswith("trainables.")
 
 
 def notes(space: Space) -> list[str]:
@@ -362,7 +332,9 @@ def encoder_notes(space: Space) -> list[str]:
         facts = encoder_facts(space)
     except EncoderError:
         facts = None  # reported where it matters, by the check of the space or by the first trial
-    return code_notes(space.encoder) + (facts.notes() if facts else [])
+    searched = space.params.get("pooling")
+    pooling = searched.typical if searched else (space.base.get("pooling"),)
+    return code_notes(space.encoder) + (facts.notes([str(one) for one in pooling if one]) if facts else [])
 
 
 def check_prompts(space: Space, root: Node, problems: Problems) -> None:

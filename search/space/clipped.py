@@ -48,7 +48,8 @@ def check_clipped(space: Space, root: Node, problems: Problems) -> None:
     """Report a search over samples, batches, queues or lengths of training of which several are the same run."""
     config: type[Settings] = declared(space.method).config
     # Methods from outside may make their batches in another way.
-    limits_of = config.limits if issubclass(config, RunConfig) and config.__module__.startswith("trainables.") else None
+    ours = config.__module__.startswith("trainables.")
+    limits_of = config.saturation_values if issubclass(config, RunConfig) and ours else None
     longest = {**space.base, **{name: _largest(name, param) for name, param in space.params.items()}}
     searched = space.params.keys() & {SAMPLE, *(limits_of(longest, 2) if limits_of else ())}
     size = _corpus_size(space, NOTED if searched == {BATCH} else COUNTED) if searched else None

@@ -18,12 +18,13 @@ from trainables.contract.errors import DataError
 from trainables.contract.registry import declared
 from trainables.contract.trial import whole_file
 from trainables.data.catalogue import find_file, set_name
-from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, Recognised, recognise, split
+from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, Part, Recognised, recognise, split
 from trainables.data.retrieval import dev_metrics
 
 READY = {PAIRS: "retrieval", TRIPLETS: "retrieval", SCORED: "similarity", SENTENCES: "simcse_unsup"}
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 STEPS = 4  # batches of an epoch: with fewer, batch sizes differ by the number of steps only
+MANY = 300  # queries or pairs of a dev set: with fewer, gains of a few percentage points stay undecided
 FEWEST, EVALUATIONS = 4, 6  # of a trial: with fewer than 4 the pruner cannot pause it early, and 6 are written
 
 
@@ -67,11 +68,9 @@ def space_from_data(
         test = _named(str(beside)) if str(beside) != dev[0] and beside.exists() else ""
     else:
         parts = split(found, str(file.with_suffix("")))
-        train, roles = str(parts["train"][0]), {}
-        sets, test = [_named(str(parts["dev"][0]))], _named(str(parts["test"][0]))
-        unit = "pairs" if found.kind == SCORED else "queries"
-        for part, what in (("train", "rows"), ("dev", f"{unit}, which select"), ("test", f"{unit}, sealed")):
-            lines.append(f"  {parts[part][0]}: {parts[part][1]:,} {what}")
+        train, roles = str(parts["train"].path), {}
+        sets, test = [_named(str(parts["dev"].path))], _named(str(parts["test"].path))
+        lines += _parts_lines(parts, "pairs" if found.kind == SCORED else "queries")
     ready = READY[found.kind]
     text = (ready_folder() / f"{ready}.yaml").read_text(encoding="utf-8")
     metrics = [dev_metrics(one)[0] for one in sets]
@@ -93,6 +92,18 @@ def space_from_data(
         _write(file, f"{head}# {cost[0]}.\n" + with_values(text, values))
     notes = [f"  {note}" for note in checked.notes]
     return Begun(file, (*lines, f"wrote {file}", *notes, *cost, *_next(file, f"{name}-1", test)))
+
+
+def _parts_lines(parts: Mapping[str, Part], unit: str) -> list[str]:
+    lines = []
+    for name, what in (("train", "rows"), ("dev", f"{unit}, which select"), ("test", f"{unit}, sealed")):
+        part = parts[name]
+        all_of = "" if part.passages >= part.of else f"of the {part.of:,} "
+        among = f", among {part.passages:,} {all_of}passages" if part.passages else ""
+        lines.append(f"  {part.path}: {part.size:,} {what}{among}")
+    if (size := parts["dev"].size) < MANY:
+        lines.append(f"  {size} {unit} give wide confidence intervals; --dev takes a larger dev set")
+    return lines
 
 
 def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:

@@ -14,7 +14,7 @@ from search.space.data_sets import TEXT
 from search.space.encoder_key import SCHEMA as ENCODER
 from search.space.nodes import Schema
 from search.space.optuna_class import EXPECTED, PRUNER, SAMPLER, WITH_ARGS
-from search.space.params import KINDS
+from search.space.params import PARAM_KINDS
 from search.space.sections import TEXTS, Data, Metric, Pruner, Resources, Search
 from search.space.space import NO_PRESET, TRAIN_KEYS
 from trainables.contract.config import GROUPS, Hyperparameter, hyperparameters
@@ -135,7 +135,7 @@ def _forms(field: Hyperparameter) -> list[Schema]:
     plain = {key: value for key, value in _value(field).items() if key not in ("description", "default")}
     bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     listed = {"type": "array", "items": plain, "minItems": 1}
-    kinds: Schema = {kind: listed for kind in KINDS if kind in ("choice", "grid")}
+    kinds: Schema = {kind: listed for kind in PARAM_KINDS if kind in ("choice", "grid")}
     if field.kind in ("float", "int") and field.choices is None:
         kinds[field.kind] = bounds
     searched = _object({**kinds, "log": {"type": "boolean"}, "step": {"type": "number"}, "when": {"type": "object"}})

@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from search.space.build import build
-from search.space.checks import (
-    check_encoder,
-    check_names,
-    check_prompts,
-    check_taken_names,
-    check_unused,
-    notes,
-)
+from search.space.checks import check_encoder, check_names, check_prompts, check_taken_names, notes
 from search.space.clipped import check_clipped, check_sets, sample_notes
 from search.space.nodes import Node, Problems, SpaceError, Where, from_plain, merge, override, read_file
 from search.space.params import Param, distinct
 from search.space.space import TRAIN_KEYS, WRITTEN_BY, Space, paper_notes
+from search.space.unused import check_unused
 from trainables.contract import formats
 from trainables.contract.config import GROUPS
 from trainables.contract.errors import DataError, close_to
@@ -168,6 +162,12 @@ def _apart(section: Node, problems: Problems) -> Node:
     return Node(found, section.where)
 
 
+SAMPLER_NAMES = {
+    "gp": "Gaussian process (sampler gp)", "tpe": "tree-structured Parzen estimator (sampler tpe)",
+    "qmc": "quasi-random points (sampler qmc)", "random": "random points (sampler random)",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Checked:
     """One checked file: its space, or its problems, one a line."""
@@ -186,20 +186,31 @@ class Checked:
         if space.is_grid:
             size = f"{count} point{'' if count == 1 else 's'}, exact grid"
         else:
-            trials = search.trials if search.trials is None or count is None else min(search.trials, count)
-            size = f"{search.sampler}, {trials or 'any number of'} trials"
-            size += f" of {count} points" if count is not None else ", continuous"
-        seeds = f" x {search.repeats} seeds" if search.repeats > 1 else ""
-        preset = f", preset {space.preset}" if isinstance(space.preset, str) else ""
+            points = search.trials if search.trials is None or count is None else min(search.trials, count)
+            most = "any number of" if points is None else f"up to {points}" + (f" of {count}" if count else "")
+            size = f"{SAMPLER_NAMES.get(search.sampler, f'sampler {search.sampler}')}, {most} points"
+        seeds = f", up to {search.repeats} seeds each" if search.repeats > 1 else ""
         out = [
             f"{self.path}: {size}{seeds}",
-            f"  {space.what}{preset}; selects on {space.metric.name}; pruner {space.pruner.kind}",
+            f"  {space.what}; selects on {space.metric.name}; pruner {space.pruner.kind}",
         ]
+        out += [f"  {_preset_line(space)}"] if space.preset is not None or not space.script else []
         out += [f"  tried first: the best of {', '.join(search.start)}"] if search.start else []
         out += [f"  {describe(param)}" for param in space.params.values()]
         out += [f"  note: {note}" for note in self.notes]
         out += [f"  note: {note}" for note in paper_notes(space).values()] if search.baseline == "paper" else []
         return out
+
+
+def _preset_line(space: Space) -> str:
+    """Which values its baseline has, or where nothing runs as one, those that it does not give."""
+    what = "baseline" if space.search.baseline == "paper" else "values that are not given"
+    if space.preset is None:
+        return f"{what}: the method's defaults"
+    if not isinstance(space.preset, str):
+        return f"{what}: the space's preset"
+    preset = space.declaration.presets.get(space.preset)
+    return f"{what}: preset {space.preset}" + (f", from {preset.source}" if preset and preset.source else "")
 
 
 def check_spaces(paths: Iterable[str | os.PathLike[str]], overrides: Sequence[str] = ()) -> list[Checked]:

@@ -15,8 +15,8 @@ from search.space.sections import mistake
 from trainables.contract.config import Hyperparameter
 from trainables.contract.errors import did_you_mean
 
-KINDS = ("float", "int", "choice", "grid")
-_KEYS = (*KINDS, "log", "step", "when")
+PARAM_KINDS = ("float", "int", "choice", "grid")
+_KEYS = (*PARAM_KINDS, "log", "step", "when")
 _COMPUTED = ("sample_from", "function", "lambda", "expression", "expr", "eval", "formula")
 COMPUTED = "no value is computed from others; list the combinations under `points`"
 
@@ -156,14 +156,14 @@ def read_param(field: Hyperparameter, node: Node, problems: Problems) -> Param:
             problems.add(condition.where, f"expected a mapping of parameter to value or values, got {got}")
         for name, item in condition.entries().items():
             when[name] = tuple(v if isinstance(v := item.plain(), list) else [v])
-    kinds = [kind for kind in KINDS if kind in given]
+    kinds = [kind for kind in PARAM_KINDS if kind in given]
     settings: dict[str, Any] = {}
     if len(kinds) == 1:
         read = _read_list if kinds[0] in ("choice", "grid") else _read_range
         settings = read(field, kinds[0], node, problems)
     elif kinds or len(problems.found) == before:
         got = f"got {' and '.join(kinds)}" if kinds else "got none"
-        problems.add(node.where, f"expected exactly one of {', '.join(KINDS)}, {got}")
+        problems.add(node.where, f"expected exactly one of {', '.join(PARAM_KINDS)}, {got}")
     if len(problems.found) > before:
         return Param(name=field.name, kind="choice", values=(), when=when)
     return Param(name=field.name, kind=kinds[0], when=when, **settings)

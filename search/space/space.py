@@ -49,7 +49,7 @@ def written(code: Plugin) -> str | dict[str, str]:
     return {"file": code.file, "text": code.text} if code.text else code.file
 
 
-def changed(files: Iterable[Plugin]) -> list[str]:
+def changed_file_notes(files: Iterable[Plugin]) -> list[str]:
     """One line for each plugin or script whose file is there and has another content than the study keeps."""
     lines = []
     for plugin in files:
@@ -285,7 +285,7 @@ def paper_point(space: Space) -> dict[str, Any]:
 
 
 def paper_notes(space: Space) -> dict[str, str]:
-    """What `paper_point` had to change: parameter -> a line. Empty when the published setting lies in the space, and
+    """What `paper_point` had to change: parameter -> a line. Empty when the baseline's setting lies in the space, and
     where the code that declares the parameters was not run."""
     known = space.declaration.values(space.preset).keys() >= space.params.keys()
     return _paper(space)[1] if known else {}
@@ -301,13 +301,21 @@ def _paper(space: Space) -> tuple[dict[str, Any], dict[str, str]]:
     for name, param in space.params.items():
         if not param.listed and space.active(name, point):
             point[name] = param.nearest(published[name])
+
+    def origin(name: str) -> str:
+        preset = space.declaration.presets.get(space.preset) if isinstance(space.preset, str) else None
+        own = preset.values if preset else space.preset
+        if not isinstance(own, Mapping) or name not in own:
+            return f"the default {published.get(name)!r}"
+        return f"the value {published[name]!r} of " + (f"preset {space.preset}" if preset else "the preset")
+
     notes = {
-        name: f"{name}: published {published[name]!r} is not in the space, {value!r} is used"
+        name: f"{name}: {origin(name)} is not in the space; the baseline uses {value!r}"
         for name, value in point.items()
         if not space.params[name].legal(published[name]) or (space.params[name].listed and value != published[name])
     }
     notes |= {
-        name: f"{name}: published {published[name]!r}, fixed at {value!r} by the space"
+        name: f"{name}: the space fixes {value!r} in place of {origin(name)}"
         for name, value in space.constants.items()
         if name not in TRAIN_KEYS and value != published.get(name, value)
     }

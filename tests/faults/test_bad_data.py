@@ -72,7 +72,7 @@ def checked(root: Path, name: str) -> tuple[int, list[str]]:
         (f"{HEADER}\tscore\na\tb\t1\t1\n", ":1: column score is there 2 times"),
         (f"{HEADER}\na\tb\t1\nc\td\n", ":3: expected 3 fields, got 2"),
         (GOOD.replace("\n", "\r"), ":1: its lines end in CR alone"),
-        (GOOD.replace("sentence1", "s1"), ": expected a column sentence1 (first), got s1, sentence2, score"),
+        (GOOD.replace("sentence1", "one"), ": expected a column sentence1 (first), got one, sentence2, score"),
         ("", ": expected a column sentence1 (first), got none"),
     ],
 )  # fmt: skip

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from click.testing import CliRunner
 
+from search.cli.main import main
 from search.running.forecast import extremes, forecast_lines, pruned_share, trials
 from search.space import load_space
 
@@ -76,8 +79,21 @@ def test_measures_and_adds_up(tmp_path):
     lines = forecast_lines(space(tmp_path), price=2.0)
     assert "1,600 examples" in lines[0]
     assert "20 trials" in lines[2]
+    assert ("device-hours" if torch.cuda.is_available() else "hours on the CPU") in lines[2]
     assert "MiB" in lines[3]
     assert lines[4].endswith("at 2 per device-hour")
+
+
+def test_forecast_announces_its_measurement(tmp_path, monkeypatch):
+    def measured(*_):
+        yield f"printed before: {printed[-1].strip()}"
+
+    printed = []
+    monkeypatch.setattr("search.running.forecast.forecast_lines", measured)
+    monkeypatch.setattr("search.cli.main.say", lambda lines, **_: printed.extend(lines))
+    done = CliRunner().invoke(main, ["check", space(tmp_path).source, "--forecast"])
+    assert done.exit_code == 0, done.output
+    assert printed[-1] == "  printed before: forecast: running a few steps to measure the cost"
 
 
 def test_a_configuration_that_cannot_run_is_reported(tmp_path, monkeypatch):

@@ -72,6 +72,12 @@ def test_a_file_becomes_a_checked_space_with_held_out_parts(
     )  # fmt: skip
     assert space.data.train == "questions_train.jsonl"
     assert "questions_train.jsonl: 320 rows" in done.output
+    passages = {"query": 400, "query\tpos\tneg": 800}
+    if count := passages.get("query\tpos\tneg" if "neg" in header else header.partition("\t")[0]):
+        assert f"  questions_dev: 40 queries, which select, among {count} passages\n" in done.output
+        assert f"  questions_test: 40 queries, sealed, among {count} passages\n" in done.output
+    unit = "queries" if method == "pairs" else "pairs"
+    assert f"  40 {unit} give wide confidence intervals; --dev takes a larger dev set\n" in done.output
     commands = [line.split("  ")[1] for line in done.output.split("Next\n")[1].splitlines()]
     assert commands[:3] == ["search check questions.yaml --forecast", "search run questions.yaml",
                             "search confirm questions-1"]  # fmt: skip

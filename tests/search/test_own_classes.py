@@ -174,7 +174,7 @@ def test_checking_names_the_classes_and_loads_no_torch(mine: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code, str(mine)], env=env, capture_output=True, text=True, check=True)
     first, second, *_, torch = done.stdout.splitlines()
-    assert first == f"{mine}: mine.py:Near, 8 trials, continuous"
+    assert first == f"{mine}: sampler mine.py:Near, up to 8 points"
     assert second.endswith("pruner mine.py:Below")
     assert torch == "False"
 

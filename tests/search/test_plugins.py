@@ -22,7 +22,7 @@ from from_outside import EVALUATION, METHOD, changed_space, errors, trained
 from search.cli.main import main
 from search.remote.jobs import make_bundle
 from search.space import load_space, smoke, space_from
-from search.space.space import changed
+from search.space.space import changed_file_notes
 from trainables.contract.registry import declared
 from trainables.contract.trial import TrialSpec
 from trainables.methods.method import load_method
@@ -82,6 +82,43 @@ def test_unused_hyperparameters_of_own_networks_are_not_inferred(own, outside):
         assert errors(path, find_data=True) == [f"{path}:12: params.head: has no effect with pooling avg"]
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ('{"temperature": None}', ":10: params.temperature: has no effect in method dcl"),
+        ('{"temperature": ("decoupled", v["decoupled"])}', ":10: params.temperature: has no effect with decoupled "
+         "true; give it `when: {decoupled: [...]}`"),
+        ('{"temperature": ("loss", "triplet")}', ":4: method: DclConfig.unused: temperature: expected (another "
+         "hyperparameter, its value) or None, got ('loss', 'triplet')"),
+        ('{"temprature": None}', ":4: method: DclConfig.unused: 'temprature' is no hyperparameter of the method"),
+        ('["temperature"]', ":4: method: DclConfig.unused: expected a mapping, got ['temperature']"),
+        ('v["margin"]', ":4: method: DclConfig.unused: KeyError: 'margin'"),
+    ],
+)  # fmt: skip
+def test_an_own_method_names_what_has_no_effect(found, said, outside):
+    own = f"    @staticmethod\n    def unused(v):\n        return {found}\n\n    decoupled:"
+    (outside / "dcl.py").write_text(METHOD.replace("    decoupled:", own))
+    path = outside / "dcl.yaml"
+    assert errors(path, find_data=True) == [f"{path}{said}"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ('[("temperature", "needs more")]', ":10: params.temperature: needs more"),
+        ('v["margin"]', ":4: method: DclConfig.conflicts: expected [(hyperparameter, message), ...], got KeyError: "
+         "'margin'"),
+        ('["temperature"]', ":4: method: DclConfig.conflicts: expected [(hyperparameter, message), ...], got ValueError"
+         ": too many values to unpack"),
+    ],
+)  # fmt: skip
+def test_an_own_method_names_values_that_cannot_be_combined(found, said, outside):
+    own = f"    @staticmethod\n    def conflicts(v):\n        return {found}\n\n    decoupled:"
+    (outside / "dcl.py").write_text(METHOD.replace("    decoupled:", own))
+    path = outside / "dcl.yaml"
+    assert f"{path}{said}" in errors(path)[0]
+
+
 def test_a_resolved_space_does_without_the_file(outside):
     space = load_space(outside / "dcl.yaml")
     stored = outside / "elsewhere" / "space.yaml"
@@ -93,9 +130,9 @@ def test_a_resolved_space_does_without_the_file(outside):
     assert again.resolved() == space.resolved()
     assert space_from(space.resolved()).plugins == space.plugins
     assert smoke(space).method == "dcl"
-    assert changed(again.plugins) == []  # gone is not changed
+    assert changed_file_notes(again.plugins) == []  # gone is not changed
     (outside / "dcl.py").write_text(METHOD + "\n# another\n")
-    assert changed(again.plugins) == [
+    assert changed_file_notes(again.plugins) == [
         f"{outside}/dcl.py has changed since the study began, which goes on with its own copy"
     ]
     assert load_space(outside / "dcl.yaml").resolved() != space.resolved()

@@ -16,7 +16,7 @@ from search.cli.main import main
 from search.remote.jobs import make_bundle
 from search.space import Space, check_spaces, load_space, paper_notes, paper_point, smoke, space_from
 from search.space.json_schema import json_schema
-from search.space.space import changed
+from search.space.space import changed_file_notes
 from search.store.layout import UserError
 from search.study.plan import make_trial
 from search.study.pruners import warmup_examples
@@ -76,7 +76,7 @@ def test_a_resolved_space_does_without_the_file(folder: Path) -> None:
     assert again.resolved() == space.resolved()
     assert again.script == space.script
     assert again.script is not None
-    assert changed([again.script])[0].startswith(f"{folder}/train.py has changed since the study began")
+    assert changed_file_notes([again.script])[0].startswith(f"{folder}/train.py has changed since the study began")
     assert smoke(space).search.trials == 4
 
 

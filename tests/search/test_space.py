@@ -190,7 +190,16 @@ def test_the_paper_point_is_the_nearest_to_the_published_setting(tmp_path: Path)
         "params.dropout={float: [0.15, 0.45], step: 0.1}", "params.pooling={choice: [avg, avg_top2]}",
     )  # fmt: skip
     assert paper_point(far) == {"learning_rate": 1e-5, "batch_size": 50, "dropout": 0.15, "pooling": "avg"}
-    assert paper_notes(far)["learning_rate"] == "learning_rate: published 3e-05 is not in the space, 1e-05 is used"
+    assert paper_notes(far)["learning_rate"] == (
+        "learning_rate: the default 3e-05 is not in the space; the baseline uses 1e-05"
+    )
+    large = space_of(
+        tmp_path, GOOD, "encoder=bert-large-uncased", "params.learning_rate.float=[2e-5, 5e-5]", "params.dropout=0.2"
+    )
+    assert list(paper_notes(large).values()) == [
+        "learning_rate: the value 1e-05 of preset simcse_unsup_large is not in the space; the baseline uses 2e-05",
+        "dropout: the space fixes 0.2 in place of the default 0.1",
+    ]
     assert len(paper_notes(far)) == 4
     folder, which = StudyFolder(str(tmp_path), "far-1"), Identity("uuid", "user", stored=True)
     assert study_tags(far, folder, which)[schema.MOVED].split(",") == list(paper_notes(far))
@@ -296,11 +305,34 @@ def test_check_prints_points_parameters_and_conditions(tmp_path: Path) -> None:
     lines = check_spaces([path])[0].lines()
     assert lines == [
         f"{path}: 3 points, exact grid",
-        "  simcse on bert-base-uncased, preset simcse_unsup; selects on stsb_dev; pruner none",
+        "  simcse on bert-base-uncased; selects on stsb_dev; pruner none",
+        "  baseline: preset simcse_unsup, from SimCSE Table A.1, BERT-base",
         "  pooling: cls, avg",
         "  head: none, mlp_bn when pooling is cls",
-        "  note: head: published 'linear_tanh' is not in the space, 'none' is used",
+        "  note: head: the default 'linear_tanh' is not in the space; the baseline uses 'none'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("search", "first"),
+    [
+        (
+            "{sampler: auto, trials: 60, repeats: 3}",
+            "Gaussian process (sampler gp), up to 60 points, up to 3 seeds each",
+        ),
+        ("{sampler: tpe, time: 1h}", "tree-structured Parzen estimator (sampler tpe), any number of points"),
+        ("{sampler: random, trials: 60}", "random points (sampler random), up to 60 points"),
+    ],
+)
+def test_check_prints_sampler_points_and_seeds(search: str, first: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        f"method: pairs\nencoder: builtin:tiny\ndata: {{train: builtin, dev: [builtin], language: en}}\n"
+        f"params: {{temperature: {{float: [0.01, 0.1]}}}}\nsearch: {search}\n"
+    )
+    lines = check_spaces([path])[0].lines()
+    assert lines[0] == f"{path}: {first}"
+    assert lines[2].startswith("  baseline: preset sentence_transformers, from sentence-transformers' documentation")
 
 
 def test_checking_spaces_imports_no_heavy_library() -> None:

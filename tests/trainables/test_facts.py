@@ -221,7 +221,7 @@ def test_settings_beside_the_encoder_of_a_sentence_transformers_folder(older: bo
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))
 
-    assert (left_out(tmp_path), trained_length(tmp_path)) == ("", 0)
+    assert (left_out(tmp_path), trained_length(tmp_path)) == (("", ""), 0)
     kinds = ("Transformer", "Pooling", "Dense", "Normalize")
     write("modules.json", [{"type": f"sentence_transformers.models.{kind}", "path": kind} for kind in kinds])
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -233,22 +233,28 @@ def test_settings_beside_the_encoder_of_a_sentence_transformers_folder(older: bo
     write("tokenizer_config.json", {"model_max_length": 512 if older else 64})
     write("config_sentence_transformers.json", {"prompts": {"query": "q: ", "document": "", "STS": "s: "}})
     pooling = "cls and avg" if older else "last"
-    assert left_out(tmp_path) == (
-        "a sentence-transformers folder; only its encoder is used, without "
-        f"Pooling ({pooling}), Dense, Normalize, prompts query, STS (give them as data.prompts)"
-    )
+    others = "Dense, Normalize (vectors are compared by cosine), prompts query, STS (give them as data.prompts)"
+    assert left_out(tmp_path) == (pooling, others)
     assert trained_length(tmp_path) == 64
     write("modules.json", "no list")
     write("config_sentence_transformers.json", [1])
-    assert (left_out(tmp_path), trained_length(tmp_path)) == ("", 0)
+    assert (left_out(tmp_path), trained_length(tmp_path)) == (("", ""), 0)
 
 
 def test_what_is_left_out_of_a_folder_is_a_note(tmp_path: Path) -> None:
     for file in folder_of("bert").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "a.Normalize"}]')
+    (tmp_path / "modules.json").write_text(
+        '[{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}, {"type": "a.Normalize"}]'
+    )
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     facts = load_encoder(str(tmp_path)).facts
-    assert facts.notes() == [facts.left_out]
+    for pooling, given in ((["avg"], "avg, as in the folder"), (["cls", "avg"], "cls, avg, the folder's is avg")):
+        assert facts.notes(pooling) == [
+            f"a sentence-transformers folder: pooling is set by the space ({given}); left out: Normalize (vectors are "
+            "compared by cosine)"
+        ]
     assert restored(json.loads(json.dumps(stored(facts)))) == facts
 
 

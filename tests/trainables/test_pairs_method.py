@@ -184,6 +184,11 @@ def test_hard_negatives_used_of_a_row(used: int | None, roles: int) -> None:
     [
         ("anchor,positive", ["a,b", "c,d"], None, ["anchor", "positive"]),
         ("query,answer", ["a,b", "c,d"], {"anchor": "query", "positive": "answer"}, ["anchor", "positive"]),
+        ("question,answer,source", ["a,b,s", "c,d,t"], None, ["anchor", "positive"]),
+        ("question,answer", ["a,b", "c,d"], None, ["anchor", "positive"]),
+        ("sentence1,sentence2", ["a,b", "c,d"], None, ["anchor", "positive"]),
+        ("query,passage,neg_1,neg_2", ["a,b,c,d", "e,f,g,h"], None, ["anchor", "positive", "negative", "negative_2"]),
+        ("query,passage,neg_1", ["a,b,c", "e,f,g"], {"negative": "neg_1"}, ["anchor", "positive", "negative"]),
         ("anchor,positive,negative", ["a,b,c", "d,e,f"], None, ["anchor", "positive", "negative"]),
         ("sent0,sent1,hard_neg", ["a,b,c", "d,e,f"], None, ["anchor", "positive", "negative"]),
         ("anchor,positive,negative", ["a,b,", "d,e,", "g,h,i"], None, ["anchor", "positive"]),
@@ -204,7 +209,9 @@ def test_pairs_are_read_with_the_negatives_that_there_are(
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("p.csv", "query,answer\na,b\nc,d\n", None, r"p.csv: expected a column positive or sent1"),
+        ("p.csv", "query,reply\na,b\nc,d\n", None, r"p.csv: expected a column positive or sent1"),
+        ("p.csv", "question,answer,passage\na,b,c\nd,e,f\n", None, r"a column positive or sent1 .*, got question, an"),
+        ("p.csv", "sentence1,sentence2,label\na,b,1\nc,d,0\n", None, r"expected a column anchor or sent0"),
         ("p.csv", "anchor,positive\na,b\nc,d\n", {"negative": "wrong"}, r"expected a column wrong \(negative\)"),
         ("p.csv", "anchor,positive\na,\nc,\nd,e\n", None, r"p.csv:2: a text of the pair is missing in 2 of 3 rows"),
         ("p.txt", "a\nb\n", None, r"p.txt: expected a table with anchor and positive, got one sentence a line"),

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from trainables.contract.errors import DataError
+from trainables.data.columns import ALIASES, ROLES
 from trainables.data.recognise import normalised, recognise, split
-from trainables.data.retrieval import load_retrieval
-from trainables.data.sets import load_pairs
+from trainables.data.retrieval import Retrieval, load_retrieval
+from trainables.data.sets import load_corpus, load_pairs
 
 TEXTS = ["a dog runs", "the cat sleeps", "one bird sings"]
 
@@ -49,6 +50,29 @@ def test_columns_are_known_by_their_names_or_by_what_is_in_them(
     found = recognise(table(tmp_path / "mine.tsv", header, row, row, row))
     assert (found.kind, dict(found.roles)) == (kind, roles)
     assert (len(found), found.repeated) == (3, 2)
+
+
+@pytest.mark.parametrize(("role", "name"), [(role, name) for role, names in ALIASES.items() for name in names])
+def test_training_reads_the_names_that_init_recognises(role: str, name: str, tmp_path: Path) -> None:
+    usual = {"sentence": ["sentence"], "pairs": ["anchor", "positive", "negative"],
+             "scored_pairs": ["first", "second", "score"]}  # fmt: skip
+    needs, roles = next((needs, roles) for needs, roles in usual.items() if role in roles)
+    names = {"first": "sentence1", "second": "sentence2"} | {role: name}
+    rows = ["\t".join(str(i) if r == "score" else f"{r} {i}" for r in roles) for i in range(3)]
+    file = table(tmp_path / "mine.tsv", "\t".join(names.get(r, r) for r in roles), *rows)
+    found = recognise(file)
+    assert found.roles[role] == name
+    read = load_corpus(str(file), "en", "sentences" if needs == "sentence" else needs)
+    assert {r: list(texts) for r, texts in read.columns.items() if r != "score"} == {
+        r: list(texts) for r, texts in found.columns.items() if r != "score"
+    }
+
+
+def test_the_how_to_lists_all_names_of_columns() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "data.md").read_text()
+    for role, names in ALIASES.items():
+        cells = [", ".join(f"`{name}`" for name in group) for group in (ROLES[role], names)]
+        assert f"| `{role}` | {cells[0]} | {cells[1]} |\n" in page
 
 
 @pytest.mark.parametrize(
@@ -98,7 +122,10 @@ def test_named_columns_count(tmp_path: Path) -> None:
 )
 def test_script_decides_the_language(texts: list[str], language: str, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    assert recognise(tmp_path / "t.txt").language == language
+    found = recognise(tmp_path / "t.txt")
+    assert found.language == language
+    how = "assumed from the Latin alphabet; change data.language" if language == "en" else "detected by its script)"
+    assert found.lines()[1].startswith(f"  language {language} ({how}")
 
 
 def many(seed: int, count: int = 600) -> list[tuple[str, str, str]]:
@@ -112,8 +139,27 @@ def many(seed: int, count: int = 600) -> list[tuple[str, str, str]]:
     return rows
 
 
+def relevant(one: Retrieval) -> set[str]:
+    texts = dict(zip(one.document_ids, one.documents, strict=True))
+    return {texts[name] for grades in one.grades for name in grades}
+
+
+def test_passages_of_a_large_file_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("trainables.data.recognise.MOST_PASSAGES", 100)
+    lines = [f"query {i}\tanswer {i}\tquery {i + 1}" for i in range(300)]
+    kept = []
+    for name in "ab":
+        parts = split(recognise(table(tmp_path / f"{name}.tsv", "query\tanswer\tneg", *lines)), str(tmp_path / name))
+        assert parts["dev"][1:] == (30, 100, 600)
+        kept.append(load_retrieval(str(parts["dev"].path), "dev"))
+        lines.reverse()
+    assert set(kept[0].documents) == set(kept[1].documents), "whatever the order of the rows"
+    assert relevant(kept[0]) < set(kept[0].documents)
+    assert not set(kept[0].queries) & set(kept[0].documents), "a query would find itself"
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_held_out_parts_have_no_text_in_common(seed: int, tmp_path: Path) -> None:
+def test_held_out_parts_have_no_query_or_answer_in_common(seed: int, tmp_path: Path) -> None:
     rows = many(seed)
     lines = ["\t".join(row) for row in rows]
     found = recognise(table(tmp_path / "q.tsv", "query\tanswer\tneg", *lines))
@@ -121,10 +167,13 @@ def test_held_out_parts_have_no_text_in_common(seed: int, tmp_path: Path) -> Non
     train = [json.loads(line) for line in parts["train"][0].read_text().splitlines()]
     held = [load_retrieval(str(parts[part][0]), part) for part in ("dev", "test")]
     texts = [{normalised(t) for row in train for t in row.values()}]
-    texts += [set(map(normalised, [*one.queries, *one.documents])) for one in held]
+    texts += [set(map(normalised, [*one.queries, *relevant(one)])) for one in held]
     assert not texts[0] & texts[1]
     assert not texts[0] & texts[2]
     assert not texts[1] & texts[2]
+    passages = {text for row in rows for text in row[1:]}
+    assert all(set(one.documents) == passages for one in held), "the whole file's"
+    assert [parts[part][2:] for part in ("dev", "test")] == [(len(passages), len(passages))] * 2
     pairs = {(row["anchor"], row["positive"]) for row in train}
     for one in held:
         answers = dict(zip(one.document_ids, one.documents, strict=True))

@@ -202,8 +202,9 @@ def test_text_behind_a_closing_quotation_mark_is_reported(kind: str, tmp_path: P
         ("x.tsv", "sentence1,sentence2,score\na,b,1\n", ":1: expected fields separated by tabs, got commas: "
          "'sentence1,sentence2,score'; rename it to .csv"),
         ("x.csv", "s1;s2;label\na;b;1\n", ":1: expected fields separated by commas, got semicolons"),
-        ("x.csv", "text_a,text_b,label\na,b,1\n", ": expected a column sentence1 (first), got text_a, text_b, label; "
-         "name it in data.columns, such as columns: {first: text_a, second: text_b, score: label}"),
+        ("x.csv", "text_A,text_B,label\na,b,1\n", ": expected a column sentence1 (first), got text_A, text_B, label; "
+         "name it in data.columns, such as columns: {first: text_A, second: text_B}"),
+        ("x.csv", "premise,hypothesis,label\na,b,1\n", "got premise, hypothesis, label; name it in data.columns"),
         ("x.csv", "q,r,s\na,b,1\n", ": expected a column sentence1 (first), got q, r, s; name it in data.columns"),
         ("x.csv", "SENTENCE1,sentence2,score\na,b,1\n", "such as columns: {first: SENTENCE1}"),
         ("x.csv", "sentence1,sentence2\na,b\n", ": expected a column score (score), got sentence1, sentence2; add it"),

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 C = TypeVar("C")
 Conflicts = Sequence[tuple[str, str]]
-Unused = Mapping[str, tuple[str, Any]]
+Unused = Mapping[str, tuple[str, Any] | None]
 
 POOLINGS = ("cls", "cls_before_pooler", "last", "avg", "avg_first_last", "avg_top2", "pretrained_pooler")
 HEADS = ("linear_tanh", "mlp_bn", "none")
@@ -176,12 +176,12 @@ class Settings:
 
     @staticmethod
     def unused(v: Mapping[str, Any]) -> Unused:
-        """Hyperparameters that have no effect under these values -> the other hyperparameter and its value."""
+        """Hyperparameters without effect -> the other one that decides it and its value; None = whatever the values."""
         del v
         return {}
 
 
-def unused_if(v: Mapping[str, Any], name: str, value: Any, *unused: str) -> dict[str, tuple[str, Any]]:
+def unused_if(v: Mapping[str, Any], name: str, value: Any, *unused: str) -> dict[str, tuple[str, Any] | None]:
     """For `Settings.unused`: the hyperparameters that have no effect while `name` has this value."""
     return dict.fromkeys(unused, (name, value)) if v[name] == value else {}
 
@@ -220,8 +220,8 @@ class RunConfig(Settings):
     )
 
     @staticmethod
-    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
-        """Hyperparameter -> the value from which on all values (null, too) train alike.
+    def saturation_values(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        """The value of each hyperparameter beyond which larger values (and null) change nothing.
 
         Args: v: the other hyperparameters by name; examples: at least as many as are trained on in an epoch.
         """

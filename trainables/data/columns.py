@@ -20,16 +20,17 @@ ROLES: dict[str, tuple[str, ...]] = {  # of columns; `data.columns` of a space m
     "score": ("score",),
     "subset": ("subset",),
 }
-NUMBERED = re.compile(r"negative_([1-9]\d?)")  # of several hard negatives
+NUMBERED = re.compile(r"negative_([1-9]\d?)")  # roles of several hard negatives
+NUMBERED_NAME = re.compile(r"neg(?:ative)?_?([1-9]\d?)")  # the names of their columns
 Columns = Mapping[str, str | Mapping[str, str]]  # role: column, for all files; entry of train or dev: its own columns
 
-LIKELY: dict[str, tuple[str, ...]] = {  # names that a study does not read, but messages and `search init` propose
+ALIASES: dict[str, tuple[str, ...]] = {  # read where a file has one of them and none of ROLES; docs/howto/data.md
     "sentence": ("sentences", "texts", "content", "body", "set"),
-    "anchor": ("question", "premise", "source"),
+    "anchor": ("question", "premise"),
     "positive": ("answer", "passage", "document", "entailment"),
     "negative": ("negatives", "hard_negative", "contradiction"),
-    "first": ("first", "text_a", "text1", "sent1", "s1", "sentence_1", "sentence_a", "question1", "premise"),
-    "second": ("second", "text_b", "text2", "sent2", "s2", "sentence_2", "sentence_b", "question2", "hypothesis"),
+    "first": ("first", "text_a", "text1", "sent1", "s1", "sentence_1", "sentence_a", "question1"),
+    "second": ("second", "text_b", "text2", "sent2", "s2", "sentence_2", "sentence_b", "question2"),
     "score": ("label", "labels", "similarity", "similarity_score", "relatedness_score", "gold", "is_duplicate"),
 }
 _DELIMITERS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
@@ -48,12 +49,21 @@ def of_file(columns: Columns | None, name: str) -> dict[str, str]:
     return {role: column for role, column in (columns or {}).items() if isinstance(column, str)}
 
 
-def column_of(role: str, header: Sequence[str], columns: Mapping[str, str] | None) -> str | None:
-    """The column of a role, blanks around its name apart; None if there is none."""
-    for wanted in (columns[role],) if columns and role in columns else ROLES.get(role, (role,)):
+def column_of(role: str, header: Sequence[str], columns: Mapping[str, str] | None, aliases: bool = True) -> str | None:
+    """The column of a role, blanks around its name apart; None if there is none, or if several aliases stand for it.
+
+    Args: columns: role -> column, as the space gives them. aliases: also by `ALIASES`.
+    """
+    given = columns or {}
+    for wanted in (given[role],) if role in given else ROLES.get(role, (role,)):
         if found := next((c for c in header if c == wanted), next((c for c in header if c.strip() == wanted), None)):
             return found
-    return None
+    if role in given or not aliases:
+        return None
+    number = NUMBERED.fullmatch(role)
+    others = [f"neg_{number[1]}", f"negative{number[1]}", f"neg{number[1]}"] if number else ALIASES.get(role, ())
+    named = {column for column in header if column.strip() in others and column not in given.values()}
+    return named.pop() if len(named) == 1 else None
 
 
 def pick(
@@ -136,7 +146,7 @@ def _likely(role: str, free: Sequence[str], columns: Mapping[str, str] | None) -
     names = [
         *([columns[role]] if columns and role in columns else []),
         *ROLES.get(role, (role,)),
-        *LIKELY.get(role, ()),
+        *ALIASES.get(role, ()),
     ]
     return next((c for name in names for c in free if c.strip().lower() == name.lower()), None)
 
@@ -157,7 +167,7 @@ def _delimiter(path: Path) -> str:
 def _other_delimiter(path: Path, header: Sequence[str]) -> str | None:
     """The message where a file's delimiter is not that of its suffix."""
     mine, line = _delimiter(path), _delimiter(path).join(header)
-    known = {name for names in (*ROLES.values(), *LIKELY.values()) for name in names}
+    known = {name for names in (*ROLES.values(), *ALIASES.values()) for name in names}
     for other, word in _DELIMITERS.items():
         names = [name.strip().strip('"').lower() for name in line.split(other)]
         if other == mine or len(names) < 2 or not (known.intersection(names) or len(header) == 1):

@@ -8,25 +8,27 @@ import re
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import LIKELY, ROLES
+from trainables.data.columns import ALIASES, ROLES
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
 
 PAIRS, TRIPLETS, SCORED, SENTENCES = "pairs", "triplets", "scored pairs", "sentences"
-KNOWN = {role: (*names, *LIKELY.get(role, ())) for role, names in ROLES.items() if role != "subset"}
+KNOWN = {role: (*names, *ALIASES.get(role, ())) for role, names in ROLES.items() if role != "subset"}
 NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")
 SCRIPTS = {"CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "CYRILLIC": "ru", "ARABIC": "ar",
            "DEVANAGARI": "hi", "GREEK": "el", "HEBREW": "he", "THAI": "th"}  # fmt: skip
 LOOK = 1000  # texts that tell the language and what a column holds
-SHARE, MOST_DOCUMENTS, MOST_QUERIES = 0.1, 5000, 1000  # of each held-out part
+SHARE, MOST_ROWS, MOST_QUERIES = 0.1, 5000, 1000  # of each held-out part
+MOST_PASSAGES = 10_000  # that a held-out query is searched among: every evaluation of a trial encodes them
 FEWEST = 20  # queries or pairs of a held-out part: with fewer nothing could be told apart
 
 
@@ -36,7 +38,7 @@ class Recognised:
 
     kind: pairs, triplets, scored pairs or sentences. roles: role -> its column in the file ("sentence" of a text file).
     columns: role -> n texts. repeated: rows that stand there before. left_out: rows without a text or a score.
-    language: its code, detected by the script; Latin = "en".
+    language: its code, detected by the script; Latin = "en", an assumption.
     """
 
     path: Path
@@ -58,16 +60,30 @@ class Recognised:
     def lines(self) -> list[str]:
         """What it is, for people."""
         of = ", ".join(f"{role}: {column}" for role, column in self.roles.items() if role != column)
+        latin = "assumed from the Latin alphabet; change data.language if it is another"
+        how = latin if self.language == "en" else "detected by its script"
         words = ", ".join(f"{role} {_length(self.columns[role][:LOOK])}" for role in self.texts)
         lines = [
             f"{self.path}: {len(self):,} {self.kind}" + (f" ({of})" if of else ""),
-            f"  language {self.language} (detected by its script); median lengths: {words}",
+            f"  language {self.language} ({how}); median lengths: {words}",
         ]
         if self.repeated:
             lines.append(f"  repeated rows: {self.repeated:,}")
         if self.left_out:
             lines.append(f"  rows left out, without a text or a score: {self.left_out:,}")
         return lines
+
+
+class Part(NamedTuple):
+    """A part that `split` wrote.
+
+    size: in rows, or in queries. passages: that the queries are searched among (0 = none); of: those of the file.
+    """
+
+    path: Path
+    size: int
+    passages: int = 0
+    of: int = 0
 
 
 def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognised:
@@ -194,17 +210,18 @@ def _length(values: Sequence[str]) -> str:
     return f"{statistics.median(map(len, values)):.0f} characters"
 
 
-def split(found: Recognised, start: str) -> dict[str, tuple[Path, int]]:
-    """Write a file's rows as three parts without a common text: train, dev and test.
+def split(found: Recognised, start: str) -> dict[str, Part]:
+    """Write a file's rows as three parts without a common row: train, dev and test.
 
-    Rows that share a text (of an anchor or positive; of a sentence of a scored pair) stay together. Which rows are held
-    out is drawn by the hash of their texts: the same whatever the order of the rows. A held-out text among the hard
-    negatives of a training row is left out there.
+    Rows that share a text (of an anchor or positive; of a sentence of a scored pair) stay together, so nothing is
+    trained on a held-out query or on a passage that answers one: such passages are also left out of the hard negatives
+    of training rows. Held-out queries are searched among the passages of the whole file, since a search in use is one
+    among all passages, and among a tenth of them it would be much easier. Which rows and passages are drawn depends on
+    the hash of their texts only: not on the order of the rows.
 
     Args: start: of the paths: `START_train.jsonl`, and of pairs and triplets the folders `START_dev` and `START_test`
-        (BEIR's layout: the held-out anchors are queries, their positives the documents), of scored pairs
-        `START_dev.jsonl` and `START_test.jsonl`.
-    Returns: part -> its path, rows.
+        (BEIR's layout: the held-out anchors are queries, the file's positives and negatives the documents), of scored
+        pairs `START_dev.jsonl` and `START_test.jsonl`.
     Raises: DataError if too few rows can be held out, or one of the paths exists.
     """
     files = found.kind == SCORED
@@ -214,12 +231,21 @@ def split(found: Recognised, start: str) -> dict[str, tuple[Path, int]]:
     roles = found.texts[:2]
     parts = _drawn(_groups([found.columns[role] for role in roles]), len(found), found.path, found.columns[roles[0]])
     out = set[str]() if files else _held(found, [*parts["dev"], *parts["test"]])
-    counts = {}
+    passages = [] if files else _passages(found)
+    written = {}
     for part, path in paths.items():
-        rows = parts[part]
-        plain = files or part == "train"
-        counts[part] = _write_rows(path, found, rows, out) if plain else _write_retrieval(path, part, found, rows)
-    return {part: (path, counts[part]) for part, path in paths.items()}
+        if files or part == "train":
+            written[part] = Part(path, _write_rows(path, found, parts[part], out))
+        else:
+            written[part] = _write_retrieval(path, part, found, parts[part], passages)
+    return written
+
+
+def _passages(found: Recognised) -> list[str]:
+    """The distinct positives and hard negatives of a file, in its order."""
+    roles = [role for role in found.texts if role != "anchor"]
+    rows = zip(*(found.columns[role] for role in roles), strict=True)
+    return list(dict.fromkeys(text for row in rows for text in row if text.strip()))
 
 
 def _groups(columns: Sequence[Sequence[str]]) -> list[list[int]]:
@@ -248,11 +274,11 @@ def normalised(text: str) -> str:
 
 
 def _drawn(groups: Sequence[Sequence[int]], rows: int, path: Path, key: Sequence[str]) -> dict[str, list[int]]:
-    """Rows of each part, in the order of the file; a held-out part has a tenth of them, or `MOST_DOCUMENTS`.
+    """Rows of each part, in the order of the file; a held-out part has a tenth of them, or `MOST_ROWS`.
 
     Args: key: (rows,) texts whose hashes draw.
     """
-    most = min(int(rows * SHARE), MOST_DOCUMENTS)
+    most = min(int(rows * SHARE), MOST_ROWS)
     drawn = sorted((min(hashlib.sha256(normalised(key[row]).encode()).digest() for row in g), g) for g in groups)
     parts: dict[str, list[int]] = {"dev": [], "test": [], "train": []}
     for _, group in drawn:
@@ -288,25 +314,35 @@ def _write_rows(file: Path, found: Recognised, rows: Sequence[int], out: set[str
     return len(rows)
 
 
-def _write_retrieval(folder: Path, part: str, found: Recognised, rows: Sequence[int]) -> int:
-    """A retrieval set in BEIR's layout. Returns: queries."""
+def _write_retrieval(folder: Path, part: str, found: Recognised, rows: Sequence[int], passages: Sequence[str]) -> Part:
+    """A retrieval set in BEIR's layout: the anchors of the rows as queries, among the passages of the file."""
     anchors, positives = (found.columns[role] for role in found.texts[:2])
-    documents: dict[str, int] = {}
-    answers: dict[str, list[int]] = {}
+    answers: dict[str, dict[str, None]] = {}
     for row in rows:
-        document = documents.setdefault(positives[row], len(documents))
-        answers.setdefault(anchors[row], []).append(document)
+        answers.setdefault(anchors[row], {})[positives[row]] = None
     answers = dict(list(answers.items())[:MOST_QUERIES])
+    among = _among(passages, {positives[row] for row in rows}, answers)
+    documents = {text: f"d{i}" for i, text in enumerate(among)}
     (folder / "qrels").mkdir(parents=True)
     with whole_file(folder / "corpus.jsonl") as target:
-        target.writelines(_line({"_id": f"d{i}", "title": "", "text": text}) for text, i in documents.items())
+        target.writelines(_line({"_id": name, "title": "", "text": text}) for text, name in documents.items())
     with whole_file(folder / "queries.jsonl") as target:
         target.writelines(_line({"_id": f"q{i}", "text": text}) for i, text in enumerate(answers))
     with whole_file(folder / "qrels" / f"{part}.tsv") as target:
         target.write(b"query-id\tcorpus-id\tscore\n")
-        for i, found_in in enumerate(answers.values()):
-            target.writelines(f"q{i}\td{document}\t1\n".encode() for document in dict.fromkeys(found_in))
-    return len(answers)
+        for i, texts in enumerate(answers.values()):
+            target.writelines(f"q{i}\t{documents[text]}\t1\n".encode() for text in texts)
+    return Part(folder, len(answers), len(documents), len(passages))
+
+
+def _among(passages: Sequence[str], held: Collection[str], queries: Iterable[str]) -> list[str]:
+    """The held-out passages and others, `MOST_PASSAGES` in all; none whose text is a query: it would come first."""
+    taken = set(map(normalised, queries))
+    others = [text for text in passages if text not in held and normalised(text) not in taken]
+    if len(others) > (most := max(0, MOST_PASSAGES - len(held))):
+        others = sorted(others, key=lambda text: hashlib.sha256(text.encode()).digest())[:most]
+    chosen = {*held, *others}
+    return [text for text in passages if text in chosen]
 
 
 def _line(row: Mapping[str, object]) -> bytes:

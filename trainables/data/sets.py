@@ -31,7 +31,7 @@ from trainables.data.catalogue import (
     train_parts,
 )
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import NUMBERED, Columns, column_of, of_file, pick
+from trainables.data.columns import NUMBERED, NUMBERED_NAME, Columns, column_of, of_file, pick
 from trainables.data.files import LineTexts, kind_of, matching, read_lines, text_size, unpacked
 from trainables.data.scores import check_same_scale, scale_note
 from trainables.data.tables import Table, read_table
@@ -47,6 +47,7 @@ UNTRANSLATED = "NS"  # placeholder rows of PAWS-X, which its authors ask to leav
 
 _PAIR = ("first", "second")
 TRIPLET = ("anchor", "positive", "negative")
+_GROUPS = (_PAIR, TRIPLET, TRIPLET[:2])
 DRAW = 2**32  # of the numbers that held-out pairs are drawn by
 
 
@@ -217,15 +218,24 @@ def corpus_columns(
 
 
 def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Which columns of a table are training texts: triplets and pairs as needed; sentences from whatever holds them."""
+    """Which columns of a table are training texts: triplets and pairs as needed; sentences from whatever holds them.
+
+    Two sentences without a score are a pair.
+    """
     if needs != "sentences":
+        columns = dict(columns or {})
+        there = {role: column_of(role, header, columns) for role in (*TRIPLET[:2], *_PAIR, "score")}
+        plain = there["first"] and there["second"] and not there["score"]
+        if plain and not columns and not (there["anchor"] and there["positive"]):
+            columns = {"anchor": str(there["first"]), "positive": str(there["second"])}
         negatives = _negatives(path, header, columns)
-        if needs == "pairs" and "negative" not in (columns or ()) and column_of("negative", header, columns) is None:
+        if needs == "pairs" and "negative" not in columns and column_of("negative", header, columns) is None:
             negatives = [role for role in negatives if role != "negative"]
         return pick(path, header, (*TRIPLET[:2], *negatives), columns)
-    for roles in (("sentence",), _PAIR, TRIPLET, TRIPLET[:2]):
-        if all(column_of(role, header, columns) is not None for role in roles):
-            return pick(path, header, roles, columns)
+    for aliases, groups in ((False, (("sentence",), *_GROUPS)), (True, _GROUPS)):  # names of ROLES win
+        for roles in groups:
+            if all(column_of(role, header, columns, aliases) is not None for role in roles):
+                return pick(path, header, roles, columns)
     return pick(path, header, ("sentence",), columns)
 
 
@@ -234,7 +244,9 @@ def _negatives(path: Path, header: Sequence[str], columns: Mapping[str, str] | N
 
     Raises: DataError where one of them is missing, or both ways of naming are used.
     """
-    numbers = {int(m[1]) for name in (*header, *(columns or ())) if (m := NUMBERED.fullmatch(name))}
+    given = columns or {}
+    numbers = {int(m[1]) for name in {*header} - {*given.values()} if (m := NUMBERED_NAME.fullmatch(name))}
+    numbers |= {int(m[1]) for role in given if (m := NUMBERED.fullmatch(role))}
     if not numbers:
         return ["negative"]
     if column_of("negative", header, columns) is not None:

@@ -20,10 +20,11 @@ from trainables.contract.remote_code import mark_of, runs_code
 from trainables.data.tokens import DiskCache, content_hash
 from trainables.encoders.locate import BUILTIN_ENCODER, available_folder
 
-VERSION = 7  # of the measurements; raise it when the probe changes
+VERSION = 8  # of the measurements; raise it when the probe changes
 PROBE_SECONDS = 600.0
 POOLINGS = {"mean": "avg", "lasttoken": "last"}  # of sentence-transformers, where our names differ
 PROMPTS_NAMED = 3
+POOL, NORM = "Pooling", "Normalize"  # modules of sentence-transformers
 LAST_TOKEN, FIRST_TOKEN = ("last",), ("cls", "cls_before_pooler", "pretrained_pooler")
 
 
@@ -46,7 +47,8 @@ class EncoderFacts:
         blocks: its layers, 0 where they share their weights; above: whether weights lie above them, without a pooler's.
         checkpointing: whether layers can be recomputed in the backward pass.
         linear: the linear layers that ran, without a pooler's, named without numbers ("encoder.layer.output.dense").
-        left_out: what its folder holds beside the encoder and is not used here (`left_out`), "" = nothing.
+        own_pooling: that of a sentence-transformers folder, "" = none; left_out: what else that folder holds beside the
+            encoder and is not used here (`left_out`), "" = nothing.
     """
 
     family: str
@@ -64,6 +66,7 @@ class EncoderFacts:
     blocks: int
     above: bool
     checkpointing: bool
+    own_pooling: str = ""
     left_out: str = ""
     trained_length: int = 0
     width: int = 0
@@ -78,9 +81,17 @@ class EncoderFacts:
         """The pooling that the family is made for."""
         return "cls" if self.first_sees else "last"
 
-    def notes(self) -> list[str]:
-        """Notes for the user before training, one line each."""
-        lines = [note for note in (self.left_out, self.packing_note) if note]
+    def notes(self, pooling: Sequence[str] = ()) -> list[str]:
+        """Notes for the user before training, one line each.
+
+        Args: pooling: the values that the space gives.
+        """
+        beside = [f"left out: {self.left_out}"] if self.left_out else []
+        if self.own_pooling:
+            own = "as in the folder" if {*pooling} == {self.own_pooling} else f"the folder's is {self.own_pooling}"
+            beside.insert(0, f"pooling is set by the space ({', '.join([*pooling, own])})")
+        lines = [f"a sentence-transformers folder: {'; '.join(beside)}"] if beside else []
+        lines += [self.packing_note] if self.packing_note else []
         if self.drops and len(self.drops) < 2:
             what = "attention probabilities" if self.drops == ("attention",) else "hidden states"
             lines.append(f"dropout: {self.family} has it on {what} only")
@@ -199,34 +210,31 @@ def trained_length(folder: Path) -> int:
     return length if isinstance(length, int) and length > 0 else 0
 
 
-def left_out(folder: Path) -> str:
-    """What a sentence-transformers folder holds beside its encoder and is not used here, in one line; "" = nothing.
-
-    Its further modules and its prompts.
-    """
+def left_out(folder: Path) -> tuple[str, str]:
+    """Of a sentence-transformers folder: its pooling, and what else it holds beside its encoder and is not used here,
+    further modules and prompts; "" = nothing."""
     listed = _read(folder / "modules.json", list)
-    modules = [module for module in listed if isinstance(module, dict)]
-    found = [_module(folder, str(m.get("type", "")).rpartition(".")[2], str(m.get("path", ""))) for m in modules[1:]]
+    modules = [module for module in listed if isinstance(module, dict)][1:]
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    paths = [str(module.get("path", "")) for module in modules]
+    pooling = [_pooling(folder / path) for path, kind in zip(paths, kinds, strict=True) if kind == POOL]
+    found = [f"{kind} (vectors are compared by cosine)" if kind == NORM else kind for kind in kinds if kind != POOL]
     prompts = _read(folder / "config_sentence_transformers.json", dict).get("prompts")
     if names := [name for name, text in prompts.items() if text] if isinstance(prompts, dict) else []:
         more = ", ..." if len(names) > PROMPTS_NAMED else ""
         found.append(f"prompts {', '.join(names[:PROMPTS_NAMED])}{more} (give them as data.prompts)")
-    if not found:
-        return ""
-    return f"a sentence-transformers folder; only its encoder is used, without {', '.join(found)}"
+    return " and ".join(pooling), ", ".join(found)
 
 
-def _module(folder: Path, kind: str, path: str) -> str:
-    if kind != "Pooling":
-        return kind
-    config = _read(folder / path / "config.json", dict)
+def _pooling(folder: Path) -> str:
+    config = _read(folder / "config.json", dict)
     own = config.get("pooling_mode")
     if own is None:  # as older versions write it
         prefix = "pooling_mode_"
         on = [name for name, value in config.items() if name.startswith(prefix) and value is True]
         own = [name.removeprefix(prefix).removesuffix("_tokens").removesuffix("_token") for name in on]
     names = own if isinstance(own, list) else [own]
-    return f"Pooling ({' and '.join(POOLINGS.get(str(name), str(name)) for name in names)})"
+    return " and ".join(POOLINGS.get(str(name), str(name)) for name in names)
 
 
 def _read(path: Path, kind: type) -> Any:

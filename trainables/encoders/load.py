@@ -140,7 +140,9 @@ def load_encoder(source: str, *, language: str = "en", cache_dir: Path | None = 
     def measure() -> dict[str, Any]:
         try:
             found = probe(source, model, template, tokenizer.mask_token_id is not None)
-            return stored(replace(found, left_out=left_out(folder), trained_length=trained_length(folder)))
+            pooling, others = left_out(folder)
+            length = trained_length(folder)
+            return stored(replace(found, own_pooling=pooling, left_out=others, trained_length=length))
         except EncoderError as error:
             return stored(str(error))
 

@@ -60,8 +60,8 @@ class EsimcseConfig(EncoderConfig):
     momentum: float = hyperparameter(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
 
     @staticmethod
-    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
-        found = EncoderConfig.limits(v, examples)
+    def saturation_values(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        found = EncoderConfig.saturation_values(v, examples)
         if v["queue_batches"]:
             del found["batch_size"]  # the queue grows with it
         return found | {"queue_batches": v["epochs"] * examples / v["batch_size"]}

@@ -102,8 +102,8 @@ class GclsrConfig(RunConfig):
         return found
 
     @staticmethod
-    def limits(v: Mapping[str, Any], examples: int) -> dict[str, float]:
-        found = RunConfig.limits(v, examples)
+    def saturation_values(v: Mapping[str, Any], examples: int) -> dict[str, float]:
+        found = RunConfig.saturation_values(v, examples)
         del found["batch_size"]  # the learning rate grows with it
         return found
 
