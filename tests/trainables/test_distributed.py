@@ -89,7 +89,7 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
                 pooled, accumulate = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
             z = network.project({role: world.gather(v, world.shares(N)) for role, v in pooled.items()})
             if trained:
-                known = Batch(np.arange(N) + step * N).known(examples, world.device)
+                known = Batch(np.arange(N) + step * N).numbers_by_name(examples, world.device)
                 total, own = loss_of(method, z, known, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
                 accumulate()

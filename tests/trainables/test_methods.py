@@ -115,7 +115,7 @@ def test_gradient_reaches_every_trained_weight(name):
     batch = next(iter(method.plan(examples, config, 0)))
     views = method.views(examples, batch, config, np.random.default_rng(0))
     pooled = network.encode(views)
-    z = {**network.project(pooled), **batch.known(examples, torch.device("cpu"))}
+    z = {**network.project(pooled), **batch.numbers_by_name(examples, torch.device("cpu"))}
     loss, own = method.loss(z, config), network.own_loss(views, pooled, np.random.default_rng(0))
     (loss if own is None else loss + own).backward()
     trained = [(n, p) for n, p in network.named_parameters() if p.requires_grad]

@@ -112,7 +112,7 @@ def test_the_loss_decides(loss: str) -> None:
     examples = method.prepare(texts, config, 0, FakeTools())  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(0)
     z: dict[str, Any] = {role: torch.randn(3, 4, generator=draw) for role in ("first", "second")}
-    z |= Batch(np.arange(3)).known(examples, torch.device("cpu"))
+    z |= Batch(np.arange(3)).numbers_by_name(examples, torch.device("cpu"))
     name = {"cosent": "CoSENTLoss", "angle": "AnglELoss", "cosine": "CosineSimilarityLoss"}[loss]
     assert method.loss is not None
     assert method.loss(z, config) == LOSSES[name](z["first"], z["second"], torch.tensor([0, 1, 0.6]))

@@ -44,12 +44,13 @@ MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 class Examples:
     """Prepared training data of one trial.
 
-    columns: role or column name -> token sequences; all of the same length n.
-    numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
-    order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
-    facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
-    sets: (n,) which of several training sets an example is of, from 0; None = there is one.
-    prompt: tokens of the prompt of queries, which a sentence begins with.
+    Attributes:
+        columns: role or column name -> token sequences; all of the same length n.
+        order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
+        facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
+        numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
+        sets: (n,) which of several training sets an example is of, from 0; None = there is one.
+        prompt: tokens of the prompt of queries, which a sentence begins with.
     """
 
     columns: Mapping[str, TokenColumn]
@@ -67,7 +68,9 @@ class Examples:
 class Batch:
     """Training examples of one optimiser step.
 
-    numbers: (N,) of examples; epoch: the pass over the data that they belong to, from 0.
+    Attributes:
+        numbers: (N,) example numbers.
+        epoch: the pass over the data that they belong to, from 0.
     """
 
     numbers: NDArray[np.int64]
@@ -79,7 +82,7 @@ class Batch:
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers.tolist())
 
-    def known(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
+    def numbers_by_name(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
         """(N,) or (N, D) numbers of the whole batch by name (`Examples.numbers`); every worker has them all."""
         return {name: to_device(values[self.numbers], device) for name, values in examples.numbers.items()}
 
@@ -88,8 +91,15 @@ class Batch:
 class TextTools:
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content.
 
-    language: the data's by its code, such as "en"; parser: as `parsing.parsed` takes it; prompts: of the space, by
-    kind; seen: the columns that were tokenised, if wanted; another: the same for a transformer of another name.
+    Attributes:
+        language: the data's by its code, such as "en".
+        parser: as `trainables.data.parses.parsed` takes it.
+        source: the untouched encoder, or word vectors.
+        tokens: the tokenizer with its cache.
+        device: where `embed` runs.
+        prompts: of the space, by kind ("query", "document").
+        seen: the columns that were tokenised, if wanted.
+        tools_for: gives the same tools for a transformer of another name.
     """
 
     language: str
@@ -99,7 +109,7 @@ class TextTools:
     device: torch.device
     prompts: Mapping[str, str] = field(default_factory=dict)
     seen: list[TokenColumn] | None = None
-    another: Callable[[str], TextTools] | None = None
+    tools_for: Callable[[str], TextTools] | None = None
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer.
@@ -332,12 +342,20 @@ PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "include_prompt", "bi
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One training method, whole (`contract.registry` is the table of them).
+    """One training method (`contract.registry` has the table of them).
+
+    Give both `loss` and `optimiser` or set both to None. None = nothing is trained: the network sees the vectors that
+    `project` is given, and is evaluated at the same numbers of examples as if it were trained (whitening).
 
     Attributes:
         declaration: its torch-free part.
-        loss, optimiser: both None = nothing is trained: the network sees the vectors that `project` is given, and is
-            evaluated at the same numbers of examples as if it were trained (whitening).
+        prepare: `(texts, config, seed, tools) -> Examples`, once per trial.
+        plan: `(examples, config, seed)` -> batches in training order.
+        views: `(examples, batch, config, rng)` -> role -> token sequences.
+        network: `(config, source, seed) -> Network`; source: the loaded encoder, or word vectors.
+        loss: `(z, config)` -> () scalar; z has (N, D) vectors by role, of the batch over all workers, and
+            `Examples.numbers` by name.
+        optimiser: `(network, config, steps, steps_per_epoch)` -> (optimizer, scheduler).
         prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
             share their prepared examples. A test watches what `prepare` really reads.
         untrained: what is scored before training; None = a fresh `network`, scored anew in every trial.
@@ -375,7 +393,7 @@ class Method:
 def loss_of(method: Method, z: Encoded, known: Mapping[str, Tensor], config: RunConfig) -> Tensor:
     """The method's loss of a batch, () scalar; with `matryoshka` its sum over the widths.
 
-    Args: z: (N, D) vectors by role; known: numbers by name (`Batch.known`).
+    Args: z: (N, D) vectors by role; known: numbers by name (`Batch.numbers_by_name`).
     """
     assert method.loss is not None, "nothing is trained"
     loss, widths = method.loss, config.matryoshka if isinstance(config, EncoderConfig) else None

@@ -117,7 +117,7 @@ class Training:
         """Train to the end of the plan, or to a verdict that ends this session.
 
         Args: report: gets every evaluation, returns "go", "prune" (end now) or "pause" (save and end, to be resumed).
-        Returns: how it ended; value = best evaluation.
+        Returns: the outcome; `best` and `best_at` are those of the best evaluation.
         Raises: TrainingFailure on a NaN loss or collapsed vectors.
         """
         p, world = self.progress, self.world
@@ -209,7 +209,7 @@ class Training:
                 gathered = {role: world.gather(v.float(), world.shares(len(batch))) for role, v in pooled.items()}
                 z = network.project(gathered)
         if self.method.loss is not None:
-            known = batch.known(self.examples, self.device)
+            known = batch.numbers_by_name(self.examples, self.device)
             loss = loss_of(self.method, {role: v.float() for role, v in z.items()}, known, config)
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)

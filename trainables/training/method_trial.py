@@ -175,7 +175,7 @@ def text_tools(source: EncoderSource, data: Mapping[str, Any], device: torch.dev
     def another(name: str) -> TextTools:
         return text_tools(load_source(TRANSFORMER, name, language), data, device)
 
-    return TextTools(language, data.get("parser"), source, tokens, device, prompts, another=another)
+    return TextTools(language, data.get("parser"), source, tokens, device, prompts, tools_for=another)
 
 
 @dataclass(frozen=True, eq=False)
