@@ -92,7 +92,7 @@ class Session:
         self._lost = ""  # why the study is another driver's now
 
     def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
-        """Work, and say how it went.
+        """Run the stages that have work; return the result.
 
         Args: before: called with the open journal before anything is planned (trials to retry).
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.

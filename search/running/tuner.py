@@ -52,7 +52,7 @@ class TuneTrials:
         return ours
 
     def failed(self, ours: Trial, error: BaseException | None) -> None:
-        """Tell the driver why a trial's process has ended, as soon as it is known."""
+        """Report to the driver why a trial's process has ended, as soon as it is known."""
         wait = doubt(error) if error else 0.0
         self._doubtful.append((ours, error, time.monotonic() + wait))
         self.resolve(at_once=not wait)
@@ -91,8 +91,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
                 "avoid": sorted(avoided(driver, ours)),
                 "resources": (own.workers, own.cpus, own.gpus or 0.0),
             }
-        # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
-        # something runs it may die and start again, and Tune, once the end is reported, does not ask any more.
+        # Return None while a trial runs: it may crash and be retried, and after FINISHED Tune requests no further
+        # trial. With nothing running and nothing to start Tune would wait for ever, so the search is finished.
         return Searcher.FINISHED if driver.idle() else None
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
@@ -108,7 +108,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
             driver.stopped(ours.id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study folder is the truth."""
+        """Nothing: a study is resumed from its folder."""
 
     def restore(self, checkpoint_path: str) -> None:
         raise NotImplementedError("studies are resumed from their folder, not by Tune")

@@ -363,7 +363,7 @@ class Driver:
             self._keeper.mark(None, True)
 
     def lose(self, reason: str) -> None:
-        """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
+        """Another driver has taken the study: end at once, without notifying its trials. Any thread may call this."""
         self.lost = reason
 
     def owns(self) -> bool:

@@ -119,8 +119,8 @@ class Seeds:
     def _dominated(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
         seeds explain, `DOMINATED_Z` standard errors of the difference, with the seeds' standard deviation pooled over
-        all points that have several, else the prior `SEED_SD`. Of a metric of which nothing is known the first repeats
-        have to tell.
+        all points that have several, else the prior `SEED_SD`. An unknown metric has no prior, so no point is
+        dominated until seeds repeat.
         """
         rivals = [
             event
