@@ -94,7 +94,7 @@ def measure(trials: int) -> dict[str, float]:
 
 
 def loop(ahead: bool) -> dict[str, float]:
-    """How long evaluations wait for their verdicts, with 200 slots of trials that exist by name only, in real time.
+    """How long evaluations wait for their decisions, with 200 slots of trials that exist by name only, in real time.
 
     Each evaluates every ten seconds and ends with its tenth; a Gaussian process that has 300 points proposes the next.
 

@@ -160,11 +160,11 @@ class Ours:
         return trial.id, dict(trial.point), SEED_OF_TRIALS + trial.seed
 
     def evaluated(self, job: Job, value: float) -> Judged:
-        verdict = self._driver.evaluated(job.id, self._evaluation(job, value))
-        if verdict == "go":
+        decision = self._driver.evaluated(job.id, self._evaluation(job, value))
+        if decision == "go":
             return "go"
         self._driver.stopped(job.id)
-        return "stop" if verdict == "prune" else "wait"
+        return "stop" if decision == "prune" else "wait"
 
     def ended(self, job: Job) -> None:
         self._driver.evaluated(job.id, self._evaluation(job, float(job.curve[-1])))

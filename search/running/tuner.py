@@ -120,7 +120,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
-        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their decisions, until their markers are there
+        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their actions, until their markers are there
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
@@ -129,13 +129,13 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         if PHASE in result:
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
-        verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
+        decision = self._shared.driver.evaluated(ours.id, evaluation_from(result))
         # one that is to pause at its rung finds its marker, saves its state and ends by itself
-        goes_on = verdict == "go" or (verdict == "pause" and not self._shared.driver.pausing)
-        decision = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
+        goes_on = decision == "go" or (decision == "pause" and not self._shared.driver.pausing)
+        action = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
         if not self._shared.driver.waits(ours.id):
-            return decision
-        self._waiting.append((trial, decision))
+            return action
+        self._waiting.append((trial, action))
         return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
@@ -150,13 +150,13 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         driver.tick()
         self._shared.resolve()
         held, self._waiting = self._waiting, []
-        for trial, decision in held:
+        for trial, action in held:
             ours = self._shared.ours.get(trial.trial_id)
             if ours is None or trial.status != TuneTrial.RUNNING:
                 continue  # its process crashed
             if driver.waits(ours.id):
-                self._waiting.append((trial, decision))
-            elif decision == TrialScheduler.STOP:
+                self._waiting.append((trial, action))
+            elif action == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             else:
                 tune_controller._schedule_trial_train(trial)

@@ -18,7 +18,7 @@ from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
 from search.study.plan import Plan
-from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Decision, Evaluation, Outcome, TrialSpec
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 STOP_CHECK_S = 1.0  # between two checks for a stop request
@@ -80,7 +80,7 @@ class Driver:
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
         self._again = [record.trial for record in mine if record.waiting is None]  # open when a session ended
         self._active: dict[str, Trial] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self._decisions: dict[str, Decision] = {}
         self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this session, by trial
@@ -130,7 +130,7 @@ class Driver:
             measure=self.measuring,
         )
 
-    def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
+    def evaluated(self, trial_id: str, evaluation: Evaluation) -> Decision:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
         planned = evaluation.planned or self.ledger.full_length  # before this evaluation is the longest so far
@@ -139,26 +139,26 @@ class Driver:
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
             self._write("eval", id=trial_id, **fields)
-        verdict = self.plan.evaluated(trial, evaluation)
+        decision = self.plan.evaluated(trial, evaluation)
         if self.folder.asked_to_stop(trial_id):
-            verdict = "prune"
-        if verdict == "pause":
+            decision = "prune"
+        if decision == "pause":
             self._keeper.mark(trial_id, True)
         self.tick()
         # a trial that spends the budget with its last evaluation completes by itself
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
         completes = self.status == "out_of_budget" and last
-        verdict = "pause" if self.pausing and not completes else verdict
-        self._verdicts[trial_id] = verdict
-        return verdict
+        decision = "pause" if self.pausing and not completes else decision
+        self._decisions[trial_id] = decision
+        return decision
 
     def waits(self, trial_id: str) -> bool:
-        """Whether a trial is to wait before it follows its verdict (`Housekeeper.waiting`)."""
+        """Whether a trial is to wait before it follows its decision (`Housekeeper.waiting`)."""
         return self._keeper.waiting(trial_id)
 
     def stopped(self, trial_id: str) -> None:
         """Tune has stopped a trial as requested (or dropped it before it started)."""
-        stop = "pruned" if self._verdicts.get(trial_id) == "prune" else "paused"
+        stop = "pruned" if self._decisions.get(trial_id) == "prune" else "paused"
         self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 
     def ended(self, trial_id: str, outcome: Outcome) -> None:
@@ -170,7 +170,7 @@ class Driver:
             self._retry(trial_id, "oom", outcome.reason)
             return
         trial = self._active.pop(trial_id)
-        self._verdicts.pop(trial_id, None)
+        self._decisions.pop(trial_id, None)
         if outcome.stop == "paused":
             if self.ledger.trials[trial_id].waiting is None and not self.pausing:
                 self._again.append(trial)  # by a marker that could not be taken away
@@ -199,7 +199,7 @@ class Driver:
             # It crashed before it paused at its rung. It still waits there; if promoted, it starts from its last state.
             # Restarted now, it would find its marker and pause between two rungs.
             del self._active[trial_id]
-            self._verdicts.pop(trial_id, None)
+            self._decisions.pop(trial_id, None)
             self._pause(record)
             return
         if fault.kind == "device":
@@ -222,7 +222,7 @@ class Driver:
 
     def _retry(self, trial_id: str, kind: str, reason: str) -> None:
         trial = self._active.pop(trial_id)
-        self._verdicts.pop(trial_id, None)
+        self._decisions.pop(trial_id, None)
         self._again.insert(0, trial)  # first: what is written is shown, which may fail
         self._write("retry", id=trial_id, cause=kind, reason=f"{kind}: {reason}")
 

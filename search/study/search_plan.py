@@ -24,7 +24,7 @@ from search.study.rungs import BudgetEnd, Promotion
 from search.study.sampler_view import FAILURE, distribution, label, value_of
 from search.study.samplers import Point, PointSampler, first_remembered, key, named_error, rows
 from search.study.seeds import ENDLESS, Seeds
-from trainables.contract.trial import Evaluation, Verdict
+from trainables.contract.trial import Decision, Evaluation
 
 AHEAD_FROM = 32  # slots: below, a point depends on every result before it, so that sessions can be repeated exactly
 MODELS = ("tpe", "gp")  # samplers that take their time
@@ -110,7 +110,7 @@ class SearchPlan:
             return False
         return all(self._waits(number) for number in self._open)
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Decision:
         kind = self.space.pruner.kind
         if kind == "asha" and trial.repeat:
             return self._at_rung(trial, evaluation)
@@ -133,7 +133,7 @@ class SearchPlan:
                 return "prune" if stop and not trial.baseline else "go"
         return "go"
 
-    def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+    def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Decision:
         """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there.
 
         It also pauses, at the rung that it has passed, when the rest of the budget is reserved for others.

@@ -173,10 +173,10 @@ class World:
                 seconds=0.1 * k,
                 planned=self.planned,
             )
-            verdict = driver.evaluated(trial.id, evaluation)
-            if verdict in ("go", "pause"):
+            decision = driver.evaluated(trial.id, evaluation)
+            if decision in ("go", "pause"):
                 self.last[trial.id] = k
-            if verdict != "go":
+            if decision != "go":
                 driver.stopped(trial.id)
                 active.remove(trial)
             if interrupt_at is not None and self.evaluations >= interrupt_at:

@@ -136,7 +136,7 @@ def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int
 def test_a_crashed_study_goes_on_as_the_undisturbed_one(search: dict[str, Any], pruner: str, tmp_path: Path) -> None:
     """One trial at a time, so that timing plays no part: the study that is built again from the journal proposes the
     same points, and its pruner stops the same trials. Left out are crashes between an evaluation and the end that it
-    leads to: that verdict is lost, and the trial trains to its next evaluation (docs/reliability.md)."""
+    leads to: that decision is lost, and the trial trains to its next evaluation (docs/reliability.md)."""
     space = make_space({"trials": 14, **search}, pruner={"kind": pruner})
     undisturbed = World(space, tmp_path / "a")
     expected = undisturbed.session(concurrency=1).ledger

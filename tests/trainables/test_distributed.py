@@ -107,7 +107,7 @@ def worker(rank: int, folder: str) -> None:
     world = World(rank, 2)
     found = {case: two_steps(case, world) for case in CASES}
     found["embedded"] = world.sharded(toy.ToyNetwork(SimcseConfig(), seed=0).embed)(rows(7))
-    found["verdict"] = world.broadcast("prune" if rank == 0 else None)
+    found["decision"] = world.broadcast("prune" if rank == 0 else None)
     dist.destroy_process_group()
     found |= impatient(rank, folder)
     torch.save(found, f"{folder}/{rank}.pt")
@@ -167,11 +167,11 @@ def test_pairs_in_pieces_and_among_workers_have_the_gradient_of_the_whole_batch(
             assert (found[key].double() - value.double()).norm() < 1e-5 * norm, key
 
 
-def test_workers_share_embedding_and_verdict(results):
+def test_workers_share_embedding_and_decision(results):
     expected = toy.ToyNetwork(SimcseConfig(), seed=0).embed(rows(7))
     for result in results:
         assert torch.allclose(result["embedded"], expected)
-        assert result["verdict"] == "prune"
+        assert result["decision"] == "prune"
 
 
 def test_one_worker_scores_what_all_embed(results):

@@ -44,9 +44,9 @@ def warm() -> ProcessCache:
     return ProcessCache()
 
 
-def session(spec, warm, verdicts=()):
-    """One session of a trial: (outcome, evaluations); `verdicts` are given in order, then go."""
-    seen, given = [], iter(verdicts)
+def session(spec, warm, decisions=()):
+    """One session of a trial: (outcome, evaluations); `decisions` are given in order, then go."""
+    seen, given = [], iter(decisions)
 
     def report(evaluation):
         seen.append(evaluation)

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from trainables.contract.registry import Plugin
 
-Verdict = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
+Decision = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
 SAMPLE, SHUFFLE, AUGMENT = 1, 2, 3  # random streams of a trial's seed: a draw from one never shifts another
 
 
@@ -119,7 +119,7 @@ class Outcome:
     traceback: str = ""
 
 
-Report = Callable[[Evaluation], Verdict]
+Report = Callable[[Evaluation], Decision]
 # The Tune trainable returns a dict from each step: the fields of Evaluation, and on the trial's last result those of
 # Outcome with "done": True. A failure inside the trial is reported this way, never raised, so that the warm process
 # survives; only a dead process, or one whose device is broken (`on_ray.messages.DeviceFault`), is an error to Tune.
