@@ -269,9 +269,9 @@ class Session:
         from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
-            if driver.pausing or driver.asked:
+            if driver.pausing or driver.pause_signal:
                 raise Interrupted(number)
-            driver.ask(number.name)
+            driver.request_pause(number.name)
             display.note("pausing: trials save their state and stop; once more = at once")
 
         if not self.phases.open:  # else with the first evaluation

@@ -51,7 +51,7 @@ class TuneTrials:
             self.ours[tune_id] = ours
         return ours
 
-    def failed(self, ours: Trial, error: BaseException | None) -> None:
+    def on_failure(self, ours: Trial, error: BaseException | None) -> None:
         """Report to the driver why a trial's process has ended, as soon as it is known."""
         wait = doubt(error) if error else 0.0
         self._doubtful.append((ours, error, time.monotonic() + wait))
@@ -68,7 +68,7 @@ class TuneTrials:
                 self._doubtful.append((ours, error, until))
                 continue
             fault = describe(error)
-            self.driver.failed(ours.id, fault)
+            self.driver.on_failure(ours.id, fault)
             if fault.kind == "device" and not usable(self.driver.avoided()):
                 self.driver.fail(f"device: {fault.reason} (met by several trials on every node)")
 
@@ -101,11 +101,11 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return
         driver = self._shared.driver
         if error:
-            self._shared.failed(ours, self._shared.errors.pop(trial_id, None))
+            self._shared.on_failure(ours, self._shared.errors.pop(trial_id, None))
         elif result and "stop" in result:
-            driver.ended(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
+            driver.on_trial_end(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
         else:
-            driver.stopped(ours.id)
+            driver.on_trial_stop(ours.id)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study is resumed from its folder."""
@@ -129,7 +129,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         if PHASE in result:
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
-        decision = self._shared.driver.evaluated(ours.id, evaluation_from(result))
+        decision = self._shared.driver.on_evaluation(ours.id, evaluation_from(result))
         # one that is to pause at its rung finds its marker, saves its state and ends by itself
         goes_on = decision == "go" or (decision == "pause" and not self._shared.driver.pausing)
         action = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)

@@ -179,15 +179,15 @@ def test_trial_waits_at_its_rung_if_its_process_crashes_before_the_pause(
     """Judged at its rung and killed before it ended: promotions match an undisturbed study, no trial restarts."""
     plain = World(asha_space(trials=14), tmp_path / "plain")
     expected = plain.session(concurrency=1).ledger
-    stopped = Driver.stopped
+    on_trial_stop = Driver.on_trial_stop
 
     def dies(driver: Driver, trial_id: str) -> None:
         if driver.ledger.trials[trial_id].waiting is not None:
-            driver.failed(trial_id, Fault("process", "killed"))
+            driver.on_failure(trial_id, Fault("process", "killed"))
         else:
-            stopped(driver, trial_id)
+            on_trial_stop(driver, trial_id)
 
-    monkeypatch.setattr(Driver, "stopped", dies)
+    monkeypatch.setattr(Driver, "on_trial_stop", dies)
     world = World(asha_space(trials=14), tmp_path / "killed")
     ledger = world.session(concurrency=1).ledger
     assert not ledger.open_trials
