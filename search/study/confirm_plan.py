@@ -65,10 +65,10 @@ class ConfirmPlan:
         running = any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
         return not running and self._choice() is None
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Decision:  # noqa: ARG002  # the plan's interface
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:  # noqa: ARG002  # the plan's interface
         return "go"  # a confirmed value is the value of a full-length trial
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         """Do nothing: the ledger records it."""
 
     def _choice(self) -> int | None:

@@ -140,7 +140,7 @@ class Driver:
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
             self._write("eval", id=trial_id, **fields)
-        decision = self.plan.evaluated(trial, evaluation)
+        decision = self.plan.on_evaluation(trial, evaluation)
         if self.folder.asked_to_stop(trial_id):
             decision = "prune"
         if decision == "pause":
@@ -183,7 +183,7 @@ class Driver:
             fields |= {"stop": "failed:nan", "reason": "the trial gave no finite value"}
         self._write("end", id=trial_id, **fields)
         record = self.ledger.trials[trial_id]
-        self.plan.ended(record)
+        self.plan.on_trial_end(record)
         self._count(record)
         self.tick()
 
@@ -331,7 +331,7 @@ class Driver:
         if self.status == "finished" and self.stage == "search":
             for record in self.ledger.waiting():
                 self._write("end", id=record.trial.id, **asdict(_outcome(record, "pruned")))
-                self.plan.ended(record)
+                self.plan.on_trial_end(record)
         self._write("close", status=self.status, reason=self.reason)
         self._keeper.mark(None, False)
 

@@ -29,10 +29,10 @@ class Plan(Protocol):
     def exhausted(self) -> bool:
         """Whether no new trial can come, whatever the running ones do."""
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Decision:
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:
         """Take note of an evaluation: go on, stop for good (prune), or save the state and wait (pause)."""
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         """Take note of an ended trial."""
 
 

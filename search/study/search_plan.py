@@ -110,7 +110,7 @@ class SearchPlan:
             return False
         return all(self._waits(number) for number in self._open)
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Decision:
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:
         kind = self.space.pruner.kind
         if kind == "asha" and trial.repeat:
             return self._at_rung(trial, evaluation)
@@ -171,7 +171,7 @@ class SearchPlan:
         """Whether a point's trial is paused at its rung."""
         return any(record.waits for record in self.ledger.by_point.get(("search", number), []))
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         if self._decide(record.trial.number):
             self._settle(record.trial.number)
 
@@ -312,7 +312,7 @@ class SearchPlan:
                 continue
             if event["e"] == "eval":
                 fields = {k: v for k, v in event.items() if k not in ("e", "t", "id")}
-                self.evaluated(record.trial, Evaluation(**fields))
+                self.on_evaluation(record.trial, Evaluation(**fields))
             elif event["e"] == "end" and event["stop"] == "completed" and self.space.pruner.kind == "wilcoxon":
                 self._report(self._open[record.trial.number], record.trial.repeat, event["best"])
         for number in list(self._open):

@@ -32,7 +32,7 @@ class Study:
         return trial
 
     def says(self, trial: Trial, examples: int, value: float, planned: int = 600) -> str:
-        return self.plan.evaluated(
+        return self.plan.on_evaluation(
             trial,
             Evaluation(
                 rung=examples, examples=examples, value=value, metrics={}, best=value, best_at=examples, seconds=1.0,
