@@ -27,7 +27,7 @@ from trainables.on_ray.trainable import placement
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
 RESOLVE_S = 0.5  # seconds between two checks whether a process ended with its node
-KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
+RETAINED_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
 class StudyLost(BaseException):
@@ -191,7 +191,7 @@ class ResultTrimmer(tune.Callback):  # type: ignore[misc]
     ) -> None:
         """Called after the study has judged a result and before Tune keeps it: Tune would keep statistics of every
         number in it, hyperparameters included (75 kB per trial)."""
-        for name in result.keys() - KEPT_FIELDS:
+        for name in result.keys() - RETAINED_FIELDS:
             del result[name]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:  # noqa: ARG002

@@ -43,7 +43,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # Written before a session, too: the time since the last one is not counted as work. A rung or a point that a crashed
 # driver did not write is added by the next one while it plans; else they follow an evaluation or an end at once.
 BETWEEN_SESSIONS = ("space", "files", "reopen", "rung", "point")
-KINDS = (
+EVENT_KINDS = (
     "space", "files", "memory", "session", "start", "again", "retry", "eval", "rung", "pause", "end", "reopen", "point",
     "close", "share",
 )  # fmt: skip
@@ -170,7 +170,7 @@ class Ledger:
         """Raises: NewerFormatError for an event that only a newer version can have written; LookupError, TypeError or
         ValueError for one that does not follow from those before it."""
         kind, time = event["e"], event["t"]
-        if kind not in KINDS:
+        if kind not in EVENT_KINDS:
             raise self._unknown(f"event {kind!r}")
         self.last = max(self.last, time)
         if kind == "session":

@@ -135,7 +135,7 @@ def test_a_session_names_its_format_in_an_older_journal(killed: StudyFolder) -> 
     space = load_space(killed.space)
     session = Session(space, killed, Options(console=Console(quiet=True)), [SEARCH])
     for _ in range(2):
-        session._keep_space(journal)
+        session._store_space(journal)
     journal.close()
     events = list(read(killed.journal))
     assert [e.get("format") for e in events if e["e"] == "space"] == [None, 3]

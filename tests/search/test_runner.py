@@ -370,7 +370,7 @@ def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
     result = run_study(space, str(tmp_path / "runs"), options=options())
     names = set().union(*kept.values())
     assert "training_iteration" in names, "Tune keeps no statistics any more: the trimmer can go"
-    assert names <= tuner.KEPT_FIELDS
+    assert names <= tuner.RETAINED_FIELDS
     events: dict[str, list[dict[str, Any]]] = {}
     for event in read(result.folder.journal):
         if "id" in event:
