@@ -101,7 +101,7 @@ def test_older_journals_retry_out_of_memory_trials_with_a_larger_share(tmp_path:
     assert driver.spec(first).gpus == 1.0
 
 
-def test_a_device_fault_is_its_nodes_until_the_trial_has_met_it_too_often(tmp_path: Path) -> None:
+def test_node_is_avoided_after_device_faults_of_two_trials(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     first, second = started(driver), started(driver)
     driver.on_failure(first.id, Fault("device", "CUDA error", node="a"))
@@ -146,7 +146,7 @@ def test_doubtful_end_is_resolved_while_tune_waits_for_a_trial(tmp_path: Path, m
     assert searcher.suggest("d")["spec"]["folder"] == first["spec"]["folder"]
 
 
-def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path: Path) -> None:
+def test_broken_devices_do_not_count_towards_the_failure_share(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     for n in range(6):
         trial = started(driver)
@@ -157,7 +157,7 @@ def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path
     assert driver.reason == ""
 
 
-def test_a_trial_that_waits_for_its_retry_is_closed_with_its_session(tmp_path: Path) -> None:
+def test_trial_waiting_for_its_retry_is_paused_with_its_session(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     trial = started(driver)
     driver.interrupt("SIGTERM")

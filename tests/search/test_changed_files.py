@@ -139,9 +139,7 @@ def test_an_encoder_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatc
     check_files(space, older)
 
 
-def test_what_is_there_has_a_revision_and_what_cannot_change_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_existing_files_that_can_change_have_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     (tmp_path / "en_stsb_dev.tsv").write_text(PAIRS)

@@ -143,9 +143,7 @@ def test_a_session_names_its_format_in_an_older_journal(killed: StudyFolder) -> 
 
 
 @pytest.mark.costly
-def test_runs_of_a_newer_format_in_mlflow_are_neither_read_nor_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newer_mlflow_runs_are_neither_read_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     worlds = [World(make_space({"trials": 2}), tmp_path, study=f"fake-{i}", now=1e6 + i) for i in (1, 2)]
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -353,9 +353,7 @@ def test_the_journal_is_json_lines_and_the_encoders_notes_are_stored(
     assert reproduction.environment(read_study(store, find_study(store, result.folder.study)))["encoder"] == note
 
 
-def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_study_gets_each_result_before_tune_trims_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Guards the order inside Tune's controller: the scheduler judges a result that is still whole, the callbacks cut
     it down, then Tune keeps statistics of every number that is left."""
     kept: dict[str, set[str]] = {}

@@ -52,7 +52,7 @@ def options(**given: Any) -> Options:
     return Options(console=Console(quiet=True), handle_signals=False, **given)
 
 
-def test_a_private_ray_lies_in_a_folder_of_its_own_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_ray_uses_its_own_folder_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards `ray.init(_temp_dir=)`: all of a private Ray's files are below it, none where other Rays put theirs."""
     made: list[Path] = []
     plain = tempfile.mkdtemp
@@ -174,7 +174,7 @@ def test_out_of_memory_trial_gets_a_whole_gpu_while_others_run(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_path: Path) -> None:
+def test_workers_on_two_nodes_fill_each_cache_once(tmp_path: Path) -> None:
     import ray
     from ray._private.state import actors
     from ray.cluster_utils import Cluster

@@ -51,7 +51,7 @@ def test_a_grid_runs_its_rows_in_order(tmp_path: Path) -> None:
     assert [t.params for t in optuna_study(World(space, tmp_path)).trials] == list(space.points())
 
 
-def test_under_a_pruner_a_grid_runs_in_an_order_drawn_from_the_seed(tmp_path: Path) -> None:
+def test_grid_under_a_pruner_runs_in_seeded_random_order(tmp_path: Path) -> None:
     """Written ascending, each trial could be the best so far, and nothing would ever be pruned."""
 
     def order(seed: int, name: str) -> list[float]:
@@ -202,7 +202,7 @@ def test_warmup_auto_follows_the_schedule(tmp_path: Path) -> None:
     assert min(s.examples for s in pruned) >= 0.5 * EVALUATIONS * RUNG
 
 
-def test_where_trials_pause_rungs_do_not_depend_on_whose_warm_up_comes_first(tmp_path: Path) -> None:
+def test_asha_rungs_do_not_depend_on_the_first_warm_up(tmp_path: Path) -> None:
     for first in (0.5, 0.0):
         space = make_space(
             {"trials": 12, "seed": int(2 * first)}, pruner={"kind": "asha"}, train={"eval_examples": RUNG}, params={

@@ -159,7 +159,7 @@ def test_a_late_tracker_logs_each_trial_in_one_call(
     assert history(world, runs(world)["t0049"].info.run_id, "stsb_dev")[-1][0] == EVALUATIONS * RUNG
 
 
-def test_a_trial_that_is_completed_after_all_has_no_reason_of_a_failure() -> None:
+def test_completed_trial_drops_the_reason_of_an_earlier_failure() -> None:
     outcome = {"t": 1, "best": 0.5, "best_at": 100, "examples": 100, "seconds": 1.0, "traceback": ""}
     batch, told = TrialBatch(), []
     for event in (

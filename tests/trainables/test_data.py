@@ -282,7 +282,7 @@ def test_overlap_of_training_with_dev_and_sealed_sets_is_a_note(folder, train, e
     assert check_data({"method": "simcse", "data": data}, local_only=True) == expected
 
 
-def test_file_that_is_trained_on_and_scored_is_refused_and_its_copy_noted(folder):
+def test_file_in_train_and_dev_is_rejected_and_copy_noted(folder):
     table(folder / "en_stsb_dev.tsv", PAIRS)
     table(folder / "en_sts12.tsv", PAIRS[::-1])
     table(folder / "copy.tsv", PAIRS)

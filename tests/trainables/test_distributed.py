@@ -155,7 +155,7 @@ def test_two_workers_equal_one_device(case, results):
 
 
 @pytest.mark.parametrize("case", OF_PAIRS)
-def test_pairs_in_pieces_and_among_workers_have_the_gradient_of_the_whole_batch(case, results, monkeypatch):
+def test_pieces_and_workers_give_the_whole_batch_gradient(case, results, monkeypatch):
     """To 1e-5 of the gradient's norm, against one graph on one device."""
     name, params = CASES[case]
     monkeypatch.setitem(CASES, case, (name, {k: v for k, v in params.items() if k != "micro_batch"}))

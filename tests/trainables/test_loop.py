@@ -152,7 +152,7 @@ def test_draft_of_a_killed_save_does_not_fail_the_trial(tmp_path):
     assert not (tmp_path / "last").exists()
 
 
-def test_best_value_is_that_of_the_weights_after_a_death_between_two_writes(tmp_path):
+def test_best_value_matches_weights_after_crash_between_two_writes(tmp_path):
     """`best/` is written before `last/`: the state lacks the evaluation at 192, and a GPU need not repeat it."""
     values = iter([0.5, 0.6, 0.9, 0.1, 0.7, 0.1])
 

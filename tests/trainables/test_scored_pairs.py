@@ -94,7 +94,7 @@ def test_what_are_no_scored_pairs_is_one_line(text: str, message: str, tmp_path:
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_scale_is_printed_and_sets_on_two_scales_do_not_join(tmp_path: Path) -> None:
+def test_scale_is_printed_and_different_scales_do_not_join(tmp_path: Path) -> None:
     for name, top in (("a", 5), ("b", 1)):
         (tmp_path / f"{name}.csv").write_text(f"sentence1,sentence2,score\na,b,0\nc,d,{top}\n")
     a, b = (str(tmp_path / f"{name}.csv") for name in "ab")
