@@ -276,7 +276,7 @@ def test_the_gallery_has_every_figure() -> None:
 
 @pytest.mark.costly
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is missing: pip install -e '.[docs]'")
-def test_the_site_builds_without_a_warning_and_loads_no_other_host(tmp_path: Path) -> None:
+def test_site_builds_without_warnings_and_loads_no_other_host(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / ".mkdocs.yml")]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(

@@ -84,7 +84,7 @@ class Session:
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
         self.space = replace(space, resources=space.resources.numbers())
         self.folder, self.options, self.stages = folder, options, stages
-        self._asked = space  # `self.space` has what Ray and the first trial decide, too
+        self._given_space = space  # `self.space` has what Ray and the first trial decide, too
         self._sharing: Sharing | None = None
         self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
@@ -120,9 +120,9 @@ class Session:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
         has what a trial needs, since a study that needs more could not be resumed."""
         ledger = journal.ledger
-        if ledger.space != as_recorded(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
-            self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
-            write_space(journal, self._asked)
+        if ledger.space != as_recorded(self._given_space) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
+            self.folder.space.write_text(self._given_space.to_yaml(), encoding="utf-8")
+            write_space(journal, self._given_space)
 
     def _print(self, line: str) -> None:
         self.options.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -138,7 +138,7 @@ class Session:
         keeper.mark(None, False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
-        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._asked)
+        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._given_space)
         replayer = Replayer(tracker, hold.owned)
         if trouble := unreachable(tracker.uri):
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
@@ -180,7 +180,7 @@ class Session:
                         self._capacity, known = stack.enter_context(session)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
-                    self._sharing = Sharing(self._asked, known, nodes_now, ledger)
+                    self._sharing = Sharing(self._given_space, known, nodes_now, ledger)
                     self.space = replace(self.space, resources=self._sharing.resources)
                     self._store_space(journal)
                     replayer.start()

@@ -94,7 +94,7 @@ def test_out_of_memory_trial_is_not_run_again_unchanged(gpus: float, fits: bool,
     assert driver.ledger.trials[first.id].state == "failed:oom"
 
 
-def test_older_journals_retry_out_of_memory_trials_with_a_larger_share(tmp_path: Path) -> None:
+def test_older_journals_retry_out_of_memory_with_a_larger_share(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, 0.5)
     first = started(driver)
     driver.ledger.apply({"e": "retry", "t": 0, "id": first.id, "reason": "oom: no memory left", "alone": True})

@@ -30,7 +30,7 @@ def retrieval_set(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_study_whose_dev_pairs_changed_is_neither_resumed_nor_confirmed(tmp_path: Path) -> None:
+def test_study_with_changed_dev_pairs_is_neither_resumed_nor_confirmed(tmp_path: Path) -> None:
     """Values of then and now were ranked beside each other."""
     dev = tmp_path / "mine_dev.tsv"
     dev.write_text(PAIRS)

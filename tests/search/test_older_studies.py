@@ -55,7 +55,7 @@ def test_a_study_of_an_older_format_goes_on(killed: StudyFolder) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-def test_a_study_of_an_older_format_is_resumed_confirmed_and_analysed(killed: StudyFolder) -> None:
+def test_study_of_an_older_format_is_resumed_confirmed_and_analysed(killed: StudyFolder) -> None:
     def command(*words: str) -> str:
         environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{killed.storage}/mlflow.db"}
         line = [str(Path(sys.executable).parent / words[0]), *words[1:]]
@@ -112,7 +112,7 @@ def test_a_stored_space_of_a_newer_format_is_refused(killed: StudyFolder) -> Non
     assert len(str(told.value).splitlines()) == 1, "what it has more is not a mistake"
 
 
-def test_a_key_that_a_study_is_older_than_is_no_edit(tmp_path: Path) -> None:
+def test_key_newer_than_the_study_is_no_edit(tmp_path: Path) -> None:
     """Its default is that of today, in the file and in the journal alike."""
     world = World(make_space({"trials": 2}), tmp_path)
     plain = world.space.resolved()

@@ -262,7 +262,7 @@ def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
 
 
 @pytest.mark.parametrize(("completed", "leads"), [(None, True), (0.5, True), (0.6, False), (0.7, False)])
-def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
+def test_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
     paused: Any = SimpleNamespace(waits=True, waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
     ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)

@@ -33,7 +33,7 @@ def values(trials: Sequence[FrozenTrial], direction: StudyDirection = MAX) -> li
     return [t.value for t in predicted(trials, X, direction)]
 
 
-def test_a_pruned_point_is_shown_at_what_it_would_have_reached() -> None:
+def test_pruned_point_is_shown_at_its_predicted_value() -> None:
     done = [
         frozen(DONE, [0.1, 0.3, 0.4], 0.4),
         frozen(DONE, [0.2, 0.5, 0.4], 0.5),
@@ -77,7 +77,7 @@ def test_point_pruned_before_any_completed_measurement_keeps_its_value() -> None
     assert found == pytest.approx([0.9, 0.2 + 0.2 + 0.4, 0.3 + 0.4])  # up to 200 as the other one that is pruned
 
 
-def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
+def test_untrained_values_and_shorter_trials_do_no_harm() -> None:
     """Step 0, and a completed point that was planned shorter: from where it ended on it has gained nothing."""
     at = lambda state, curve, value: create_trial(state=state, value=value, intermediate_values=curve)  # noqa: E731
     done = [at(DONE, {0: 0.1, 100: 0.3}, 0.3), at(DONE, {0: 0.1, 100: 0.2, 900: 0.6}, 0.6)]

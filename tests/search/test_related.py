@@ -78,7 +78,7 @@ def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None
     assert abs(sources.count("first") - sources.count("second")) <= 2
 
 
-def test_points_of_older_studies_follow_the_baseline_and_name_their_origin(tmp_path: Path) -> None:
+def test_points_of_older_studies_follow_the_baseline_with_their_origin(tmp_path: Path) -> None:
     related(tmp_path)
     space = starting("older")
     memory = [asdict(one) for one in related_points(space, str(tmp_path))]

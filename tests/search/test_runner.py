@@ -340,9 +340,7 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
         resume_study(storage, "other", options=options())
 
 
-def test_the_journal_is_json_lines_and_the_encoders_notes_are_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_journal_is_json_lines_and_encoder_notes_are_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     note = "batches are padded: no packed attention"
     monkeypatch.setattr("search.running.runner.encoder_notes", lambda _: [note])
     result = run_study(make_space({"trials": 1, "concurrent": 1}), str(tmp_path / "runs"), options=options())

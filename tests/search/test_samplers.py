@@ -188,7 +188,7 @@ def test_listed_row_without_a_parameter_is_trained_as_written(tmp_path: Path) ->
     assert [r.trial.baseline for r in ledger.trials.values()] == ["paper", "", ""]
 
 
-def test_quasi_random_draws_vary_what_the_first_point_did_not_have(tmp_path: Path) -> None:
+def test_quasi_random_draws_vary_parameters_missing_in_the_first_point(tmp_path: Path) -> None:
     """A parameter under a condition had one value for a whole search."""
     params = {
         "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "pooling": {"choice": ["cls", "avg"]},

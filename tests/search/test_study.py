@@ -37,7 +37,7 @@ def test_every_sampler_runs_its_trials_without_repeating_a_point(sampler: str, t
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
-def test_a_finite_space_ends_the_study_when_every_point_has_run(sampler: str, tmp_path: Path) -> None:
+def test_finite_space_ends_the_study_after_its_last_point(sampler: str, tmp_path: Path) -> None:
     space = make_space({"sampler": sampler, "trials": 50}, params=GRID)
     driver = World(space, tmp_path).session()
     assert len(driver.ledger.trials) == 6
@@ -183,9 +183,7 @@ def test_pruned_trials_are_reported_pruned_and_never_before_warmup(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("train", "first"), [({"eval_steps": 2}, 128), ({"eval_examples": RUNG}, 100)])
-def test_the_first_rung_is_a_multiple_of_what_lies_between_evaluations(
-    train: dict[str, int], first: int, tmp_path: Path
-) -> None:
+def test_first_rung_is_a_multiple_of_the_evaluation_interval(train: dict[str, int], first: int, tmp_path: Path) -> None:
     world = World(make_space({"trials": 1}, pruner={"kind": "asha"}, train=train), tmp_path)
     assert world.session().ledger.trials["t0000"].trial.params["batch_size"] == 64
     assert world.plan(Journal(world.folder.journal, Ledger())).rungs == (first, EVALUATIONS * RUNG)

@@ -97,9 +97,7 @@ def test_patience_begins_with_the_first_completed_point(
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("search", [{"budget": 7.5}, {"examples": int(7.5 * EVALUATIONS * RUNG)}])
-def test_a_budget_of_training_ends_the_study_and_can_be_raised(
-    search: dict[str, Any], workers: int, tmp_path: Path
-) -> None:
+def test_training_budget_ends_the_study_and_can_be_raised(search: dict[str, Any], workers: int, tmp_path: Path) -> None:
     world = World(make_space(search | {"trials": None}, pruner={"kind": "successive_halving"}), tmp_path)
     driver = world.session(concurrency=workers)
     assert driver.status == "out_of_budget"
@@ -188,7 +186,7 @@ def test_failure_share_counts_paused_trials_as_sound(seed: int, tmp_path: Path) 
     assert driver.ledger.failed() == 9
 
 
-def test_a_budget_in_trials_whose_length_a_script_does_not_report(tmp_path: Path) -> None:
+def test_completed_script_trial_defines_the_budget_unit(tmp_path: Path) -> None:
     """A completed trial reports it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
     driver = world.session(concurrency=1)

@@ -191,7 +191,7 @@ def test_point_with_most_seeds_gets_the_next_seed(mode: str, sign: int) -> None:
         ),  # the second seed of the best point shows what the first one did
     ],
 )
-def test_seeds_come_late_in_a_budget_and_only_where_they_differ(
+def test_further_seeds_come_late_and_only_where_they_differ(
     end: dict[str, int], second: float, due: dict[float, int | None]
 ) -> None:
     space = make_space({"sampler": "tpe", "trials": 100, "repeats": 3, "baseline": "none"} | end)
@@ -225,7 +225,7 @@ def ended(space: Space, values: dict[int, list[float]]) -> Ledger:
         ("none", ["completed", "completed", "running"], False),  # all there are
     ],
 )
-def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, states: list[str], further: bool) -> None:
+def test_seed_starts_ahead_only_if_no_pruner_can_stop_it(pruner: str, states: list[str], further: bool) -> None:
     space = make_space({"repeats": 3, "baseline": "none"}, pruner={"kind": pruner})
     ledger = Ledger()
     ledger.apply({"e": "session", "t": 0})
@@ -255,14 +255,14 @@ def seeds_of(points: dict[int, dict[str, Any]], values: dict[int, list[float]]) 
     return Seeds(make_space({"repeats": 3, "baseline": "none"}), ledger, 100, lambda *_: None)
 
 
-def test_dominated_is_held_against_the_best_of_the_other_completed_points() -> None:
-    def hopeless(points: dict[int, dict[str, Any]]) -> bool:
+def test_dominated_point_is_compared_with_the_best_other_completed_one() -> None:
+    def dominated(points: dict[int, dict[str, Any]]) -> bool:
         return seeds_of(points, {0: [0.5]})._dominated(0)
 
     complete, pruned = {"state": "complete", "value": 0.9}, {"state": "pruned", "value": 0.9}
-    assert hopeless({1: complete})
-    assert hopeless({1: complete, 2: {"state": "complete", "value": 0.1}})
-    assert not hopeless({1: pruned}), "stopped: nobody knows what it is worth"
-    assert not hopeless({0: complete}), "not against itself"
-    assert not hopeless({0: complete, 1: {"state": "complete", "value": 0.51}})
-    assert not hopeless({})
+    assert dominated({1: complete})
+    assert dominated({1: complete, 2: {"state": "complete", "value": 0.1}})
+    assert not dominated({1: pruned}), "stopped: nobody knows what it is worth"
+    assert not dominated({0: complete}), "not against itself"
+    assert not dominated({0: complete, 1: {"state": "complete", "value": 0.51}})
+    assert not dominated({})

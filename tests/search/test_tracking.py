@@ -200,7 +200,7 @@ def test_a_locked_store_is_waited_for(world: World) -> None:
     assert len(runs(world)) == 7
 
 
-def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_tracker_is_reported_and_catches_up_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     down = Tracker("http://127.0.0.1:9", world.folder, world.space)
     replayer = Replayer(down)

@@ -317,7 +317,7 @@ def tensors(value):
     return [tensor for part in parts for tensor in tensors(part)]
 
 
-def assert_of_its_moment(device, steps):
+def assert_snapshot_is_consistent(device, steps):
     state, step = trained(device)
     before = [tensor.clone() for tensor in tensors(state())]
     taken = Snapshot(state(), torch.device(device))
@@ -335,8 +335,8 @@ def assert_of_its_moment(device, steps):
     return read
 
 
-def test_of_its_moment_on_a_cpu():
-    assert_of_its_moment("cpu", 3)
+def test_snapshot_is_consistent_on_a_cpu():
+    assert_snapshot_is_consistent("cpu", 3)
 
 
 class FullGpu(TorchFunctionMode):
@@ -352,7 +352,7 @@ class FullGpu(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_of_its_moment_where_a_gpu_has_no_room_for_a_second_copy():
+def test_snapshot_is_consistent_without_gpu_room_for_a_copy():
     state, step = trained("cpu")
     before = [tensor.clone() for tensor in tensors(state())]
     with FullGpu():
@@ -373,8 +373,8 @@ def test_a_state_is_written_without_a_copy_of_its_bytes(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_of_its_moment_on_a_gpu():
+def test_snapshot_is_consistent_on_a_gpu():
     """Steps follow at once and nothing waits; twice, so that page-locked buffers are reused."""
     for _ in range(2):
-        read = assert_of_its_moment("cuda", 50)
+        read = assert_snapshot_is_consistent("cuda", 50)
         assert all(tensor.is_pinned() for tensor in tensors(read["network"]))
