@@ -94,7 +94,7 @@ def measure(trials: int) -> dict[str, float]:
 
 
 def loop(ahead: bool) -> dict[str, float]:
-    """How long evaluations wait for their verdicts, with 200 slots of trials that exist by name only, in real time.
+    """How long evaluations wait for their decisions, with 200 slots of trials that exist by name only, in real time.
 
     Each evaluates every ten seconds and ends with its tenth; a Gaussian process that has 300 points proposes the next.
 
@@ -145,7 +145,7 @@ def loop(ahead: bool) -> dict[str, float]:
             else:
                 at, _, (trial, k) = heapq.heappop(due)
                 value = curve(trial, min(k, EVALUATIONS))
-                driver.evaluated(trial.id, Evaluation(
+                driver.on_evaluation(trial.id, Evaluation(
                     rung=k * RUNG, examples=k * RUNG, value=value, metrics={"stsb_dev": value}, best=value,
                     best_at=k * RUNG, seconds=k * EVERY_S, planned=LENGTH * RUNG,
                 ))  # fmt: skip
@@ -153,7 +153,7 @@ def loop(ahead: bool) -> dict[str, float]:
                 if k < LENGTH:
                     heapq.heappush(due, (at + EVERY_S, SLOTS + step, (trial, k + 1)))
                 else:
-                    driver.ended(trial.id, Outcome("completed", value, k * RUNG, k * RUNG, k * EVERY_S))
+                    driver.on_trial_end(trial.id, Outcome("completed", value, k * RUNG, k * RUNG, k * EVERY_S))
             driver.tick()
             if len(due) < SLOTS and (trial := driver.next_trial()):
                 started += 1

@@ -147,8 +147,8 @@ def _trained(
         folder=str(folder),
         params=own | {**params},
     )
-    verdicts = iter(["pause"] if pause else [])
-    outcome = run_trial(spec, lambda _: next(verdicts, "go"))  # type: ignore[arg-type,return-value]
+    decisions = iter(["pause"] if pause else [])
+    outcome = run_trial(spec, lambda _: next(decisions, "go"))  # type: ignore[arg-type,return-value]
     if pause and outcome.stop == "paused":
         outcome = run_trial(spec, lambda _: "go")
     return "works" if outcome.stop == "completed" else f"refused: {outcome.reason}"

@@ -107,9 +107,8 @@ def confirm(
     Args:
         trials: at most so many (20) in all, those of earlier confirmations included; it ends before when the choice and
             the gain over the baseline are decided.
-        top, seeds: with either, a fixed plan instead: the `top` (3) best points and the baseline on `seeds` (5) fresh
-            seeds each.
-
+        top: with `top` or `seeds`, a fixed plan instead: so many (3) best points, and the baseline.
+        seeds: of the fixed plan: fresh seeds of each point (5).
     Raises: UserError when there is no such study, none of its points is complete, another driver runs it, a number is
         below 1, or `trials` is given beside `top` or `seeds`.
     """

@@ -5,6 +5,7 @@ warning and loads nothing from other hosts."""
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -127,6 +128,20 @@ def test_the_tutorial_has_the_file_that_it_runs() -> None:
     assert shown.text == (ROOT / "spaces" / "quickstart.yaml").read_text(encoding="utf-8").rstrip("\n")
 
 
+def test_the_path_of_a_trial_names_what_there_is() -> None:
+    """Every module and function of "Follow one trial" exists."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| `([\w.]+)` \| (.+?) \|", text, re.M)
+    for module, functions in rows:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        assert set(re.findall(r"\w+", functions)) <= defined, module
+    assert {"search.cli.cluster", "search.api"} <= {module for module, _ in rows}
+
+
 def python_blocks() -> list[Block]:
     notebooks = []
     for path in sorted((ROOT / "docs").rglob("*.ipynb")):
@@ -214,6 +229,27 @@ def test_the_reference_has_every_variable_and_format() -> None:
     assert text.count(f"| {formats.CHECKPOINT} |") >= 2
 
 
+REFERENCE = [
+    name
+    for page in ("extending.md", "python.md")
+    for name in re.findall(
+        r"^::: ([\w.]+\.[A-Z]\w+)$", (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8"), re.MULTILINE
+    )
+]
+HYPERPARAMETERS = ("RunConfig", "EncoderConfig")  # each field has its row in hyperparameters.md
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_a_reference_page_describes_every_attribute(name: str) -> None:
+    module, _, word = name.rpartition(".")
+    described = getattr(importlib.import_module(module), word)
+    if not dataclasses.is_dataclass(described) or word in (*HYPERPARAMETERS, "Space", "StudyStatus", "StudyResults"):
+        return
+    block = (described.__doc__ or "").partition("Attributes:\n")[2]
+    names = ", ".join(re.findall(r"^ {8}(\w[\w, ]*):", block, re.MULTILINE)).split(", ")
+    assert sorted(names) == sorted(field.name for field in dataclasses.fields(described))
+
+
 def test_the_ray_up_test_types_every_command_for_a_cluster() -> None:
     def kinds(text: str) -> set[str]:  # "search run", "ray up": a command without its arguments
         return set(re.findall(r"\b((?:search|analysis|ray) (?:cluster )?[a-z-]+)(?= [^\n]*cluster\.yaml)", text))
@@ -240,7 +276,7 @@ def test_the_gallery_has_every_figure() -> None:
 
 @pytest.mark.costly
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is missing: pip install -e '.[docs]'")
-def test_the_site_builds_without_a_warning_and_loads_no_other_host(tmp_path: Path) -> None:
+def test_site_builds_without_warnings_and_loads_no_other_host(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / ".mkdocs.yml")]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(

@@ -16,7 +16,7 @@ POINT = {"batch_size": 64, "learning_rate": 0.01, "momentum": 0.9, "weight_decay
 POINT |= {"max_units": 256, "max_dropout": 0.2}
 
 
-def test_lcbench_queries_in_the_models_order_and_shows_the_best_so_far() -> None:
+def test_lcbench_encodes_points_in_model_order_and_shows_the_best() -> None:
     asked: list[Any] = []
 
     def accuracy(_: object, inputs: dict[str, Any]) -> list[Any]:

@@ -32,9 +32,16 @@ RELATED = 5  # studies of the store that the prior of the seed noise is learned 
 class Gain:
     """Best minus baseline, larger is better; units of the metric.
 
-    value: corrected for selection; low, high: LEVEL interval, `low` and the two-sided p_value allowing for selection
-    and interim analyses. p_value: None where nothing was tested: before a confirmation, or with one seed of either.
-    observed: plain difference, over the `paired` common seeds (0: fewer than two). baseline: its trial id.
+    Attributes:
+        value: corrected for selection.
+        low, high: LEVEL interval; `low` and `p_value` allow for selection and interim analyses.
+        p_value: two-sided; None where nothing was tested: before a confirmation, or with one seed of either.
+        significant: whether the gain is above 0 at this level.
+        observed: plain difference, over the common seeds where there are two.
+        paired: number of common seeds; 0 = fewer than two.
+        baseline: its trial id.
+        baseline_value: mean over its seeds.
+        baseline_n: their number.
     """
 
     value: float
@@ -53,13 +60,31 @@ class Gain:
 class Verdict:
     """The result of a study. Units of the metric.
 
-    best: point id; trial: its (first) trial. value, sd, n: mean and standard deviation (None of one seed) over its
-    seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, unless that
-    is the baseline. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive:
-    the best mean of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability
-    of being the best of these. analyses: interim ones so far. below, above: how far the true value may lie from
-    `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None without a
-    baseline, or if that is the best. power: None where no gain was tested.
+    Attributes:
+        metric: the metric that selects.
+        best: point id.
+        trial: its (first) trial.
+        confirmed: whether it was tested on fresh seeds.
+        value: mean over its seeds, fresh ones if `confirmed`.
+        sd: standard deviation over them, None of one seed.
+        n: their number.
+        runner_up: (first) trial of the second of those that could be named, unless that is the baseline; None = there
+            is none.
+        runner_up_value: its mean.
+        expected: the value corrected for selection.
+        low, high: LEVEL interval of `expected` over seeds and dev pairs.
+        naive: the best mean of the search.
+        tried: points evaluated.
+        candidates: those of them that could be named.
+        p_best: probability of being the best of the candidates, in [0, 1].
+        analyses: interim ones so far.
+        below, above: how far the true value may lie from `expected`, larger is better, but for what the choice of dev
+            pairs does to all points alike.
+        gain: over the baseline; None without one, or if that is the best.
+        baseline_is_best: whether the baseline is the best point.
+        noise: of seeds.
+        pairs: noise of the choice of dev pairs, None where it is not known.
+        power: None where no gain was tested.
     """
 
     metric: Metric

@@ -160,16 +160,16 @@ class Ours:
         return trial.id, dict(trial.point), SEED_OF_TRIALS + trial.seed
 
     def evaluated(self, job: Job, value: float) -> Judged:
-        verdict = self._driver.evaluated(job.id, self._evaluation(job, value))
-        if verdict == "go":
+        decision = self._driver.on_evaluation(job.id, self._evaluation(job, value))
+        if decision == "go":
             return "go"
-        self._driver.stopped(job.id)
-        return "stop" if verdict == "prune" else "wait"
+        self._driver.on_trial_stop(job.id)
+        return "stop" if decision == "prune" else "wait"
 
     def ended(self, job: Job) -> None:
-        self._driver.evaluated(job.id, self._evaluation(job, float(job.curve[-1])))
+        self._driver.on_evaluation(job.id, self._evaluation(job, float(job.curve[-1])))
         best, at = float(job.curve.max()), (int(job.curve.argmax()) + 1) * self._table.rung
-        self._driver.ended(job.id, Outcome("completed", best, at, job.done * self._table.rung, float(job.done)))
+        self._driver.on_trial_end(job.id, Outcome("completed", best, at, job.done * self._table.rung, float(job.done)))
 
     def confirmed(self, train: Callable[[Point, int], float], workers: int, trials: int, name: str) -> Ledger:
         """What the study's ledger becomes by `search confirm --trials`, in a copy: the search stays as it is.
@@ -193,7 +193,7 @@ class Ours:
                 break
             ended, rung = running.popleft(), self._table.rung
             value = train(dict(ended.point), SEED_OF_TRIALS + ended.seed)
-            driver.ended(ended.id, Outcome("completed", value, rung, self._table.evaluations * rung, 1.0))
+            driver.on_trial_end(ended.id, Outcome("completed", value, rung, self._table.evaluations * rung, 1.0))
         journal.close()
         return journal.ledger
 

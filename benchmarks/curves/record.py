@@ -38,13 +38,13 @@ def record(space: Space, inputs: Inputs, point: Point, seed: int, warm: Any) -> 
 
     Seconds are of this process's one thread, so that other work on the machine does not count as training.
     """
-    from trainables.contract.trial import Evaluation, Verdict
+    from trainables.contract.trial import Decision, Evaluation
     from trainables.training.trial import run_trial
 
     rows: list[list[float]] = []
     started = time.process_time()
 
-    def report(evaluation: Evaluation) -> Verdict:
+    def report(evaluation: Evaluation) -> Decision:
         held_out = evaluation.metrics["held_out_dev"]
         seconds = round(time.process_time() - started, 3)
         rows.append([evaluation.rung, round(evaluation.value, 5), round(held_out, 5), seconds])

@@ -16,7 +16,7 @@ from search.study.pruners import first_rung, warmup_examples
 from search.study.rungs import rungs
 from search.wording import between, wanted_points
 from trainables.contract.limits import cores
-from trainables.contract.trial import WEIGHTS, Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import WEIGHTS, Decision, Evaluation, Outcome, TrialSpec
 
 FEW, MORE = 2, 6  # steps of the two measurements; their difference is free of start-up and evaluation
 
@@ -158,7 +158,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
             cut = {**values, "eval_steps": steps}  # stopped there; its evaluation carries the planned length
             return space.trial_spec(cut, f"{folder}/{steps}")
 
-        def report(evaluation: Evaluation) -> Verdict:
+        def report(evaluation: Evaluation) -> Decision:
             evaluations.append(evaluation)
             return "prune"
 

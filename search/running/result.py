@@ -27,11 +27,16 @@ class StudyResult:
     """How a session of a study ended.
 
     Attributes:
-        exit_code: 0 done, 1 too many trials failed or none completed, 130 interrupted.
+        space: what was searched.
+        folder: of the study.
+        status: finished, out_of_budget, interrupted or failed.
+        exit_code: 0 done, 1 too many trials failed or none completed, 128 + the signal that paused it (130 for Ctrl-C).
         reason: why it ended before its last point, else "".
+        ledger: every trial and every point.
         saved: ids of the trials whose weights are on disk, best first.
         frequent_reasons: of failures, with their counts, most frequent first.
-        trouble: what keeps the tracker from being up to date, else "".
+        tracking_uri: of the MLflow store.
+        trouble: why the storage or MLflow is not up to date, else "".
         link: the study's view in the MLflow UI, for a served store.
     """
 

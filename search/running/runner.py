@@ -35,7 +35,7 @@ CHANGEABLE = {
 EXTERNAL = ("data", "disk", "process", "device")  # failures that the point did not cause; a retry may succeed
 TOP, SEEDS = 3, 5  # of one with a fixed plan
 ANY_EXTERNAL = "outside"  # all of them, as a kind of `--retry-failed`
-KINDS = (ANY_EXTERNAL, *EXTERNAL, *OWN_FAULTS, "error")
+RETRYABLE_KINDS = (ANY_EXTERNAL, *EXTERNAL, *OWN_FAULTS, "error")
 
 
 def run_study(
@@ -85,10 +85,11 @@ def resume_study(
     Raises: UserError when there is no such study or kind, another driver runs it, its files were edited or damaged, or
         an override changes what is searched.
     """
-    if retry_failed is not None and retry_failed not in KINDS:
+    if retry_failed is not None and retry_failed not in RETRYABLE_KINDS:
         raise UserError(
-            f"--retry-failed: expected a kind of failure ({', '.join(KINDS)}), got {retry_failed!r}"
-            f"{close_to(retry_failed, KINDS)}; a study is named before it: `search resume STUDY --retry-failed`"
+            f"--retry-failed: expected a kind of failure ({', '.join(RETRYABLE_KINDS)}), got {retry_failed!r}"
+            f"{close_to(retry_failed, RETRYABLE_KINDS)}; a study is named before it:"
+            " `search resume STUDY --retry-failed`"
         )
     folder = find_study(absolute(storage), study)
     pull(folder)

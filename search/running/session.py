@@ -84,7 +84,7 @@ class Session:
     def __init__(self, space: Space, folder: StudyFolder, options: Options, stages: Sequence[Stage]) -> None:
         self.space = replace(space, resources=space.resources.numbers())
         self.folder, self.options, self.stages = folder, options, stages
-        self._asked = space  # `self.space` has what Ray and the first trial decide, too
+        self._given_space = space  # `self.space` has what Ray and the first trial decide, too
         self._sharing: Sharing | None = None
         self.phases = options.phases or Phases(options.console)
         self.drivers: list[Driver] = []  # of the stages that were at work
@@ -92,14 +92,14 @@ class Session:
         self._lost = ""  # why the study is another driver's now
 
     def run(self, before: Callable[[Journal], None] = lambda _: None) -> StudyResult:
-        """Work, and say how it went.
+        """Run the stages that have work; return the result.
 
         Args: before: called with the open journal before anything is planned (trials to retry).
         Raises: UserError for a study that another driver runs, or a first stage that cannot be.
         """
         with exclusive(self.folder):
             self.folder.asked_to_stop()  # a request to an earlier driver: from the lock on this one counts as running
-            with held(self.folder, self._say, self._lose) as hold, self.phases:
+            with held(self.folder, self._print, self._lose) as hold, self.phases:
                 journal = Journal(self.folder.journal, Ledger(maximise=self.space.metric.mode == "max"))
                 hold.start()
                 try:
@@ -108,7 +108,7 @@ class Session:
                     before(journal)
                     return self._run(journal, hold)
                 except KeyboardInterrupt:
-                    self._keep_space(journal)  # the command to go on is printed without `--set`
+                    self._store_space(journal)  # the command to go on is printed without `--set`
                     raise
                 finally:
                     journal.close()
@@ -116,15 +116,15 @@ class Session:
     def _at_origin(self) -> AbstractContextManager[None]:
         return at_origin(str(self.folder.journal), self.space.encoder, asdict(self.space.data), guides(self.space))
 
-    def _keep_space(self, journal: Journal) -> None:
+    def _store_space(self, journal: Journal) -> None:
         """Store what `--set` has changed, and the format that the journal is written in from here on: not before Ray
         has what a trial needs, since a study that needs more could not be resumed."""
         ledger = journal.ledger
-        if ledger.space != as_recorded(self._asked) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
-            self.folder.space.write_text(self._asked.to_yaml(), encoding="utf-8")
-            write_space(journal, self._asked)
+        if ledger.space != as_recorded(self._given_space) or ledger.stamp.get(formats.FORMAT) != formats.JOURNAL:
+            self.folder.space.write_text(self._given_space.to_yaml(), encoding="utf-8")
+            write_space(journal, self._given_space)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self.options.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _lose(self, reason: str) -> None:
@@ -138,7 +138,7 @@ class Session:
         keeper.mark(None, False)
         ledger = journal.ledger
         display = display_for(self.options.console, self.space, ledger, self.options.verbose)
-        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._asked)
+        tracker = Tracker(tracking_uri(storage=self.folder.storage), self.folder, self._given_space)
         replayer = Replayer(tracker, hold.owned)
         if trouble := unreachable(tracker.uri):
             display.note(f"tracker: {trouble}; the search goes on, the journal keeps everything")
@@ -164,12 +164,12 @@ class Session:
                 budgets = stage["stage"] == "search"
                 driver = Driver(
                     self.space, self.folder, journal, plan,
-                    stage=stage["stage"], capacity=self._fits, fits=ever_fits, observe=followed, budgets=budgets,
-                    owned=hold.owned, keeper=keeper,
+                    stage=stage["stage"], capacity=self._current_capacity, fits=ever_fits, observe=followed,
+                    budgets=budgets, owned=hold.owned, keeper=keeper,
                 )  # fmt: skip
                 if driver.spent():
                     if ledger.stages.get(stage["stage"]) not in ("finished", "out_of_budget"):
-                        self._keep_space(journal)
+                        self._store_space(journal)
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
@@ -180,9 +180,9 @@ class Session:
                         self._capacity, known = stack.enter_context(session)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
-                    self._sharing = Sharing(self._asked, known, nodes_now, ledger)
+                    self._sharing = Sharing(self._given_space, known, nodes_now, ledger)
                     self.space = replace(self.space, resources=self._sharing.resources)
-                    self._keep_space(journal)
+                    self._store_space(journal)
                     replayer.start()
                     if known.gpus and not gpus_now():
                         display.note("no node has a GPU yet: trials wait for one (resources.gpus=0 takes CPUs)")
@@ -198,7 +198,7 @@ class Session:
                 if driver.status in ("interrupted", "failed"):
                     break
         if not self._lost:
-            self._keep_space(journal)  # where nothing was to do
+            self._store_space(journal)  # where nothing was to do
         keeper.finish(0.0 if self._lost else TRACKER_PATIENCE_S)
         if hold.owned() and (undeleted := retention.apply(final=True)):
             display.note(f"some old checkpoints could not be deleted ({undeleted}); a later resume tries again")
@@ -232,24 +232,24 @@ class Session:
         extent = f"{count} points" if count else "until its budget is spent"
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
-        self._say(parted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
-        self._say(f"Ctrl-C pauses the search; search resume continues it\nMLflow: {where}")
+        self._print(parted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
+        self._print(f"Ctrl-C pauses the search; search resume continues it\nMLflow: {where}")
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
             line = (
                 f"{', '.join(beside)} of this storage is running, too; each search takes all CPUs and GPUs of a"
                 " machine (search.concurrent limits its trials at once)"
             )
-            self._say(fitted(line))
+            self._print(fitted(line))
         for note in encoder_notes(space):
-            self._say(fitted(f"encoder: {note}"))
+            self._print(fitted(f"encoder: {note}"))
 
-    def _fits(self) -> int:
+    def _current_capacity(self) -> int:
         if self._sharing is not None and self._sharing.measuring:
             return 1
         return self._capacity(self.space.resources) if self._capacity is not None else 0
 
     def _share(self, event: Event, journal: Journal, display: Display) -> None:
-        """Have trials share cards or cores as soon as the first one has shown how many can."""
+        """Have trials share GPUs or cores as soon as the first one has shown how many can."""
         sharing = self._sharing
         if sharing is None or (fields := sharing.observe(event)) is None:
             return
@@ -269,9 +269,9 @@ class Session:
         from trainables.on_ray.trainable import TrialJob
 
         def pause(number: signal.Signals) -> None:
-            if driver.pausing or driver.asked:
+            if driver.pausing or driver.pause_signal:
                 raise Interrupted(number)
-            driver.ask(number.name)
+            driver.request_pause(number.name)
             display.note("pausing: trials save their state and stop; once more = at once")
 
         if not self.phases.open:  # else with the first evaluation

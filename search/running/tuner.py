@@ -27,7 +27,7 @@ from trainables.on_ray.trainable import placement
 EVALUATION_FIELDS = tuple(Evaluation.__dataclass_fields__)
 OUTCOME_FIELDS = tuple(Outcome.__dataclass_fields__)
 RESOLVE_S = 0.5  # seconds between two checks whether a process ended with its node
-KEPT_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
+RETAINED_FIELDS = {*OUTCOME_FIELDS, "done", "trial_id", "training_iteration"}
 
 
 class StudyLost(BaseException):
@@ -51,8 +51,8 @@ class TuneTrials:
             self.ours[tune_id] = ours
         return ours
 
-    def failed(self, ours: Trial, error: BaseException | None) -> None:
-        """Tell the driver why a trial's process has ended, as soon as it is known."""
+    def on_failure(self, ours: Trial, error: BaseException | None) -> None:
+        """Report to the driver why a trial's process has ended, as soon as it is known."""
         wait = doubt(error) if error else 0.0
         self._doubtful.append((ours, error, time.monotonic() + wait))
         self.resolve(at_once=not wait)
@@ -68,7 +68,7 @@ class TuneTrials:
                 self._doubtful.append((ours, error, until))
                 continue
             fault = describe(error)
-            self.driver.failed(ours.id, fault)
+            self.driver.on_failure(ours.id, fault)
             if fault.kind == "device" and not usable(self.driver.avoided()):
                 self.driver.fail(f"device: {fault.reason} (met by several trials on every node)")
 
@@ -91,8 +91,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
                 "avoid": sorted(avoided(driver, ours)),
                 "resources": (own.workers, own.cpus, own.gpus or 0.0),
             }
-        # With nothing running and nothing to start Tune would wait for ever: a plan never gets there unfinished. While
-        # something runs it may die and start again, and Tune, once the end is reported, does not ask any more.
+        # Return None while a trial runs: it may crash and be retried, and after FINISHED Tune requests no further
+        # trial. With nothing running and nothing to start Tune would wait for ever, so the search is finished.
         return Searcher.FINISHED if driver.idle() else None
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
@@ -101,14 +101,14 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return
         driver = self._shared.driver
         if error:
-            self._shared.failed(ours, self._shared.errors.pop(trial_id, None))
+            self._shared.on_failure(ours, self._shared.errors.pop(trial_id, None))
         elif result and "stop" in result:
-            driver.ended(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
+            driver.on_trial_end(ours.id, Outcome(**{name: result[name] for name in OUTCOME_FIELDS}))
         else:
-            driver.stopped(ours.id)
+            driver.on_trial_stop(ours.id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study folder is the truth."""
+        """Nothing: a study is resumed from its folder."""
 
     def restore(self, checkpoint_path: str) -> None:
         raise NotImplementedError("studies are resumed from their folder, not by Tune")
@@ -120,7 +120,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, shared: TuneTrials) -> None:
         super().__init__()
         self._shared = shared
-        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their decisions, until their markers are there
+        self._waiting: list[tuple[TuneTrial, str]] = []  # trials with their actions, until their markers are there
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:  # noqa: ARG002
         ours = self._shared.ours[trial.trial_id]
@@ -129,13 +129,13 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         if PHASE in result:
             self._shared.driver.busy(ours.id, result[PHASE], result["phase_done"], result["phase_of"])
             return str(TrialScheduler.CONTINUE)
-        verdict = self._shared.driver.evaluated(ours.id, evaluation_from(result))
+        decision = self._shared.driver.on_evaluation(ours.id, evaluation_from(result))
         # one that is to pause at its rung finds its marker, saves its state and ends by itself
-        goes_on = verdict == "go" or (verdict == "pause" and not self._shared.driver.pausing)
-        decision = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
+        goes_on = decision == "go" or (decision == "pause" and not self._shared.driver.pausing)
+        action = str(TrialScheduler.CONTINUE if goes_on else TrialScheduler.STOP)
         if not self._shared.driver.waits(ours.id):
-            return decision
-        self._waiting.append((trial, decision))
+            return action
+        self._waiting.append((trial, action))
         return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: TuneTrial) -> None:  # noqa: ARG002
@@ -150,13 +150,13 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         driver.tick()
         self._shared.resolve()
         held, self._waiting = self._waiting, []
-        for trial, decision in held:
+        for trial, action in held:
             ours = self._shared.ours.get(trial.trial_id)
             if ours is None or trial.status != TuneTrial.RUNNING:
                 continue  # its process crashed
             if driver.waits(ours.id):
-                self._waiting.append((trial, decision))
-            elif decision == TrialScheduler.STOP:
+                self._waiting.append((trial, action))
+            elif action == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             else:
                 tune_controller._schedule_trial_train(trial)
@@ -191,7 +191,7 @@ class ResultTrimmer(tune.Callback):  # type: ignore[misc]
     ) -> None:
         """Called after the study has judged a result and before Tune keeps it: Tune would keep statistics of every
         number in it, hyperparameters included (75 kB per trial)."""
-        for name in result.keys() - KEPT_FIELDS:
+        for name in result.keys() - RETAINED_FIELDS:
             del result[name]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:  # noqa: ARG002

@@ -77,18 +77,18 @@ class Hold:
         self._session = secrets.token_hex(8)
         self._holder = f"{socket.gethostname()} (process {os.getpid()})"
 
-    def take(self, tell: Callable[[str], object]) -> None:
+    def take(self, report: Callable[[str], object]) -> None:
         """Create the next segment, then bring the local copy up to date.
 
         The caller holds the study's file lock, so a session of this local copy is one whose process is dead.
 
-        Args: tell: gets a line when it takes a while, or when only one machine may drive the storage's studies.
+        Args: report: gets a line when it takes a while, or when only one machine may drive the storage's studies.
         Raises: StudyHeldError when another machine drives the study.
         """
         if not self._remote:
             return
         self._filesystem, self._root = fsspec.core.url_to_fs(self._folder.uri)
-        _wait_for_silence(self._folder, tell)
+        _wait_for_silence(self._folder, report)
         segments = _segments(self._filesystem, self._root)
         self._number = max((last for _, last, _ in segments), default=0) + 1
         self._confirmed = passed()
@@ -97,7 +97,7 @@ class Hold:
             raise StudyHeldError(f"study {self._folder.study} has just been taken by another process")
         if self._overwrites(self._number, first):
             one = "cannot create a file only if it is absent: drive its studies from one machine only"
-            tell(f"storage {self._folder.storage} {one}")
+            report(f"storage {self._folder.storage} {one}")
         journal = pull(self._folder)
         with whole_file(self._folder.session) as file:
             file.write(self._session.encode())
@@ -255,11 +255,11 @@ class Hold:
 
 @contextlib.contextmanager
 def held(
-    folder: StudyFolder, tell: Callable[[str], object], lost: Callable[[str], object] = lambda _: None
+    folder: StudyFolder, report: Callable[[str], object], lost: Callable[[str], object] = lambda _: None
 ) -> Iterator[Hold]:
     """Hold a study, its local copy brought up to date, and give it back. Args, Raises: as `Hold.take`."""
     hold = Hold(folder, lost)
-    hold.take(tell)
+    hold.take(report)
     try:
         yield hold
     finally:
@@ -364,13 +364,13 @@ def _last(folder: StudyFolder) -> Sign | None:
     return None
 
 
-def _wait_for_silence(folder: StudyFolder, tell: Callable[[str], object]) -> None:
+def _wait_for_silence(folder: StudyFolder, report: Callable[[str], object]) -> None:
     """Raises: StudyHeldError while another machine's session creates segments."""
     before = _last(folder)
     mine = folder.session.read_text() if folder.session.exists() else ""
     if before is None or before.closed or before.session == mine:
         return
-    tell(f"study {folder.study} was last driven by {before.holder}: waiting {LOST_S:.0f} s for a heartbeat")
+    report(f"study {folder.study} was last driven by {before.holder}: waiting {LOST_S:.0f} s for a heartbeat")
     until = time.monotonic() + LOST_S
     while time.monotonic() < until:
         time.sleep(POLL_S)

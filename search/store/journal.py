@@ -1,4 +1,5 @@
-"""The journal of a study: one line of JSON per event (`search.store.ledger.Event`), the only truth about the study.
+"""The journal of a study: one line of JSON per event (`search.store.ledger.Event`), the only source of truth about
+the study.
 
 The Optuna study is built from it at every start, and MLflow follows it. A lock gives it one writer at a time; the
 operating system releases it when its holder ends.

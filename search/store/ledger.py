@@ -43,7 +43,7 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # Written before a session, too: the time since the last one is not counted as work. A rung or a point that a crashed
 # driver did not write is added by the next one while it plans; else they follow an evaluation or an end at once.
 BETWEEN_SESSIONS = ("space", "files", "reopen", "rung", "point")
-KINDS = (
+EVENT_KINDS = (
     "space", "files", "memory", "session", "start", "again", "retry", "eval", "rung", "pause", "end", "reopen", "point",
     "close", "share",
 )  # fmt: skip
@@ -55,9 +55,14 @@ class Trial:
 
     Attributes:
         id: "t0007", "t0007.1" for the second seed of a point, "c0007.3" in stage confirm.
-        number: of the point in the Optuna study; repeat: which of its seeds, from 0.
-        point: the searched parameters' values; params: all hyperparameters.
-        baseline: "paper" for the published setting, else "".
+        number: of the point in the Optuna study.
+        repeat: which of the point's seeds, from 0.
+        seed: the trial's own.
+        stage: "search" or "confirm".
+        point: the searched parameters' values.
+        params: all hyperparameters.
+        point_id: hash of all hyperparameters, so that points of different studies can be compared.
+        baseline: "paper" for the baseline, else "".
         origin: the study and trial that a remembered point comes from ("simcse-1 t0007", "paper bert-large"), else "".
     """
 
@@ -78,10 +83,23 @@ TRIAL_FIELDS = {one.name for one in fields(Trial)}
 
 @dataclass(kw_only=True)
 class TrialRecord:
-    """What the journal records of a trial. `state`: running, paused, completed, pruned or failed:<kind>.
+    """What the journal records of a trial.
 
-    rungs: level -> value of the rungs that the trial has reached; waiting: the level at which it waits for promotion.
-    larger: its memory did not suffice once, so it gets a larger share of its device.
+    Attributes:
+        trial: the trial as it is planned.
+        state: running, paused, completed, pruned or failed:<kind>.
+        examples: training examples so far.
+        planned: training examples of the full-length trial, 0 = unknown.
+        value: the selecting metric at the last evaluation, as measured (Spearman in [-1, 1]); None before the first.
+        best: the same at the best evaluation: the result of a completed trial.
+        best_at: training examples at which `best` was reached.
+        seconds: of training and evaluation, all processes of the trial together.
+        larger: its memory did not suffice once, so it gets a larger share of its device.
+        reason: why it failed, in one line, else "".
+        ended: milliseconds since 1970, 0 while it is open.
+        rungs: level -> value of the rungs that the trial has reached.
+        waiting: the level at which it waits for promotion; None = it waits at none.
+        memory_gb: most memory that its device has held, 1e9 bytes; None = unknown.
     """
 
     trial: Trial
@@ -97,7 +115,7 @@ class TrialRecord:
     ended: int = 0
     rungs: dict[int, float] = field(default_factory=dict)
     waiting: int | None = None
-    memory_gb: float | None = None  # most that its device has held, where that is known
+    memory_gb: float | None = None
 
     @property
     def open(self) -> bool:
@@ -152,7 +170,7 @@ class Ledger:
         """Raises: NewerFormatError for an event that only a newer version can have written; LookupError, TypeError or
         ValueError for one that does not follow from those before it."""
         kind, time = event["e"], event["t"]
-        if kind not in KINDS:
+        if kind not in EVENT_KINDS:
             raise self._unknown(f"event {kind!r}")
         self.last = max(self.last, time)
         if kind == "session":

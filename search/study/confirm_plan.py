@@ -12,7 +12,7 @@ from search.schema import SEED_SD
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.plan import make_trial, point_means, seed_values
-from trainables.contract.trial import Evaluation, Verdict
+from trainables.contract.trial import Decision, Evaluation
 
 LEAST = 3  # common seeds of leader and baseline before a gain can be decided
 WORTH = 0.0005  # 0.05 points of Spearman: an expected improvement or a gain below is not worth a seed
@@ -65,10 +65,10 @@ class ConfirmPlan:
         running = any(record.trial.stage == "confirm" for record in self._ledger.open_trials.values())
         return not running and self._choice() is None
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:  # noqa: ARG002  # the plan's interface
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:  # noqa: ARG002  # the plan's interface
         return "go"  # a confirmed value is the value of a full-length trial
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         """Do nothing: the ledger records it."""
 
     def _choice(self) -> int | None:

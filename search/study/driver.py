@@ -18,14 +18,14 @@ from search.store.journal import Journal, finite
 from search.store.layout import StudyFolder
 from search.store.ledger import Event, Trial, TrialRecord
 from search.study.plan import Plan
-from trainables.contract.trial import Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Decision, Evaluation, Outcome, TrialSpec
 
 ENOUGH_TO_JUDGE = 5  # ended trials before the share of failing ones can end a study
 STOP_CHECK_S = 1.0  # between two checks for a stop request
 Status = Literal["finished", "interrupted", "failed", "out_of_budget"]
 Observer = Callable[[Event], None]
-LOSSES = 10  # nodes that a trial may lose from one evaluation to the next before it counts as what kills them
-TWICE = 2  # so many different trials meet a device fault on a node before no trial is sent there any more
+MAX_NODE_LOSSES = 10  # nodes that a trial may lose from one evaluation to the next before the trial counts as the cause
+FAULTS_TO_AVOID_NODE = 2  # of different trials; then no trial starts on that node any more
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Driver:
         self._keeper = keeper or Housekeeper(folder, owned)
         self.stage = stage
         mine = [record for record in self.ledger.open_trials.values() if record.trial.stage == stage]
-        self._again = [record.trial for record in mine if record.waiting is None]  # open when a session ended
+        self._to_restart = [record.trial for record in mine if record.waiting is None]  # open when a session ended
         self._active: dict[str, Trial] = {}
-        self._verdicts: dict[str, Verdict] = {}
-        self._judged_by: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
+        self._decisions: dict[str, Decision] = {}
+        self._end_states: dict[str, str] = {}  # trial -> how it ended, or paused at its rung, in this session
         self._reasons: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()  # of this session, by trial
         self._losses: Counter[str] = Counter()  # of nodes since its last evaluation, by trial
@@ -90,18 +90,19 @@ class Driver:
         self.measuring = False  # the next trial is to measure what `resources: auto` needs
         self.status: Status = "finished"
         self.reason = ""  # why the session ends before the plan does
-        self.asked = ""  # a signal that is to pause the study: see `ask`
+        self.pause_signal = ""  # of a request to pause the study: see `request_pause`
         self.pausing = False  # running trials are being stopped, to be resumed
         self.lost = ""  # the study is another driver's now: nothing of it may be written
-        self._judged = [r for r in mine if r.waiting is not None and r.state == "running"]  # then the driver crashed
+        # of trials that were judged at their rungs just before a driver crashed
+        self._unrecorded_pauses = [r for r in mine if r.waiting is not None and r.state == "running"]
 
     def next_trial(self) -> Trial | None:
         """The next trial to start, or None when there is none now (see `idle`)."""
         self._take_up()
         self.tick()
-        if self.pausing or (self.reason and not self._again) or self._taken() >= max(1, self._capacity()):
+        if self.pausing or (self.reason and not self._to_restart) or self._taken() >= max(1, self._capacity()):
             return None  # patience starts nothing new, and what is open goes on
-        trial = self._again.pop(0) if self._again else self.plan.next(self._capacity())
+        trial = self._to_restart.pop(0) if self._to_restart else self.plan.next(self._capacity())
         if trial is None:
             return None
         if trial.id in self.ledger.trials:  # it ran before, or is promoted from its rung
@@ -130,7 +131,7 @@ class Driver:
             measure=self.measuring,
         )
 
-    def evaluated(self, trial_id: str, evaluation: Evaluation) -> Verdict:
+    def on_evaluation(self, trial_id: str, evaluation: Evaluation) -> Decision:
         """Write down an evaluation and judge it."""
         trial, record = self._active[trial_id], self.ledger.trials[trial_id]
         planned = evaluation.planned or self.ledger.full_length  # before this evaluation is the longest so far
@@ -139,41 +140,41 @@ class Driver:
             fields = asdict(evaluation)
             fields["metrics"] = {name: v for name, v in evaluation.metrics.items() if math.isfinite(v)}
             self._write("eval", id=trial_id, **fields)
-        verdict = self.plan.evaluated(trial, evaluation)
+        decision = self.plan.on_evaluation(trial, evaluation)
         if self.folder.asked_to_stop(trial_id):
-            verdict = "prune"
-        if verdict == "pause":
+            decision = "prune"
+        if decision == "pause":
             self._keeper.mark(trial_id, True)
         self.tick()
         # a trial that spends the budget with its last evaluation completes by itself
         last = 0 < evaluation.planned <= evaluation.examples or evaluation.examples == planned
         completes = self.status == "out_of_budget" and last
-        verdict = "pause" if self.pausing and not completes else verdict
-        self._verdicts[trial_id] = verdict
-        return verdict
+        decision = "pause" if self.pausing and not completes else decision
+        self._decisions[trial_id] = decision
+        return decision
 
     def waits(self, trial_id: str) -> bool:
-        """Whether a trial is to wait before it follows its verdict (`Housekeeper.waiting`)."""
+        """Whether a trial is to wait before it follows its decision (`Housekeeper.waiting`)."""
         return self._keeper.waiting(trial_id)
 
-    def stopped(self, trial_id: str) -> None:
+    def on_trial_stop(self, trial_id: str) -> None:
         """Tune has stopped a trial as requested (or dropped it before it started)."""
-        stop = "pruned" if self._verdicts.get(trial_id) == "prune" else "paused"
-        self.ended(trial_id, _outcome(self.ledger.trials[trial_id], stop))
+        stop = "pruned" if self._decisions.get(trial_id) == "prune" else "paused"
+        self.on_trial_end(trial_id, _outcome(self.ledger.trials[trial_id], stop))
 
-    def ended(self, trial_id: str, outcome: Outcome) -> None:
-        """A trial has ended by itself, or was stopped (see `stopped`). One that ran out of memory on a shared device
-        runs once more, with a larger share of it."""
+    def on_trial_end(self, trial_id: str, outcome: Outcome) -> None:
+        """A trial has ended by itself, or was stopped (see `on_trial_stop`). One that ran out of memory on a shared
+        device runs once more, with a larger share of it."""
         if trial_id not in self._active:
             return
         if outcome.stop == "failed:oom" and not self.ledger.trials[trial_id].larger and self._larger() is not None:
             self._retry(trial_id, "oom", outcome.reason)
             return
         trial = self._active.pop(trial_id)
-        self._verdicts.pop(trial_id, None)
+        self._decisions.pop(trial_id, None)
         if outcome.stop == "paused":
             if self.ledger.trials[trial_id].waiting is None and not self.pausing:
-                self._again.append(trial)  # by a marker that could not be taken away
+                self._to_restart.append(trial)  # by a marker that could not be taken away
             self._pause(self.ledger.trials[trial_id])
             return
         fields = asdict(outcome)
@@ -182,7 +183,7 @@ class Driver:
             fields |= {"stop": "failed:nan", "reason": "the trial gave no finite value"}
         self._write("end", id=trial_id, **fields)
         record = self.ledger.trials[trial_id]
-        self.plan.ended(record)
+        self.plan.on_trial_end(record)
         self._count(record)
         self.tick()
 
@@ -190,7 +191,7 @@ class Driver:
         """What a trial does before its first evaluation: for those who watch, not for the journal."""
         self._observe({"e": "phase", "t": self._now(), "id": trial_id, "what": phase, "done": done, "of": of})
 
-    def failed(self, trial_id: str, fault: Fault) -> None:
+    def on_failure(self, trial_id: str, fault: Fault) -> None:
         """A trial's process crashed or cannot run anything more: the trial starts again, or fails if its retries are
         used up. A lost node costs no retry."""
         if trial_id not in self._active:
@@ -199,31 +200,32 @@ class Driver:
             # It crashed before it paused at its rung. It still waits there; if promoted, it starts from its last state.
             # Restarted now, it would find its marker and pause between two rungs.
             del self._active[trial_id]
-            self._verdicts.pop(trial_id, None)
+            self._decisions.pop(trial_id, None)
             self._pause(record)
             return
         if fault.kind == "device":
             self._faulty.setdefault(fault.node, set()).add(trial_id)
         if fault.kind == "node":
             self._losses[trial_id] += 1
-            if self._losses[trial_id] <= LOSSES:
+            if self._losses[trial_id] <= MAX_NODE_LOSSES:
                 self._retry(trial_id, fault.kind, fault.reason)
                 return
-            fault = replace(fault, kind="process", reason=f"{fault.reason}, as did {LOSSES} before it")
+            fault = replace(fault, kind="process", reason=f"{fault.reason}, as did {MAX_NODE_LOSSES} before it")
         if fault.kind != "oom" and self._retries[trial_id] < self.space.search.max_retries:
             self._retries[trial_id] += 1
             self._retry(trial_id, fault.kind, fault.reason)
             return
-        self.ended(trial_id, _outcome(record, f"failed:{fault.kind}", fault.reason, fault.traceback))
+        self.on_trial_end(trial_id, _outcome(record, f"failed:{fault.kind}", fault.reason, fault.traceback))
 
     def avoided(self, trial: Trial | None = None) -> set[str]:
         """Nodes whose devices were at fault for several trials, or for this one."""
-        return {n for n, met in self._faulty.items() if len(met) >= TWICE or (trial is not None and trial.id in met)}
+        own = trial.id if trial is not None else None
+        return {n for n, met in self._faulty.items() if len(met) >= FAULTS_TO_AVOID_NODE or own in met}
 
     def _retry(self, trial_id: str, kind: str, reason: str) -> None:
         trial = self._active.pop(trial_id)
-        self._verdicts.pop(trial_id, None)
-        self._again.insert(0, trial)  # first: what is written is shown, which may fail
+        self._decisions.pop(trial_id, None)
+        self._to_restart.insert(0, trial)  # first: what is written is shown, which may fail
         self._write("retry", id=trial_id, cause=kind, reason=f"{kind}: {reason}")
 
     def _larger(self) -> Resources | None:
@@ -247,9 +249,9 @@ class Driver:
         larger = sum(self.ledger.trials[trial_id].larger for trial_id in self._active)
         return len(self._active) + larger * (max(1, math.floor(1 / share + 1e-9)) - 1)
 
-    def ask(self, signal: str) -> None:
+    def request_pause(self, signal: str) -> None:
         """Pause the study at the next `tick`. A signal's handler runs in the middle of anything, `tick` included."""
-        self.asked = signal
+        self.pause_signal = signal
 
     def interrupt(self, reason: str) -> None:
         """Start nothing new, stop what runs so that it can be resumed."""
@@ -263,8 +265,8 @@ class Driver:
         """Check the budgets and for signals and, now and then, for a request to pause the study."""
         if self.lost:
             self.status, self.reason, self.pausing = "failed", self.lost, True
-        if self.asked and not self.pausing:
-            self.interrupt(self.asked)
+        if self.pause_signal and not self.pausing:
+            self.interrupt(self.pause_signal)
         if not self.pausing and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + STOP_CHECK_S
             if self.folder.asked_to_stop():
@@ -280,7 +282,9 @@ class Driver:
     def spent(self) -> bool:
         """Whether there is nothing to do in this session: nothing is open or planned, or no budget is left."""
         over = self._over_budget(None)
-        return (over is not None and (over[2] or not self._again)) or (not self._again and self.plan.exhausted())
+        if self._to_restart:
+            return over is not None and over[2]
+        return over is not None or self.plan.exhausted()
 
     def _over_budget(self, now: int | None) -> tuple[Status, str, bool] | None:
         """(status, reason, whether running trials are to pause) when a budget is spent; now: None between sessions."""
@@ -315,44 +319,44 @@ class Driver:
         if self.lost:
             self.status, self.reason = "failed", self.lost
             return
-        if self.asked:  # after the last `tick`
-            self.interrupt(self.asked)
+        if self.pause_signal:  # after the last `tick`
+            self.interrupt(self.pause_signal)
         self._take_up()
         for trial_id in list(self._active):
-            self.stopped(trial_id)
-        while self._again:  # not taken up again in this session
-            self._pause(self.ledger.trials[self._again.pop(0).id])
+            self.on_trial_stop(trial_id)
+        while self._to_restart:  # not taken up again in this session
+            self._pause(self.ledger.trials[self._to_restart.pop(0).id])
         if self.status == "out_of_budget" and self.plan.exhausted():  # the last of it went into the last trial
             self.status, self.reason = "finished", ""
         if self.status == "finished" and self.stage == "search":
             for record in self.ledger.waiting():
                 self._write("end", id=record.trial.id, **asdict(_outcome(record, "pruned")))
-                self.plan.ended(record)
+                self.plan.on_trial_end(record)
         self._write("close", status=self.status, reason=self.reason)
         self._keeper.mark(None, False)
 
     def _take_up(self) -> None:
         """Record the pause of trials that an earlier driver had judged at their rungs before it crashed."""
-        while self._judged:
-            self._pause(self._judged.pop())
+        while self._unrecorded_pauses:
+            self._pause(self._unrecorded_pauses.pop())
 
     def _pause(self, record: TrialRecord) -> None:
         """Write that a trial is paused; one that waits at its rung has a value by which it counts meanwhile."""
         if record.waiting is not None:
-            self._judged_by[record.trial.id] = "paused"
+            self._end_states[record.trial.id] = "paused"
         self._write(
             "pause", id=record.trial.id, rung=record.waiting, best=record.best, best_at=record.best_at,
             examples=record.examples, seconds=record.seconds,
         )  # fmt: skip
 
     def _count(self, record: TrialRecord) -> None:
-        self._judged_by[record.trial.id] = record.state
+        self._end_states[record.trial.id] = record.state
         if not record.failed:
             return
         self._reasons[f"{record.state.removeprefix('failed:')}: {record.reason}"] += 1
-        ended = len(self._judged_by)
+        ended = len(self._end_states)
         # a device that is at fault ends the study by its own rule: see `avoided`
-        failed = sum(s.startswith("failed:") and s != "failed:device" for s in self._judged_by.values())
+        failed = sum(s.startswith("failed:") and s != "failed:device" for s in self._end_states.values())
         if ended >= ENOUGH_TO_JUDGE and failed > self.space.search.max_failed_share * ended:
             self._end("failed", f"{failed} of {ended} trials failed", pause=True)
 
@@ -363,7 +367,7 @@ class Driver:
             self._keeper.mark(None, True)
 
     def lose(self, reason: str) -> None:
-        """Another driver has taken the study: end at once, without a word to its trials. Any thread may call this."""
+        """Another driver has taken the study: end at once, without notifying its trials. Any thread may call this."""
         self.lost = reason
 
     def owns(self) -> bool:
@@ -379,5 +383,5 @@ class Driver:
 
 
 def _outcome(record: TrialRecord, stop: str, reason: str = "", traceback: str = "") -> Outcome:
-    """How a trial ends that could not tell it itself, by its last evaluation."""
+    """How a trial ends that cannot report it itself, by its last evaluation."""
     return Outcome(stop, record.best, record.best_at, record.examples, record.seconds, reason, traceback)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from search.space import Space
 from search.store.ledger import Ledger, Trial, TrialRecord
 from search.study.samplers import key
-from trainables.contract.trial import Evaluation, Verdict
+from trainables.contract.trial import Decision, Evaluation
 
 
 class Plan(Protocol):
@@ -29,10 +29,10 @@ class Plan(Protocol):
     def exhausted(self) -> bool:
         """Whether no new trial can come, whatever the running ones do."""
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:
         """Take note of an evaluation: go on, stop for good (prune), or save the state and wait (pause)."""
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         """Take note of an ended trial."""
 
 

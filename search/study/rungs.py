@@ -39,7 +39,7 @@ def rungs(first: int, whole: int, reduction: int) -> Iterator[int]:
 
 
 class Promotion:
-    """The rungs of a study. Only points' first seeds stand on those from level 0 on, and not the baseline's.
+    """The rungs of a study. Only first seeds of non-baseline points count from level 0 on.
 
     Args:
         reduction: 1 in this many goes on, at least 2.
@@ -86,7 +86,7 @@ class Promotion:
         return best
 
     def _on(self, level: int) -> list[TrialRecord]:
-        # the baseline is not judged: a poor one on a rung would let others go on that lead no point
+        # the baseline is not judged: on a rung a poor baseline would let poor trials be promoted
         records = (r for r in self._ledger.on_rungs.values() if not (r.trial.baseline and level >= 0))
         return [r for r in records if level in r.rungs and not r.failed]
 

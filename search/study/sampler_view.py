@@ -24,10 +24,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Param, Space
 
-MOST_SHOWN = 300  # completed points that a Gaussian process is shown
+MAX_GP_POINTS = 300  # completed points that a Gaussian process is shown
 MOST_RUNNING = 31  # running ones, the newest, as many as where points are not proposed ahead: 200 take much longer
 FAILURE = "failure"  # user attribute of points that failed by their own fault: the failure's kind
-SHOWN = (TrialState.COMPLETE, TrialState.PRUNED)
+VALUED_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 WIDE = 16  # values of an integer; Optuna's Gaussian process tries all of fewer at once
 FACTOR = 2  # gains are learnt from a step to so many times it: fewer points have got further
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # of the ridge regression, inputs having a standard deviation of about 1
@@ -149,7 +149,7 @@ class SamplerView(optuna.Study):
         trials = super()._get_trials(deepcopy, None, use_cache=False)
         seen = [self._translated(t) for t in trials]
         # what waits at its rung counts too: the completed points alone are the best ones
-        if values := [t.value for t in seen if t.state in SHOWN and t.value is not None]:
+        if values := [t.value for t in seen if t.state in VALUED_STATES and t.value is not None]:
             worst = min(values) if self.direction == StudyDirection.MAXIMIZE else max(values)
             seen = [_failed(t, worst) if t.state == TrialState.FAIL and FAILURE in t.user_attrs else t for t in seen]
         smooth = self.space.search.sampler == "gp"
@@ -181,12 +181,12 @@ class SamplerView(optuna.Study):
 
 
 def fewer(trials: list[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
-    """At most `MOST_SHOWN` completed points, half of them the best, half the latest: a Gaussian process takes seconds
-    a proposal beyond."""
+    """At most `MAX_GP_POINTS` completed points, half of them the best, half the latest: a Gaussian process takes
+    seconds a proposal beyond."""
     values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None}
-    if len(values) <= MOST_SHOWN:
+    if len(values) <= MAX_GP_POINTS:
         return trials
-    half = MOST_SHOWN // 2
+    half = MAX_GP_POINTS // 2
     numbers = list(values)
     best = sorted(numbers[:-half], key=values.__getitem__, reverse=direction == StudyDirection.MAXIMIZE)
     kept = {*best[:half], *numbers[-half:]}
@@ -217,7 +217,9 @@ def predicted(
     for all, and no value exceeds the best of them.
     """
     sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
-    known = [i for i, t in enumerate(trials) if t.state in SHOWN and t.value is not None and t.intermediate_values]
+    known = [
+        i for i, t in enumerate(trials) if t.state in VALUED_STATES and t.value is not None and t.intermediate_values
+    ]
     gains = _Gains({i: _Curve(trials[i], sign, inputs(trials[i].params, params)) for i in known})
     shown = list(trials)
     for i in known:

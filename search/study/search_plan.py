@@ -24,7 +24,7 @@ from search.study.rungs import BudgetEnd, Promotion
 from search.study.sampler_view import FAILURE, distribution, label, value_of
 from search.study.samplers import Point, PointSampler, first_remembered, key, named_error, rows
 from search.study.seeds import ENDLESS, Seeds
-from trainables.contract.trial import Evaluation, Verdict
+from trainables.contract.trial import Decision, Evaluation
 
 AHEAD_FROM = 32  # slots: below, a point depends on every result before it, so that sessions can be repeated exactly
 MODELS = ("tpe", "gp")  # samplers that take their time
@@ -51,7 +51,7 @@ class SearchPlan:
         self._seen: set[str] = set()
         self._limit = self._most_points()
         self._grid = rows(space) if space.is_grid else None  # the points in the order in which they run
-        self._seeds = Seeds(space, ledger, self._limit, self._settle)
+        self._seeds = Seeds(space, ledger, self._limit, self._complete_point)
         self._storage = InMemoryStorage()
         self.study = optuna.create_study(
             storage=self._storage,
@@ -110,7 +110,7 @@ class SearchPlan:
             return False
         return all(self._waits(number) for number in self._open)
 
-    def evaluated(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+    def on_evaluation(self, trial: Trial, evaluation: Evaluation) -> Decision:
         kind = self.space.pruner.kind
         if kind == "asha" and trial.repeat:
             return self._at_rung(trial, evaluation)
@@ -133,7 +133,7 @@ class SearchPlan:
                 return "prune" if stop and not trial.baseline else "go"
         return "go"
 
-    def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Verdict:
+    def _at_rung(self, trial: Trial, evaluation: Evaluation) -> Decision:
         """Pruner asha: write down that a trial has reached a rung, once, and whether it pauses there.
 
         It also pauses, at the rung that it has passed, when the rest of the budget is reserved for others.
@@ -171,9 +171,9 @@ class SearchPlan:
         """Whether a point's trial is paused at its rung."""
         return any(record.waits for record in self.ledger.by_point.get(("search", number), []))
 
-    def ended(self, record: TrialRecord) -> None:
+    def on_trial_end(self, record: TrialRecord) -> None:
         if self._decide(record.trial.number):
-            self._settle(record.trial.number)
+            self._complete_point(record.trial.number)
 
     def _point_of(self, asked: optuna.Trial) -> Point:
         """The point of a trial proposed by Optuna: all its parameters, or those still open after a crash."""
@@ -230,7 +230,7 @@ class SearchPlan:
                 return True
         return len(records) >= self.space.search.repeats
 
-    def _settle(self, number: int) -> None:
+    def _complete_point(self, number: int) -> None:
         """Write down how a point ended, in the journal, then in Optuna.
 
         Completed: the mean of its seeds. Pruned: PRUNED at its last value. Failed: FAIL, whatever other seeds gave.
@@ -248,8 +248,8 @@ class SearchPlan:
         self._reported.pop(number, None)
         if last.failed and (kind := last.state.removeprefix("failed:")) in OWN_FAULTS:
             asked.set_user_attr(FAILURE, kind)
-        told = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
-        self.study.tell(asked, value if state == "complete" else None, state=told)
+        stored = {"fail": TrialState.FAIL, "pruned": TrialState.PRUNED, "complete": TrialState.COMPLETE}[state]
+        self.study.tell(asked, value if state == "complete" else None, state=stored)
 
     def _report(self, asked: optuna.Trial, step: int, value: float) -> bool:
         """Report an intermediate value; False when it is known already (a resumed trial repeats itself)."""
@@ -305,19 +305,19 @@ class SearchPlan:
                 self._missing.append(number)
         for event in events:
             if event["e"] == "point" and self.ledger.points.get(event["number"]) == event:
-                self._settle(event["number"])
+                self._complete_point(event["number"])
                 continue
             record = self.ledger.trials.get(event.get("id", ""))
             if record is None or record.trial.stage != "search" or record.trial.number not in self._open:
                 continue
             if event["e"] == "eval":
                 fields = {k: v for k, v in event.items() if k not in ("e", "t", "id")}
-                self.evaluated(record.trial, Evaluation(**fields))
+                self.on_evaluation(record.trial, Evaluation(**fields))
             elif event["e"] == "end" and event["stop"] == "completed" and self.space.pruner.kind == "wilcoxon":
                 self._report(self._open[record.trial.number], record.trial.repeat, event["best"])
         for number in list(self._open):
             if number in self.ledger.points or self._decide(number):
-                self._settle(number)
+                self._complete_point(number)
 
     def _most_points(self) -> int:
         count = self.space.cardinality()

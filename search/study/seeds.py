@@ -32,11 +32,11 @@ ENDLESS = sys.maxsize  # points of a space without an end
 class Seeds:
     """The seeds of a study's points.
 
-    Args: most: points that the study can have; settle: called with a point that is to have no further seed.
+    Args: most: points that the study can have; complete_point: called with a point that is to have no further seed.
     """
 
-    def __init__(self, space: Space, ledger: Ledger, most: int, settle: Callable[[int], None]) -> None:
-        self._space, self._ledger, self._settle = space, ledger, settle
+    def __init__(self, space: Space, ledger: Ledger, most: int, complete_point: Callable[[int], None]) -> None:
+        self._space, self._ledger, self._complete_point = space, ledger, complete_point
         self._sign = space.metric.sign
         self._known = space.known_metric
         self._in_turn = space.pruner.kind in BY_ENDED or "pruner" in space.classes  # which may compare so, too
@@ -68,7 +68,7 @@ class Seeds:
             if self._space.pruner.kind == "wilcoxon" or records[0].trial.baseline or not self._dominated(number):
                 return number
             if not any(record.open for record in records):
-                self._settle(number)
+                self._complete_point(number)
         return None
 
     def mean(self, number: int) -> float | None:
@@ -119,8 +119,8 @@ class Seeds:
     def _dominated(self, number: int) -> bool:
         """Whether more seeds of a point are not worth their cost: its mean lies below the best point's by more than
         seeds explain, `DOMINATED_Z` standard errors of the difference, with the seeds' standard deviation pooled over
-        all points that have several, else the prior `SEED_SD`. Of a metric of which nothing is known the first repeats
-        have to tell.
+        all points that have several, else the prior `SEED_SD`. An unknown metric has no prior, so no point is
+        dominated until seeds repeat.
         """
         rivals = [
             event

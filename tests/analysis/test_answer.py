@@ -74,7 +74,7 @@ def test_nothing_beats_the_baseline() -> None:
         (None, "batch_size,dropout", "the paper's setting with another batch_size, dropout"),
     ],
 )  # fmt: skip
-def test_baseline_is_named_by_its_preset_and_what_the_space_changed(preset: object, moved: str, name: str) -> None:
+def test_baseline_is_named_by_preset_and_changes_of_the_space(preset: object, moved: str, name: str) -> None:
     study = table_study(table(GAINS), {schema.MOVED: moved})
     object.__setattr__(study, "space", {"preset": preset})
     assert study.baseline_name == name

@@ -100,7 +100,7 @@ def test_database_and_server_give_what_was_written(
     assert contents(open_store(server)) == found
 
 
-def test_a_history_longer_than_a_page_of_the_server_is_complete(small: SmallStore, server: str) -> None:
+def test_history_longer_than_a_server_page_is_complete(small: SmallStore, server: str) -> None:
     run = small.client.create_run("0").info.run_id
     for first in range(0, 26_000, 1000):
         points = [Metric("loss", float(step), step, step) for step in range(first, first + 1000)]

@@ -44,7 +44,7 @@ def test_runs_that_a_dead_driver_left_end_after_they_began(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_clock_that_is_set_spends_no_budget_and_turns_nothing_round(tmp_path: Path) -> None:
+def test_clock_change_spends_no_budget_and_reorders_nothing(tmp_path: Path) -> None:
     search = {"sampler": "random", "trials": 6, "seed": 3, "baseline": "none", "time": "10m"}
     study, shift = Study(tmp_path, sleep=0.1, search=search), tmp_path / "shift"
     clock = f"{HERE / 'shifted_clock'}:{SEARCH}:{ROOT}"

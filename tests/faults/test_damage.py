@@ -50,7 +50,7 @@ def without_a_start(lines: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("damage", [flipped, cut_short, without_a_start])
-def test_a_damaged_journal_is_one_line_and_other_studies_are_listed(
+def test_damaged_journal_is_one_line_and_other_studies_are_listed(
     damage: Callable[[list[bytes]], list[bytes]], world: World
 ) -> None:
     journal = world.folder.journal
@@ -70,7 +70,7 @@ def test_a_damaged_journal_is_one_line_and_other_studies_are_listed(
 
 
 @pytest.mark.parametrize("content", ["", "\x00", "name: [", "- 1\n"])
-def test_an_unreadable_space_is_one_line_and_other_studies_are_listed(content: str, world: World) -> None:
+def test_unreadable_space_is_one_line_and_other_studies_are_listed(content: str, world: World) -> None:
     world.folder.space.write_text(content)
     code, text = call(world, "status", "hurt")
     assert code == 2, text
@@ -81,7 +81,7 @@ def test_an_unreadable_space_is_one_line_and_other_studies_are_listed(content: s
     assert str(world.folder.space) in text
 
 
-def test_salvage_sets_damaged_lines_aside_and_goes_on_from_the_rest(world: World) -> None:
+def test_salvage_sets_damaged_lines_aside_and_keeps_the_rest(world: World) -> None:
     journal = world.folder.journal
     whole = journal.read_bytes()
     ended = {i for i, r in fold(journal, Ledger()).trials.items() if not r.open}
@@ -99,7 +99,7 @@ def test_salvage_sets_damaged_lines_aside_and_goes_on_from_the_rest(world: World
     assert salvage(journal) == []
 
 
-def test_an_edited_space_is_refused_by_name_and_nothing_is_deleted(world: World) -> None:
+def test_edited_space_is_rejected_by_name_and_nothing_is_deleted(world: World) -> None:
     folder = world.folder
     journal = folder.journal.read_bytes()
     folder.journal.write_bytes(space_line(world) + journal)

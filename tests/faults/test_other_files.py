@@ -24,7 +24,7 @@ from search.space.load import load_space
         ("pairs", "is a file without an ending"),
     ],
 )
-def test_a_file_of_another_kind_is_named_as_what_it_is(
+def test_file_of_another_kind_is_named_by_its_kind(
     name: str, what: str, slash: bool, split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

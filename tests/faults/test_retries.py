@@ -17,7 +17,7 @@ from search.running.tuner import describe
 from search.store.journal import Journal, read
 from search.store.layout import StudyFolder
 from search.store.ledger import Ledger, Trial
-from search.study.driver import LOSSES, Driver, Fault
+from search.study.driver import MAX_NODE_LOSSES, Driver, Fault
 from search.study.search_plan import SearchPlan
 from search.wording import headline
 from trainables.contract.trial import Evaluation, Outcome, TrialSpec
@@ -64,7 +64,7 @@ def started(driver: Driver) -> Trial:
 
 
 def out_of_memory(driver: Driver, trial: Trial) -> None:
-    driver.ended(trial.id, Outcome("failed:oom", None, 0, 0, 0.0, "CUDA out of memory"))
+    driver.on_trial_end(trial.id, Outcome("failed:oom", None, 0, 0, 0.0, "CUDA out of memory"))
 
 
 @pytest.mark.parametrize(("gpus", "reserved"), [(0.5, (1.0, 1.0)), (0.4, (1.0, 1.0)), (0.0, (0.0, 2.0))])
@@ -77,9 +77,9 @@ def test_out_of_memory_trial_gets_a_larger_share_beside_others(
     assert started(driver).id == first.id, "the other two go on"
     spec, other = driver.spec(first), driver.spec(second)
     assert ((spec.gpus, spec.cpus), (other.gpus, other.cpus)) == (reserved, (gpus, 1.0))
-    driver.ended(second.id, DONE)
+    driver.on_trial_end(second.id, DONE)
     assert driver.next_trial() is None, "its share is not given to smaller trials"
-    driver.ended(third.id, DONE)
+    driver.on_trial_end(third.id, DONE)
     started(driver)
     out_of_memory(driver, first)
     assert driver.ledger.trials[first.id].state == "failed:oom", "once"
@@ -94,23 +94,23 @@ def test_out_of_memory_trial_is_not_run_again_unchanged(gpus: float, fits: bool,
     assert driver.ledger.trials[first.id].state == "failed:oom"
 
 
-def test_older_journals_retry_out_of_memory_trials_with_a_larger_share(tmp_path: Path) -> None:
+def test_older_journals_retry_out_of_memory_with_a_larger_share(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, 0.5)
     first = started(driver)
     driver.ledger.apply({"e": "retry", "t": 0, "id": first.id, "reason": "oom: no memory left", "alone": True})
     assert driver.spec(first).gpus == 1.0
 
 
-def test_a_device_fault_is_its_nodes_until_the_trial_has_met_it_too_often(tmp_path: Path) -> None:
+def test_node_is_avoided_after_device_faults_of_two_trials(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     first, second = started(driver), started(driver)
-    driver.failed(first.id, Fault("device", "CUDA error", node="a"))
+    driver.on_failure(first.id, Fault("device", "CUDA error", node="a"))
     assert (driver.avoided(), driver.avoided(first), driver.avoided(second)) == (set(), {"a"}, set())
     assert started(driver).id == first.id
-    driver.failed(first.id, Fault("device", "CUDA error", node="a"))
+    driver.on_failure(first.id, Fault("device", "CUDA error", node="a"))
     assert driver.ledger.trials[first.id].state == "failed:device"
     assert driver.avoided() == set(), "one trial alone may be at fault itself"
-    driver.failed(second.id, Fault("device", "CUDA error", node="a"))
+    driver.on_failure(second.id, Fault("device", "CUDA error", node="a"))
     assert driver.avoided() == {"a"}
 
 
@@ -119,16 +119,16 @@ def test_lost_nodes_cost_no_retry(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     lost, trial = Fault("node", "a node of the trial died"), started(driver)
     for k in range(1, 4):
-        for _ in range(LOSSES):
-            driver.failed(trial.id, lost)
+        for _ in range(MAX_NODE_LOSSES):
+            driver.on_failure(trial.id, lost)
             assert started(driver).id == trial.id
         values = {"value": 0.5, "metrics": {}, "best": 0.5, "best_at": 1, "seconds": 1.0}
-        driver.evaluated(trial.id, Evaluation(rung=k * 100, examples=k * 100, **values))
+        driver.on_evaluation(trial.id, Evaluation(rung=k * 100, examples=k * 100, **values))
     assert "30 restarts after lost nodes" in headline(driver.space, driver.ledger, 0)
-    for _ in range(LOSSES + 1):  # plus one retry, as if its process had crashed
-        driver.failed(trial.id, lost)
+    for _ in range(MAX_NODE_LOSSES + 1):  # plus one retry, as if its process had crashed
+        driver.on_failure(trial.id, lost)
         assert started(driver).id == trial.id
-    driver.failed(trial.id, lost)
+    driver.on_failure(trial.id, lost)
     assert driver.ledger.trials[trial.id].state == "failed:process"
 
 
@@ -146,22 +146,22 @@ def test_doubtful_end_is_resolved_while_tune_waits_for_a_trial(tmp_path: Path, m
     assert searcher.suggest("d")["spec"]["folder"] == first["spec"]["folder"]
 
 
-def test_the_share_that_ends_a_study_is_not_counted_over_broken_devices(tmp_path: Path) -> None:
+def test_broken_devices_do_not_count_towards_the_failure_share(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     for n in range(6):
         trial = started(driver)
-        driver.failed(trial.id, Fault("device", "CUDA error", node=str(n)))
+        driver.on_failure(trial.id, Fault("device", "CUDA error", node=str(n)))
         assert started(driver).id == trial.id
-        driver.failed(trial.id, Fault("device", "CUDA error", node=str(n)))
+        driver.on_failure(trial.id, Fault("device", "CUDA error", node=str(n)))
     assert driver.ledger.stops["failed:device"] == 6
     assert driver.reason == ""
 
 
-def test_a_trial_that_waits_for_its_retry_is_closed_with_its_session(tmp_path: Path) -> None:
+def test_trial_waiting_for_its_retry_is_paused_with_its_session(tmp_path: Path) -> None:
     driver = driver_of(tmp_path)
     trial = started(driver)
     driver.interrupt("SIGTERM")
-    driver.failed(trial.id, Fault("process", "gone"))
+    driver.on_failure(trial.id, Fault("process", "gone"))
     driver.close_session()
     assert {r.state for r in driver.ledger.trials.values()} == {"paused"}
 

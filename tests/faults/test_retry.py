@@ -13,7 +13,7 @@ from search.running.runner import _to_retry
 from search.store.ledger import Trial
 
 
-def test_a_baseline_that_failed_for_a_cause_outside_it_comes_back_by_itself(tmp_path: Path) -> None:
+def test_baseline_that_failed_for_an_external_cause_is_retried(tmp_path: Path) -> None:
     def fault(trial: Trial, k: int) -> str | None:
         return ("disk" if trial.number < 2 else "nan") if trial.number < 3 and k == 2 else None
 

@@ -42,7 +42,7 @@ def nobody_listens() -> int:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_tracker_that_is_down_is_reported_and_the_search_goes_on(tmp_path: Path) -> None:
+def test_unreachable_tracker_is_reported_and_search_continues(tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["builtin"], "language": "en"}
     study = Study(tmp_path, trials=1, data=data, train={"max_examples": 300, "eval_examples": 100})
     study.program = [sys.executable, "-m", "search"]  # ray is imported by the command itself, when it is ready for it
@@ -197,9 +197,7 @@ def test_a_head_that_somebody_started(tmp_path: Path) -> None:
     assert list(study.ends().values()) == ["completed"] * 4
 
 
-def test_a_ray_that_does_not_start_is_tried_twice_and_leaves_no_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_ray_start_is_retried_once_and_leaves_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
 
     def times_out(folder: Path) -> None:
@@ -249,7 +247,7 @@ def test_other_software_than_at_the_studys_start_is_reported(tmp_path: Path) -> 
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync, by which `ray up` copies")
 @pytest.mark.parametrize("file", ["cluster.yaml", "docs/cluster/gcp.yaml", "docs/cluster/onprem.yaml"])
-def test_what_ray_up_copies_has_no_keys_but_those_that_are_mounted(file: str, tmp_path: Path) -> None:
+def test_ray_up_copies_no_keys_but_the_mounted_ones(file: str, tmp_path: Path) -> None:
     """Real rsync with the options that Ray gives it, for the project and for a file mounted alone."""
     config = yaml.safe_load((ROOT / file).read_text())
     options = [f"--exclude={pattern}" for pattern in config["rsync_exclude"]]

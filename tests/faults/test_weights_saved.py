@@ -11,7 +11,7 @@ from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
 
 
-def test_every_seed_of_the_race_then_of_the_best_and_the_baseline(tmp_path: Path) -> None:
+def test_saves_weights_of_rivals_then_of_best_and_baseline(tmp_path: Path) -> None:
     world = World(make_space({"trials": 8, "baseline": "paper"}, encoder="bert-base-uncased"), tmp_path)
     world.session()
     searched = CheckpointRetention(world.folder, fold(world.folder.journal, Ledger()), keep=1).kept()

@@ -155,11 +155,13 @@ class World:
             best = max(values)
             at = (values.index(best) + 1) * RUNG
             if (kind := self.fault(trial, k)) is not None:
-                driver.ended(trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened"))
+                driver.on_trial_end(
+                    trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened")
+                )
                 active.remove(trial)
                 continue
             if k > length:
-                driver.ended(trial.id, Outcome("completed", best, at, length * RUNG, 0.1 * length))
+                driver.on_trial_end(trial.id, Outcome("completed", best, at, length * RUNG, 0.1 * length))
                 active.remove(trial)
                 continue
             self.evaluations += 1
@@ -173,11 +175,11 @@ class World:
                 seconds=0.1 * k,
                 planned=self.planned,
             )
-            verdict = driver.evaluated(trial.id, evaluation)
-            if verdict in ("go", "pause"):
+            decision = driver.on_evaluation(trial.id, evaluation)
+            if decision in ("go", "pause"):
                 self.last[trial.id] = k
-            if verdict != "go":
-                driver.stopped(trial.id)
+            if decision != "go":
+                driver.on_trial_stop(trial.id)
                 active.remove(trial)
             if interrupt_at is not None and self.evaluations >= interrupt_at:
                 driver.interrupt("SIGINT")

@@ -44,7 +44,7 @@ def test_many_slots_get_each_point_once(
         time.sleep(0.05)
 
 
-def test_no_verdict_waits_for_a_slow_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_decision_waits_for_a_slow_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go, plain = threading.Event(), PointSampler._propose
 
     def propose(sampler: PointSampler, study: object, trial: object) -> object:

@@ -42,7 +42,7 @@ def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
         assert ledger.best is not None
 
 
-def test_the_baseline_is_complete_at_the_end_of_a_small_budget(tmp_path: Path) -> None:
+def test_baseline_is_complete_at_the_end_of_a_small_budget(tmp_path: Path) -> None:
     space = make_space({"trials": None, "budget": 2, "repeats": 2}, pruner={"kind": "asha"})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) - 0.5 * bool(trial.baseline))
     ledger = world.session(concurrency=4).ledger

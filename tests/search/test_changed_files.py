@@ -30,7 +30,7 @@ def retrieval_set(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_study_whose_dev_pairs_changed_is_neither_resumed_nor_confirmed(tmp_path: Path) -> None:
+def test_study_with_changed_dev_pairs_is_neither_resumed_nor_confirmed(tmp_path: Path) -> None:
     """Values of then and now were ranked beside each other."""
     dev = tmp_path / "mine_dev.tsv"
     dev.write_text(PAIRS)
@@ -139,9 +139,7 @@ def test_an_encoder_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatc
     check_files(space, older)
 
 
-def test_what_is_there_has_a_revision_and_what_cannot_change_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_existing_files_that_can_change_have_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     (tmp_path / "en_stsb_dev.tsv").write_text(PAIRS)

@@ -48,7 +48,7 @@ def test_seeds_go_where_they_decide_most(tmp_path: Path) -> None:
     assert fresh[0] == fresh[1] == list(range(4, 4 + seeds[0]))
 
 
-def test_a_clear_gain_ends_early_an_open_one_takes_the_budget(tmp_path: Path) -> None:
+def test_clear_gain_ends_early_open_one_takes_the_budget(tmp_path: Path) -> None:
     def spent(step: float, sd: float, name: str) -> int:
         world = World(make_space({"trials": 6}), tmp_path / name, value=noisy(sd, step))
         world.session()

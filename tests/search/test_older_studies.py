@@ -55,7 +55,7 @@ def test_a_study_of_an_older_format_goes_on(killed: StudyFolder) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-def test_a_study_of_an_older_format_is_resumed_confirmed_and_analysed(killed: StudyFolder) -> None:
+def test_study_of_an_older_format_is_resumed_confirmed_and_analysed(killed: StudyFolder) -> None:
     def command(*words: str) -> str:
         environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{killed.storage}/mlflow.db"}
         line = [str(Path(sys.executable).parent / words[0]), *words[1:]]
@@ -112,7 +112,7 @@ def test_a_stored_space_of_a_newer_format_is_refused(killed: StudyFolder) -> Non
     assert len(str(told.value).splitlines()) == 1, "what it has more is not a mistake"
 
 
-def test_a_key_that_a_study_is_older_than_is_no_edit(tmp_path: Path) -> None:
+def test_key_newer_than_the_study_is_no_edit(tmp_path: Path) -> None:
     """Its default is that of today, in the file and in the journal alike."""
     world = World(make_space({"trials": 2}), tmp_path)
     plain = world.space.resolved()
@@ -135,7 +135,7 @@ def test_a_session_names_its_format_in_an_older_journal(killed: StudyFolder) -> 
     space = load_space(killed.space)
     session = Session(space, killed, Options(console=Console(quiet=True)), [SEARCH])
     for _ in range(2):
-        session._keep_space(journal)
+        session._store_space(journal)
     journal.close()
     events = list(read(killed.journal))
     assert [e.get("format") for e in events if e["e"] == "space"] == [None, 3]
@@ -143,9 +143,7 @@ def test_a_session_names_its_format_in_an_older_journal(killed: StudyFolder) -> 
 
 
 @pytest.mark.costly
-def test_runs_of_a_newer_format_in_mlflow_are_neither_read_nor_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newer_mlflow_runs_are_neither_read_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     worlds = [World(make_space({"trials": 2}), tmp_path, study=f"fake-{i}", now=1e6 + i) for i in (1, 2)]
     uri = f"sqlite:///{tmp_path}/mlflow.db"

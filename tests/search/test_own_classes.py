@@ -249,7 +249,7 @@ def test_the_best_trial_has_positions_as_all_trials_do(mine: Path, tmp_path: Pat
         ("Raises", "sampler mine.py:Raises, line {}: AttributeError"),
     ],
 )
-def test_an_error_of_a_class_ends_the_session_in_one_line(name: str, message: str, mine: Path, tmp_path: Path) -> None:
+def test_error_in_a_class_ends_the_session_in_one_line(name: str, message: str, mine: Path, tmp_path: Path) -> None:
     line = 1 + MINE.splitlines().index("        return self.unknown")
     world = World(fake(mine, f"search.sampler={{class: {tmp_path / 'mine.py'}:{name}}}"), tmp_path / "runs")
     with pytest.raises(UserError, match="^" + message.format(line)):
@@ -335,7 +335,7 @@ def test_a_class_sees_paused_points_as_pruned(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
-def test_a_real_search_with_own_classes_is_killed_resumed_and_reported(mine: Path, tmp_path: Path) -> None:
+def test_killed_search_with_own_classes_is_resumed_and_reported(mine: Path, tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     env.pop("MLFLOW_TRACKING_URI", None)
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -294,19 +293,18 @@ def test_the_whole_way(outside, tmp_path, installed):
 
 
 def test_the_guide_is_what_runs_here(outside):
-    """CONTRIBUTING's section: its files, its lines of YAML and TOML, its commands."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = text.split("## Write your own method in a file")[1].split("\n## ")[0]
-    blocks = [textwrap.dedent(b) for b in re.findall(r"(?:^    .+\n)+", section, flags=re.MULTILINE)]
-    space, commands, entry, evaluation = blocks
+    """The how-to's lines of YAML, TOML and Python, and its commands."""
+    text = (ROOT / "docs" / "howto" / "method.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+)\n(.+?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    of = {kind: [block for found, block in blocks if found == kind] for kind, _ in blocks}
     written = yaml.safe_load((outside / "dcl.yaml").read_text())
-    assert yaml.safe_load(space).items() <= written.items()
-    for line in commands.strip().split(" && "):
+    assert yaml.safe_load(of["yaml"][0]).items() <= written.items()
+    for line in of["bash"][0].strip().splitlines():
         words = shlex.split(line)
         assert words[0] == "search"  # test_the_whole_way runs them
         main.commands[words[1]].make_context(words[1], words[2:], resilient_parsing=True)
-    assert tomllib.loads(entry)["project"]["entry-points"]["contrastive_search.methods"] == {"dcl": "dcl_method:METHOD"}
-    imported = re.findall(r"`(from trainables[^`]*)`", section)
-    names: dict[str, Any] = {"evaluate": lambda embed, folder: {"topics": 0.0 if folder else len(embed(["a"]))}}
-    exec(f"{imported[0]}\n{evaluation}", names)
+    points = tomllib.loads(of["toml"][0])["project"]["entry-points"]
+    assert points["contrastive_search.methods"] == {"dcl": "dcl_method:METHOD"}
+    names: dict[str, Any] = {}
+    exec(next(block for block in of["python"] if "EVALUATION" in block), names)
     assert names["EVALUATION"].name == "topics"

@@ -33,7 +33,7 @@ def promotions(world: World) -> Counter[str]:
     return found
 
 
-def test_the_best_go_on_and_the_rest_are_pruned_where_they_wait(tmp_path: Path) -> None:
+def test_best_trials_go_on_and_the_rest_are_pruned(tmp_path: Path) -> None:
     world = World(asha_space(), tmp_path)
     driver = world.session(concurrency=1)
     ledger = driver.ledger
@@ -90,7 +90,7 @@ def test_who_goes_on_is_the_rule_of_the_paper() -> None:
         (700, 10000, 4, [700, 2800]),
     ],
 )
-def test_no_rung_lies_past_half_of_a_full_length_trial_and_they_go_on(
+def test_no_rung_lies_past_half_of_a_full_length_trial(
     first: int, whole: int, reduction: int, expected: list[int]
 ) -> None:
     assert list(takewhile(lambda rung: rung < 10_000, rungs(first, whole, reduction))) == expected
@@ -173,21 +173,19 @@ def test_deaths_change_nothing(sampler: str, workers: int, tmp_path: Path) -> No
 
 
 @pytest.mark.costly
-def test_trial_waits_at_its_rung_if_its_process_crashes_before_the_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trial_stays_paused_if_its_process_crashes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judged at its rung and killed before it ended: promotions match an undisturbed study, no trial restarts."""
     plain = World(asha_space(trials=14), tmp_path / "plain")
     expected = plain.session(concurrency=1).ledger
-    stopped = Driver.stopped
+    on_trial_stop = Driver.on_trial_stop
 
     def dies(driver: Driver, trial_id: str) -> None:
         if driver.ledger.trials[trial_id].waiting is not None:
-            driver.failed(trial_id, Fault("process", "killed"))
+            driver.on_failure(trial_id, Fault("process", "killed"))
         else:
-            stopped(driver, trial_id)
+            on_trial_stop(driver, trial_id)
 
-    monkeypatch.setattr(Driver, "stopped", dies)
+    monkeypatch.setattr(Driver, "on_trial_stop", dies)
     world = World(asha_space(trials=14), tmp_path / "killed")
     ledger = world.session(concurrency=1).ledger
     assert not ledger.open_trials
@@ -220,7 +218,7 @@ def test_interrupted_and_resumed_it_waits_on(tmp_path: Path) -> None:
     assert not ledger.open_trials
 
 
-def test_a_budget_ends_the_search_with_paused_trials_that_a_larger_one_takes_up(tmp_path: Path) -> None:
+def test_a_larger_budget_resumes_trials_paused_at_the_first_one(tmp_path: Path) -> None:
     world = World(asha_space(trials=None, budget=4), tmp_path)
     driver = world.session(concurrency=1)
     assert driver.status == "out_of_budget"
@@ -264,7 +262,7 @@ def test_a_waiting_trial_counts_as_pruned_where_results_are_read() -> None:
 
 
 @pytest.mark.parametrize(("completed", "leads"), [(None, True), (0.5, True), (0.6, False), (0.7, False)])
-def test_the_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
+def test_leader_goes_on_unless_a_completed_trial_is_as_good(completed: float | None, leads: bool) -> None:
     paused: Any = SimpleNamespace(waits=True, waiting=0, rungs={0: 0.6}, trial=SimpleNamespace(number=1))
     best = None if completed is None else SimpleNamespace(best=completed)
     ledger: Any = SimpleNamespace(sign=1.0, waiting=lambda: [paused], best=best)
@@ -290,7 +288,7 @@ def on_rungs(*rungs: dict[int, float], maximise: bool = True, states: str = "") 
     return Promotion(ledger, 2, 100, 400), records
 
 
-def test_half_of_a_rung_goes_on_itself_counted_and_a_tie_waits() -> None:
+def test_half_of_a_rung_goes_on_and_ties_wait() -> None:
     rungs, _ = on_rungs({0: 0.4}, {0: 0.6}, {0: 0.8})
     new: Any = SimpleNamespace(rungs={})
     assert [rungs.goes_on(new, 0, value) for value in (0.59, 0.61, 0.81)] == [False, True, True]  # two of four

@@ -77,7 +77,7 @@ def test_hyperband_spends_at_most_45_percent_and_keeps_the_best(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["hyperband", "median"])
-def test_tpe_with_pruned_trials_is_not_worse_on_the_same_budget(
+def test_tpe_with_pruning_is_no_worse_on_the_same_budget(
     pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training for twelve full-length trials (device hours), a ninth of the grid, with and without pruning; TPE takes
@@ -145,9 +145,7 @@ def test_warmup(settings: dict[str, Any], params: dict[str, Any], planned: int, 
         ({"min_rung": 1}, 0, 100),
     ],
 )
-def test_the_first_rung_is_the_first_evaluation_that_may_be_judged(
-    settings: dict[str, Any], warmup: int, expected: int
-) -> None:
+def test_first_rung_is_the_first_evaluation_after_warm_up(settings: dict[str, Any], warmup: int, expected: int) -> None:
     pruner = Pruner(kind="hyperband", **settings)
     assert first_rung(pruner, warmup, 2000, 100) == expected
     assert expected - 100 < earliest(pruner, warmup, 2000) <= expected

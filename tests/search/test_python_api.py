@@ -42,7 +42,7 @@ def test_importing_the_face_imports_nothing_heavy() -> None:
     assert done.stdout.split("\n")[0] == "[] [] False"
 
 
-def test_a_space_from_plain_data_is_the_one_from_its_file() -> None:
+def test_space_from_plain_data_equals_its_file_s() -> None:
     path = ROOT / "spaces" / "quickstart.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert search.load_space(plain).resolved() == search.load_space(path).resolved()

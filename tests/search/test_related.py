@@ -78,7 +78,7 @@ def test_several_studies_take_turns_and_the_paper_is_one(tmp_path: Path) -> None
     assert abs(sources.count("first") - sources.count("second")) <= 2
 
 
-def test_points_of_older_studies_follow_the_baseline_and_name_their_origin(tmp_path: Path) -> None:
+def test_points_of_older_studies_follow_the_baseline_with_their_origin(tmp_path: Path) -> None:
     related(tmp_path)
     space = starting("older")
     memory = [asdict(one) for one in related_points(space, str(tmp_path))]
@@ -152,9 +152,7 @@ def test_points_of_different_branches_differ() -> None:
 
 
 @pytest.mark.parametrize(("mode", "order"), [("max", [1, 2, 0]), ("min", [0, 2, 1])])
-def test_points_come_in_the_order_of_their_means_and_are_named_by_their_first_seed(
-    mode: str, order: list[int], tmp_path: Path
-) -> None:
+def test_points_are_ordered_by_mean_and_named_by_first_seed(mode: str, order: list[int], tmp_path: Path) -> None:
     """Three points 0.2 of a range apart with two seeds each; a single seed would order them otherwise."""
     rates = [1e-5, 1e-5 * 10**0.2, 1e-5 * 10**0.4]
     world = World(

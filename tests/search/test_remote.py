@@ -268,7 +268,7 @@ def test_only_a_crashed_driver_is_started_again(
     assert (tmp_path / "calls").read_text().splitlines() == runs
 
 
-def test_a_stopped_job_waits_for_its_driver_and_does_not_start_another(tmp_path: Path) -> None:
+def test_stopped_job_waits_for_its_driver_and_starts_no_other(tmp_path: Path) -> None:
     """Ray sends SIGTERM to the whole process group."""
     stub = tmp_path / "python"
     stub.write_text("#!/bin/bash\ntrap 'sleep 1; echo saved; exit 143' TERM\necho up\nwhile :; do sleep 0.1; done\n")

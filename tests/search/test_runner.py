@@ -340,9 +340,7 @@ def test_unusable_storage_and_names_are_one_line_errors(tmp_path: Path) -> None:
         resume_study(storage, "other", options=options())
 
 
-def test_the_journal_is_json_lines_and_the_encoders_notes_are_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_journal_is_json_lines_and_encoder_notes_are_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     note = "batches are padded: no packed attention"
     monkeypatch.setattr("search.running.runner.encoder_notes", lambda _: [note])
     result = run_study(make_space({"trials": 1, "concurrent": 1}), str(tmp_path / "runs"), options=options())
@@ -353,9 +351,7 @@ def test_the_journal_is_json_lines_and_the_encoders_notes_are_stored(
     assert reproduction.environment(read_study(store, find_study(store, result.folder.study)))["encoder"] == note
 
 
-def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_study_gets_each_result_before_tune_trims_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Guards the order inside Tune's controller: the scheduler judges a result that is still whole, the callbacks cut
     it down, then Tune keeps statistics of every number that is left."""
     kept: dict[str, set[str]] = {}
@@ -370,7 +366,7 @@ def test_tune_shows_a_result_to_the_study_before_it_keeps_what_is_left_of_it(
     result = run_study(space, str(tmp_path / "runs"), options=options())
     names = set().union(*kept.values())
     assert "training_iteration" in names, "Tune keeps no statistics any more: the trimmer can go"
-    assert names <= tuner.KEPT_FIELDS
+    assert names <= tuner.RETAINED_FIELDS
     events: dict[str, list[dict[str, Any]]] = {}
     for event in read(result.folder.journal):
         if "id" in event:

@@ -177,9 +177,7 @@ def test_a_lost_driver_s_free_number_is_no_way_back(tmp_path: Path, monkeypatch:
             assert fetched() == there
 
 
-def test_a_lost_study_stops_deletions_and_markers_before_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_study_stops_deletions_and_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(make_space({"trials": 6}), tmp_path)
     world.session()
     done: list[str] = []

@@ -46,7 +46,7 @@ def no_process_outlives_its_test() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-def test_a_study_whose_machine_is_gone_goes_on_elsewhere_from_its_checkpoints(
+def test_study_of_a_lost_machine_resumes_elsewhere_from_checkpoints(
     bucket: Any,  # noqa: ARG001
     tmp_path: Path,
 ) -> None:

@@ -51,7 +51,7 @@ def test_a_point_in_training_keeps_others_away() -> None:
         (Param(name="pooling", kind="choice", values=("cls", "avg")), ["cls", "avg"]),
     ],
 )
-def test_every_value_of_a_list_or_of_steps_is_drawn_as_often(param: Param, values: list[Any]) -> None:
+def test_values_of_lists_and_steps_are_drawn_equally_often(param: Param, values: list[Any]) -> None:
     rng = np.random.default_rng(0)
     drawn = [_draw(param, rng) for _ in range(400 * len(values))]
     assert {type(v) for v in drawn} == {type(values[0])}
@@ -132,7 +132,7 @@ def test_after_twenty_repetitions_an_unseen_point_is_drawn(monkeypatch: pytest.M
         ("tpe", "median", []),
     ],
 )
-def test_where_trials_pause_the_first_proposals_and_then_one_in_three_are_even_draws(
+def test_asha_draws_first_and_every_third_point_uniformly(
     sampler: str, pruner: str, evenly: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What leads at the first rung is not what leads at the end: a sampler followed it for ever."""
@@ -176,7 +176,7 @@ def test_samplers_are_optunas_with_these_settings() -> None:
     assert (tpe._multivariate, tpe._group, tpe._constant_liar) == (True, True, True)
 
 
-def test_a_listed_row_that_leaves_a_parameter_out_is_trained_as_it_is_written(tmp_path: Path) -> None:
+def test_listed_row_without_a_parameter_is_trained_as_written(tmp_path: Path) -> None:
     """It got the values of other rows, drawn at random; and a published row that was one was no baseline."""
     space = load_space(Path(__file__).parents[2] / "spaces" / "papers" / "sda_table07_zh.yaml")
     ledger = World(space, tmp_path / "sda").session().ledger
@@ -188,7 +188,7 @@ def test_a_listed_row_that_leaves_a_parameter_out_is_trained_as_it_is_written(tm
     assert [r.trial.baseline for r in ledger.trials.values()] == ["paper", "", ""]
 
 
-def test_quasi_random_draws_vary_what_the_first_point_did_not_have(tmp_path: Path) -> None:
+def test_quasi_random_draws_vary_parameters_missing_in_the_first_point(tmp_path: Path) -> None:
     """A parameter under a condition had one value for a whole search."""
     params = {
         "learning_rate": {"float": [1e-6, 1e-3], "log": True}, "pooling": {"choice": ["cls", "avg"]},

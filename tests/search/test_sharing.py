@@ -1,4 +1,4 @@
-"""`resources: auto`: the first trial measures, then as many as fit share a card or the cores."""
+"""`resources: auto`: the first trial measures, then as many as fit share a GPU or the cores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orders import orders
 from rich.console import Console
 
 from search.running.runner import Options, resume_study, run_study
-from search.running.sharing import Sharing, peak_at_largest, share_card, share_cores
+from search.running.sharing import Sharing, peak_at_largest, share_cores, share_gpu
 from search.schema import ROLE, SHARED_GPUS, SHARING
 from search.store.journal import read
 from search.store.layout import StudyFolder
@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("peak_gb", "card_gb", "busy", "cores", "trials"),
+    ("peak_gb", "gpu_gb", "busy", "cores", "trials"),
     [
         (3.0, 80.0, 23.0, 16, 4),  # utilisation
         (3.0, 80.0, 5.0, 16, 8),  # the most
@@ -41,12 +41,12 @@ HERE = Path(__file__).parent
         (3.0, 0.0, None, 16, 1),  # a script that reports no memory
     ],
 )
-def test_as_many_trials_share_a_card_as_fit(
-    peak_gb: float, card_gb: float, busy: float | None, cores: int, trials: int
+def test_as_many_trials_share_a_gpu_as_fit(
+    peak_gb: float, gpu_gb: float, busy: float | None, cores: int, trials: int
 ) -> None:
-    share = share_card(peak_gb, card_gb, busy, cores)
+    share = share_gpu(peak_gb, gpu_gb, busy, cores)
     assert share.trials == trials
-    assert math.floor(1 / share.gpus + 1e-9) == trials, "Ray puts as many on a card"
+    assert math.floor(1 / share.gpus + 1e-9) == trials, "Ray puts as many on a GPU"
     assert share.reason.startswith(f"{trials} trial")
 
 
@@ -80,14 +80,14 @@ def test_memory_is_that_of_the_largest_batch() -> None:
     ("nodes", "earlier", "trials"),
     [
         ([{"CPU": 16, "GPU": 2, "accelerator_type:T4": 1}], None, 8),
-        ([{"CPU": 2}, {"CPU": 16, "GPU": 2}, {"CPU": 8, "GPU": 2}], None, 4),  # cores of the smallest with a card
+        ([{"CPU": 2}, {"CPU": 16, "GPU": 2}, {"CPU": 8, "GPU": 2}], None, 4),  # cores of the smallest with a GPU
         ([{"CPU": 16, "GPU": 1, "accelerator_type:T4": 1}, {"CPU": 16, "GPU": 1, "accelerator_type:L4": 1}], None, 1),
         ([{"CPU": 16, "GPU": 2}], "GPU, 8 cores each", 3),  # as an earlier session decided
         ([{"CPU": 16, "GPU": 2}], "GPU, 4 cores each", 8),  # of another machine
     ],
-    ids=["one kind of node", "several nodes", "several cards", "resumed", "resumed elsewhere"],
+    ids=["one kind of node", "several nodes", "several GPUs", "resumed", "resumed elsewhere"],
 )
-def test_nodes_decide_with_the_measured_card(nodes: list[Any], earlier: str | None, trials: int) -> None:
+def test_nodes_decide_with_the_measured_gpu(nodes: list[Any], earlier: str | None, trials: int) -> None:
     space = make_space({"trials": 4}, resources={"gpus": "auto"})
     ledger = Ledger()
     if earlier:
@@ -95,7 +95,7 @@ def test_nodes_decide_with_the_measured_card(nodes: list[Any], earlier: str | No
     known = replace(space.resources.numbers(), gpus=1.0)
     sharing = Sharing(space, known, lambda: nodes, ledger)
     if sharing.measuring:
-        assert sharing.resources.gpus == 1 / 8, "others can join the first trial on its card"
+        assert sharing.resources.gpus == 1 / 8, "others can join the first trial on its GPU"
         ledger.trials["t0000"] = TrialRecord(trial=Trial(**dict.fromkeys(Trial.__annotations__, 0) | {"params": {}}))  # type: ignore[arg-type]
         facts = {CARD_MEMORY: 80.0, DEVICE_MEMORY: 3.0, GPU_BUSY: 5.0}
         assert sharing.observe({"e": "eval", "id": "t0000", "metrics": facts}) is not None
@@ -104,7 +104,7 @@ def test_nodes_decide_with_the_measured_card(nodes: list[Any], earlier: str | No
 
 
 @pytest.fixture
-def _two_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import ray
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -119,8 +119,8 @@ def _two_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("_two_cards")
-def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_two_gpus")
+def test_the_first_trial_measures_and_then_four_share_each_gpu(tmp_path: Path) -> None:
     facts = {CARD_MEMORY: 80.0, DEVICE_MEMORY: 3.0, MODEL_MEMORY: 2.0, GPU_BUSY: 23.0}
     space = make_space(
         {"trials": 12},
@@ -147,7 +147,7 @@ def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) 
     kinds = [event["e"] for event in events]
     assert kinds.index("share") < [n for n, kind in enumerate(kinds) if kind == "start"][1], "the first one runs alone"
     running = itertools.accumulate({"start": 1, "end": -1}.get(kind, 0) for kind in kinds)
-    assert max(running) == 8, "four on each card"
+    assert max(running) == 8, "four on each GPU"
 
     client = client_of(result.tracking_uri)
     experiment = client.get_experiment_by_name(space.name)
@@ -161,11 +161,11 @@ def test_the_first_trial_measures_and_then_four_share_each_card(tmp_path: Path) 
     assert "as measured before" in console.export_text(clear=False) + (tmp_path / "out").read_text()
 
 
-@pytest.mark.slow  # four raylets; test_nodes_decide_with_the_measured_card has the rule
+@pytest.mark.slow  # four raylets; test_nodes_decide_with_the_measured_gpu has the rule
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-def test_smallest_node_decides_and_other_cards_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray gives every trial the same share; what one trial measured holds for cards of its kind."""
+def test_smallest_node_decides_and_other_gpus_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives every trial the same share; what one trial measured holds for GPUs of its kind."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -180,15 +180,15 @@ def test_smallest_node_decides_and_other_cards_are_not_shared(tmp_path: Path, mo
     data = {"train": "builtin", "dev": ["stsb"], "language": "en", "columns": orders(sleep=0.3, facts=facts)}
     space = make_space({"trials": 2}, data=data, resources={"gpus": "auto", "cpus": "auto"})
     try:
-        # node by node: sixteen cores for a card; three for another of its kind; a card of another kind
-        for name, cpus, card, a_card in (("alone", 16, "T4", 8), ("same", 3, "T4", 3), ("other", 16, "L4", 1)):
-            cluster.add_node(num_cpus=cpus, num_gpus=1, resources={f"accelerator_type:{card}": 1}, **small)
+        # node by node: sixteen cores for a GPU; three for another of its kind; a GPU of another kind
+        for name, cpus, kind, a_gpu in (("alone", 16, "T4", 8), ("same", 3, "T4", 3), ("other", 16, "L4", 1)):
+            cluster.add_node(num_cpus=cpus, num_gpus=1, resources={f"accelerator_type:{kind}": 1}, **small)
             cluster.wait_for_nodes()
             folder = StudyFolder(str(tmp_path), name)
             result = run_study(space, folder.storage, name=name, options=options)
             assert (result.status, result.exit_code) == ("finished", 0), result.reason
             events: list[dict[str, Any]] = list(read(folder.journal))
-            assert [e["trials"] for e in events if e["e"] == "share"] == [a_card]
+            assert [e["trials"] for e in events if e["e"] == "share"] == [a_gpu]
     finally:
         ray.shutdown()
         cluster.shutdown()

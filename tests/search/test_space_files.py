@@ -72,7 +72,7 @@ def test_all_shipped_files_are_right_and_checked_in_time(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_shipped_space_builds_every_trial_and_a_small_smoke_test(path: Path) -> None:
+def test_shipped_space_builds_every_trial_and_a_smoke_test(path: Path) -> None:
     space = load_space(path)
     assert space.name == path.stem
     small = smoke(space)

@@ -52,7 +52,7 @@ def options(**given: Any) -> Options:
     return Options(console=Console(quiet=True), handle_signals=False, **given)
 
 
-def test_a_private_ray_lies_in_a_folder_of_its_own_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_ray_uses_its_own_folder_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards `ray.init(_temp_dir=)`: all of a private Ray's files are below it, none where other Rays put theirs."""
     made: list[Path] = []
     plain = tempfile.mkdtemp
@@ -95,7 +95,7 @@ other()
 
 
 @pytest.mark.slow
-def test_a_private_ray_and_others_follow_each_other_in_one_process(tmp_path: Path) -> None:
+def test_private_ray_and_others_alternate_in_one_process(tmp_path: Path) -> None:
     """A notebook's own Ray before and after: each has its token, and a process remembers the first it met (guards
     `AuthenticationTokenLoader`)."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RAY_AUTH_TOKEN", "RAY_ADDRESS")}
@@ -107,7 +107,7 @@ def test_a_private_ray_and_others_follow_each_other_in_one_process(tmp_path: Pat
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a usable GPU")
-def test_gpu_that_torch_cannot_use_ends_the_run_in_one_line(tmp_path: Path) -> None:
+def test_gpu_that_torch_cannot_use_is_a_one_line_error(tmp_path: Path) -> None:
     import ray
 
     ray.init("local", num_cpus=2, num_gpus=1, log_to_driver=False, **SMALL)
@@ -146,7 +146,7 @@ def test_four_trials_at_a_time_share_two_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_out_of_memory_trial_gets_a_whole_gpu_while_others_run(tmp_path: Path) -> None:
+def test_out_of_memory_trial_gets_a_whole_gpu(tmp_path: Path) -> None:
     import ray
 
     ray.init("local", num_cpus=8, num_gpus=2, log_to_driver=False, **SMALL)
@@ -174,7 +174,7 @@ def test_out_of_memory_trial_gets_a_whole_gpu_while_others_run(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_trials_workers_run_on_two_nodes_and_each_fills_its_cache_once(tmp_path: Path) -> None:
+def test_workers_on_two_nodes_fill_each_cache_once(tmp_path: Path) -> None:
     import ray
     from ray._private.state import actors
     from ray.cluster_utils import Cluster

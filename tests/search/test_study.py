@@ -37,7 +37,7 @@ def test_every_sampler_runs_its_trials_without_repeating_a_point(sampler: str, t
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
-def test_a_finite_space_ends_the_study_when_every_point_has_run(sampler: str, tmp_path: Path) -> None:
+def test_finite_space_ends_the_study_after_its_last_point(sampler: str, tmp_path: Path) -> None:
     space = make_space({"sampler": sampler, "trials": 50}, params=GRID)
     driver = World(space, tmp_path).session()
     assert len(driver.ledger.trials) == 6
@@ -51,7 +51,7 @@ def test_a_grid_runs_its_rows_in_order(tmp_path: Path) -> None:
     assert [t.params for t in optuna_study(World(space, tmp_path)).trials] == list(space.points())
 
 
-def test_under_a_pruner_a_grid_runs_in_an_order_drawn_from_the_seed(tmp_path: Path) -> None:
+def test_grid_under_a_pruner_runs_in_seeded_random_order(tmp_path: Path) -> None:
     """Written ascending, each trial could be the best so far, and nothing would ever be pruned."""
 
     def order(seed: int, name: str) -> list[float]:
@@ -136,7 +136,7 @@ def test_death_at_any_write_loses_and_doubles_nothing(sampler: str, repeats: int
 def test_a_crashed_study_goes_on_as_the_undisturbed_one(search: dict[str, Any], pruner: str, tmp_path: Path) -> None:
     """One trial at a time, so that timing plays no part: the study that is built again from the journal proposes the
     same points, and its pruner stops the same trials. Left out are crashes between an evaluation and the end that it
-    leads to: that verdict is lost, and the trial trains to its next evaluation (docs/reliability.md)."""
+    leads to: that decision is lost, and the trial trains to its next evaluation (docs/reliability.md)."""
     space = make_space({"trials": 14, **search}, pruner={"kind": pruner})
     undisturbed = World(space, tmp_path / "a")
     expected = undisturbed.session(concurrency=1).ledger
@@ -183,9 +183,7 @@ def test_pruned_trials_are_reported_pruned_and_never_before_warmup(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("train", "first"), [({"eval_steps": 2}, 128), ({"eval_examples": RUNG}, 100)])
-def test_the_first_rung_is_a_multiple_of_what_lies_between_evaluations(
-    train: dict[str, int], first: int, tmp_path: Path
-) -> None:
+def test_first_rung_is_a_multiple_of_the_evaluation_interval(train: dict[str, int], first: int, tmp_path: Path) -> None:
     world = World(make_space({"trials": 1}, pruner={"kind": "asha"}, train=train), tmp_path)
     assert world.session().ledger.trials["t0000"].trial.params["batch_size"] == 64
     assert world.plan(Journal(world.folder.journal, Ledger())).rungs == (first, EVALUATIONS * RUNG)
@@ -202,7 +200,7 @@ def test_warmup_auto_follows_the_schedule(tmp_path: Path) -> None:
     assert min(s.examples for s in pruned) >= 0.5 * EVALUATIONS * RUNG
 
 
-def test_where_trials_pause_rungs_do_not_depend_on_whose_warm_up_comes_first(tmp_path: Path) -> None:
+def test_asha_rungs_do_not_depend_on_the_first_warm_up(tmp_path: Path) -> None:
     for first in (0.5, 0.0):
         space = make_space(
             {"trials": 12, "seed": int(2 * first)}, pruner={"kind": "asha"}, train={"eval_examples": RUNG}, params={

@@ -48,7 +48,7 @@ def test_patience_counts_training_not_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
-def test_what_runs_when_patience_ends_the_search_is_trained_to_its_end_in_any_session(
+def test_running_trials_finish_after_patience_ends_the_search(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = make_space({"trials": 100, "patience": 5})
@@ -97,9 +97,7 @@ def test_patience_begins_with_the_first_completed_point(
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("search", [{"budget": 7.5}, {"examples": int(7.5 * EVALUATIONS * RUNG)}])
-def test_a_budget_of_training_ends_the_study_and_can_be_raised(
-    search: dict[str, Any], workers: int, tmp_path: Path
-) -> None:
+def test_training_budget_ends_the_study_and_can_be_raised(search: dict[str, Any], workers: int, tmp_path: Path) -> None:
     world = World(make_space(search | {"trials": None}, pruner={"kind": "successive_halving"}), tmp_path)
     driver = world.session(concurrency=workers)
     assert driver.status == "out_of_budget"
@@ -120,14 +118,14 @@ def test_a_budget_is_the_same_after_any_death(tmp_path: Path) -> None:
     assert world.session(concurrency=1).ledger.examples == 5 * EVALUATIONS * RUNG
 
 
-def test_a_trial_that_spends_the_budget_with_its_last_evaluation_is_complete(tmp_path: Path) -> None:
+def test_last_evaluation_that_spends_the_budget_completes_its_trial(tmp_path: Path) -> None:
     driver = World(make_space({"budget": 2, "trials": None}), tmp_path).session(concurrency=1)
     assert driver.status == "out_of_budget"
     assert [record.state for record in driver.ledger.trials.values()] == ["completed"] * 2
 
 
 @pytest.mark.parametrize("pruner", ["none", "asha"])
-def test_a_budget_that_is_just_enough_for_all_points_finishes_the_search(pruner: str, tmp_path: Path) -> None:
+def test_budget_that_just_suffices_finishes_the_search(pruner: str, tmp_path: Path) -> None:
     world = World(make_space({"budget": 2, "trials": 2}, pruner={"kind": pruner}), tmp_path)
     driver = world.session(concurrency=2)
     assert (driver.status, driver.reason) == ("finished", "")
@@ -176,7 +174,7 @@ def test_a_trial_that_starts_again_is_not_to_pause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int, tmp_path: Path) -> None:
+def test_failure_share_counts_paused_trials_as_sound(seed: int, tmp_path: Path) -> None:
     """Most of what a search that pauses has judged is paused, not ended: 15 % of failing points ended it at 50 %."""
 
     def fault(trial: Trial, k: int) -> str | None:
@@ -188,7 +186,7 @@ def test_the_share_of_failures_counts_what_waits_at_its_rung_as_sound(seed: int,
     assert driver.ledger.failed() == 9
 
 
-def test_a_budget_in_trials_whose_length_a_script_does_not_report(tmp_path: Path) -> None:
+def test_completed_script_trial_defines_the_budget_unit(tmp_path: Path) -> None:
     """A completed trial reports it."""
     world = World(make_space({"trials": 50, "budget": 3, "baseline": "none"}), tmp_path, planned=0)
     driver = world.session(concurrency=1)
@@ -197,7 +195,7 @@ def test_a_budget_in_trials_whose_length_a_script_does_not_report(tmp_path: Path
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_script_s_trial_that_ends_early_by_itself_is_no_whole_one(concurrency: int, tmp_path: Path) -> None:
+def test_script_trial_that_ends_early_is_not_full_length(concurrency: int, tmp_path: Path) -> None:
     """A budget of five was over before another trial was whole, and so was patience."""
 
     def ends(trial: Trial) -> int:
@@ -229,7 +227,7 @@ def test_other_budgets_hold_once_patience_is_over(budget: dict[str, Any], most: 
     assert not open_work(world.space, driver.ledger)
 
 
-def test_patience_begins_anew_when_a_trial_that_still_ran_is_the_best(tmp_path: Path) -> None:
+def test_patience_restarts_when_a_running_trial_becomes_best(tmp_path: Path) -> None:
     """It was called finished for want of an improvement that had just come."""
 
     def value(trial: Trial, k: int) -> float:
@@ -272,7 +270,7 @@ def test_unit_of_budgets_is_the_longest_trial_whoever_reports_first(
         assert seen - {0} == {unit}, "never another one"
 
 
-def test_unit_of_budgets_is_the_next_points_where_the_first_fails_at_once() -> None:
+def test_budget_unit_comes_from_next_point_if_the_first_fails() -> None:
     space = make_space({"trials": None, "budget": 4})
     ledger = Ledger()
     for number in range(2):

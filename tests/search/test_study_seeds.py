@@ -39,7 +39,7 @@ def test_repeats_of_a_dominated_point_are_not_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "successive_halving"])
-def test_in_a_grid_further_seeds_go_to_the_best_of_all_points(kind: str, tmp_path: Path) -> None:
+def test_grid_gives_further_seeds_to_the_best_points(kind: str, tmp_path: Path) -> None:
     """Every point has its first seed before any has a second; then the best point is first, and what is dominated
     beside it (0.02 below, where a seed moves 0.005) gets no second one."""
     rates = [1e-5, 2e-5, 3e-5, 4e-5]
@@ -83,7 +83,7 @@ def test_further_seeds_go_to_the_best_third_while_points_come(
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_sampler_sees_points_at_the_mean_of_the_seeds_they_have(sampler: str, tmp_path: Path) -> None:
+def test_sampler_sees_each_point_at_its_mean_over_seeds(sampler: str, tmp_path: Path) -> None:
     space = make_space({"sampler": sampler, "trials": None, "budget": 12, "repeats": 3})
     world = World(space, tmp_path, value=lambda trial, k: curve(trial, k) + 0.01 * trial.seed)
     driver = world.session(concurrency=1)
@@ -161,7 +161,7 @@ def test_the_pooled_seed_noise_is_the_worked_example() -> None:
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
-def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mode: str, sign: int) -> None:
+def test_point_with_most_seeds_gets_the_next_seed(mode: str, sign: int) -> None:
     """Of three points with two seeds the best gets a third before, of nine, one of the best three gets a second."""
     space = make_space({"sampler": "tpe", "repeats": 3, "baseline": "none"}, metric={"name": "stsb_dev", "mode": mode})
     values = {0: [0.2, 0.2], 1: [0.6, 0.8], 2: [0.4, 0.4], 3: [0.1], 4: [0.3], 5: [0.9], 6: [0.69], 7: [0.5], 8: [0.0]}
@@ -191,7 +191,7 @@ def test_of_those_that_may_have_a_further_seed_the_one_with_most_comes_first(mod
         ),  # the second seed of the best point shows what the first one did
     ],
 )
-def test_seeds_come_late_in_a_budget_and_only_where_they_differ(
+def test_further_seeds_come_late_and_only_where_they_differ(
     end: dict[str, int], second: float, due: dict[float, int | None]
 ) -> None:
     space = make_space({"sampler": "tpe", "trials": 100, "repeats": 3, "baseline": "none"} | end)
@@ -225,7 +225,7 @@ def ended(space: Space, values: dict[int, list[float]]) -> Ledger:
         ("none", ["completed", "completed", "running"], False),  # all there are
     ],
 )
-def test_a_seed_is_started_ahead_only_of_what_nothing_can_stop(pruner: str, states: list[str], further: bool) -> None:
+def test_seed_starts_ahead_only_if_no_pruner_can_stop_it(pruner: str, states: list[str], further: bool) -> None:
     space = make_space({"repeats": 3, "baseline": "none"}, pruner={"kind": pruner})
     ledger = Ledger()
     ledger.apply({"e": "session", "t": 0})
@@ -255,14 +255,14 @@ def seeds_of(points: dict[int, dict[str, Any]], values: dict[int, list[float]]) 
     return Seeds(make_space({"repeats": 3, "baseline": "none"}), ledger, 100, lambda *_: None)
 
 
-def test_dominated_is_held_against_the_best_of_the_other_completed_points() -> None:
-    def hopeless(points: dict[int, dict[str, Any]]) -> bool:
+def test_dominated_point_is_compared_with_the_best_other_completed_one() -> None:
+    def dominated(points: dict[int, dict[str, Any]]) -> bool:
         return seeds_of(points, {0: [0.5]})._dominated(0)
 
     complete, pruned = {"state": "complete", "value": 0.9}, {"state": "pruned", "value": 0.9}
-    assert hopeless({1: complete})
-    assert hopeless({1: complete, 2: {"state": "complete", "value": 0.1}})
-    assert not hopeless({1: pruned}), "stopped: nobody knows what it is worth"
-    assert not hopeless({0: complete}), "not against itself"
-    assert not hopeless({0: complete, 1: {"state": "complete", "value": 0.51}})
-    assert not hopeless({})
+    assert dominated({1: complete})
+    assert dominated({1: complete, 2: {"state": "complete", "value": 0.1}})
+    assert not dominated({1: pruned}), "stopped: nobody knows what it is worth"
+    assert not dominated({0: complete}), "not against itself"
+    assert not dominated({0: complete, 1: {"state": "complete", "value": 0.51}})
+    assert not dominated({})

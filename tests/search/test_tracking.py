@@ -159,7 +159,7 @@ def test_a_late_tracker_logs_each_trial_in_one_call(
     assert history(world, runs(world)["t0049"].info.run_id, "stsb_dev")[-1][0] == EVALUATIONS * RUNG
 
 
-def test_a_trial_that_is_completed_after_all_has_no_reason_of_a_failure() -> None:
+def test_completed_trial_drops_the_reason_of_an_earlier_failure() -> None:
     outcome = {"t": 1, "best": 0.5, "best_at": 100, "examples": 100, "seconds": 1.0, "traceback": ""}
     batch, told = TrialBatch(), []
     for event in (
@@ -200,7 +200,7 @@ def test_a_locked_store_is_waited_for(world: World) -> None:
     assert len(runs(world)) == 7
 
 
-def test_a_tracker_that_is_down_is_reported_and_caught_up_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_tracker_is_reported_and_catches_up_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     down = Tracker("http://127.0.0.1:9", world.folder, world.space)
     replayer = Replayer(down)

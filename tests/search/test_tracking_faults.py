@@ -120,7 +120,7 @@ CREATED, LOGGED, TAGGED = "runs/create", "runs/log-batch", "set-experiment-tag"
     ],
     ids=["study", "study twice", "trial", "trial twice", "parameters", "views", "answers"],
 )  # fmt: skip
-def test_a_fault_in_any_call_leaves_each_run_once_and_whole(
+def test_fault_in_any_call_leaves_each_run_whole_once(
     fault: Fault, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -135,7 +135,7 @@ def test_a_fault_in_any_call_leaves_each_run_once_and_whole(
     whole(MlflowClient(proxy.address), world)
 
 
-def test_a_study_after_one_that_was_deleted_in_mlflow_is_analysed(tmp_path: Path) -> None:
+def test_study_is_analysed_after_another_was_deleted_in_mlflow(tmp_path: Path) -> None:
     """Also in the next experiment, and until something is written again the command is named that does it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     make_store(uri)

@@ -112,7 +112,7 @@ def test_a_growing_cluster_requests_all_its_nodes_at_once(tmp_path: Path, monkey
     assert _Capacity(one, None, grows=True)() == 5, "none waits for a node that may not come"
 
 
-def test_a_ray_that_runs_already_is_not_counted_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_ray_is_not_counted_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune requests a trial in every step; the count takes 3 ms, during which all trials would wait."""
     asked = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)

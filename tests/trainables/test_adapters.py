@@ -24,7 +24,7 @@ from trainables.encoders.forward import packed_encoder, padded_states
 from trainables.encoders.load import trained_model
 from trainables.encoders.network import SentenceNetwork
 from trainables.encoders.packing import pack
-from trainables.methods.method import adamw
+from trainables.methods.optimiser import adamw
 from trainables.training import method_trial as inputs
 from trainables.training.loop import Training
 from trainables.training.trial import ProcessCache

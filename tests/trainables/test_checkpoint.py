@@ -21,7 +21,7 @@ NEWER = {formats.FORMAT: formats.CHECKPOINT + 1, formats.VERSION: "7.1.0"}
 TOLD = "written by contrastive-search 7.1.0, format 2; this is"
 
 
-def test_a_checkpoint_of_a_newer_format_is_refused_and_an_older_one_read(tmp_path: Path) -> None:
+def test_newer_checkpoint_format_is_rejected_and_older_one_read(tmp_path: Path) -> None:
     files = TrialFiles(str(tmp_path))
     files.save_last({"step": torch.tensor(2)})
     files.save_best({"weight": torch.ones(2)}, {"spec": {}}, {"stsb": np.zeros(2, np.float32)})

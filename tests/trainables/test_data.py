@@ -250,7 +250,7 @@ PAIR_ROWS = [("a", "b"), ("c", "d"), ("e", "f")]
         (("text", "x"), {"anchor": "text", "positive": "text", "negative": "x"}, r"anchor and positive are both text"),
     ],
 )
-def test_columns_have_one_role_each_and_hints_name_a_free_one(folder, header, columns, message):
+def test_columns_have_one_role_and_hints_name_free_ones(folder, header, columns, message):
     path = table(folder / "pairs.tsv", PAIR_ROWS, header)
     with pytest.raises(DataError, match=message):
         load_corpus(str(path), "en", "triplets", columns)
@@ -274,7 +274,7 @@ PAIRS = [(TEXTS[i], TEXTS[i + 1], str(i % 5)) for i in range(0, 200, 2)]  # of 2
         (TEXTS[150:], ["data.train wiki: holds 25% of stsb (dev), 25% of sts12 (test), by equal sentences"]),
     ],
 )
-def test_overlap_of_training_with_dev_and_sealed_sets_is_a_note(folder, train, expected):
+def test_training_overlap_with_dev_and_sealed_sets_is_a_note(folder, train, expected):
     table(folder / "en_stsb_dev.tsv", PAIRS)
     table(folder / "en_sts12.tsv", PAIRS[::-1])
     (folder / "en_wiki_train.txt").write_text("\n".join(train))
@@ -282,7 +282,7 @@ def test_overlap_of_training_with_dev_and_sealed_sets_is_a_note(folder, train, e
     assert check_data({"method": "simcse", "data": data}, local_only=True) == expected
 
 
-def test_file_that_is_trained_on_and_scored_is_refused_and_its_copy_noted(folder):
+def test_file_in_train_and_dev_is_rejected_and_copy_noted(folder):
     table(folder / "en_stsb_dev.tsv", PAIRS)
     table(folder / "en_sts12.tsv", PAIRS[::-1])
     table(folder / "copy.tsv", PAIRS)

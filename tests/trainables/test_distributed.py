@@ -89,7 +89,7 @@ def two_steps(case: str, world: World) -> dict[str, torch.Tensor]:
                 pooled, accumulate = encode_in_pieces(network.encode, share, config.micro_batch, world.device)
             z = network.project({role: world.gather(v, world.shares(N)) for role, v in pooled.items()})
             if trained:
-                known = Batch(np.arange(N) + step * N).known(examples, world.device)
+                known = Batch(np.arange(N) + step * N).numbers_by_name(examples, world.device)
                 total, own = loss_of(method, z, known, config), network.own_loss(share, pooled, rng)
                 (total if own is None else total + own / world.size).backward()
                 accumulate()
@@ -107,7 +107,7 @@ def worker(rank: int, folder: str) -> None:
     world = World(rank, 2)
     found = {case: two_steps(case, world) for case in CASES}
     found["embedded"] = world.sharded(toy.ToyNetwork(SimcseConfig(), seed=0).embed)(rows(7))
-    found["verdict"] = world.broadcast("prune" if rank == 0 else None)
+    found["decision"] = world.broadcast("prune" if rank == 0 else None)
     dist.destroy_process_group()
     found |= impatient(rank, folder)
     torch.save(found, f"{folder}/{rank}.pt")
@@ -155,7 +155,7 @@ def test_two_workers_equal_one_device(case, results):
 
 
 @pytest.mark.parametrize("case", OF_PAIRS)
-def test_pairs_in_pieces_and_among_workers_have_the_gradient_of_the_whole_batch(case, results, monkeypatch):
+def test_pieces_and_workers_give_the_whole_batch_gradient(case, results, monkeypatch):
     """To 1e-5 of the gradient's norm, against one graph on one device."""
     name, params = CASES[case]
     monkeypatch.setitem(CASES, case, (name, {k: v for k, v in params.items() if k != "micro_batch"}))
@@ -167,11 +167,11 @@ def test_pairs_in_pieces_and_among_workers_have_the_gradient_of_the_whole_batch(
             assert (found[key].double() - value.double()).norm() < 1e-5 * norm, key
 
 
-def test_workers_share_embedding_and_verdict(results):
+def test_workers_share_embedding_and_decision(results):
     expected = toy.ToyNetwork(SimcseConfig(), seed=0).embed(rows(7))
     for result in results:
         assert torch.allclose(result["embedded"], expected)
-        assert result["verdict"] == "prune"
+        assert result["decision"] == "prune"
 
 
 def test_one_worker_scores_what_all_embed(results):

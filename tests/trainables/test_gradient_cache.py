@@ -28,9 +28,9 @@ def warm():
     return ProcessCache()
 
 
-def run(spec, warm, verdict="go"):
+def run(spec, warm, decision="go"):
     seen = []
-    return run_trial(spec, lambda evaluation: seen.append(evaluation) or verdict, cache=warm), seen
+    return run_trial(spec, lambda evaluation: seen.append(evaluation) or decision, cache=warm), seen
 
 
 def first_gradients(monkeypatch, spec, warm):

@@ -1,4 +1,4 @@
-"""The training loop on a toy method: cadence, verdicts, the best-checkpoint rule, resuming, faults."""
+"""The training loop on a toy method: cadence, decisions, the best-checkpoint rule, resuming, faults."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def config_of(**changes):
     return SimcseConfig(**{"batch_size": 16, "learning_rate": 1e-2, "epochs": 4, "eval_examples": 64, **changes})
 
 
-def session(folder, config=None, verdicts=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles):
-    """One session of a toy trial: (outcome, evaluations). `verdicts` maps the rung to something other than go."""
+def session(
+    folder, config=None, decisions=None, evaluate=toy.evaluate, seed=0, pausing=lambda: False, files=TrialFiles
+):
+    """One session of a toy trial: (outcome, evaluations). `decisions` maps the rung to something other than go."""
     config, seen = config or config_of(), []
 
     def report(evaluation):
         seen.append(evaluation)
-        return (verdicts or {}).get(evaluation.rung, "go")
+        return (decisions or {}).get(evaluation.rung, "go")
 
     return training_of(folder, config, evaluate, seed, pausing, files).run(report), seen
 
@@ -84,7 +86,7 @@ def test_best_evaluation_is_saved(tmp_path):
 
 
 def test_pruned_where_judged(tmp_path):
-    outcome, seen = session(tmp_path, verdicts={128: "prune"})
+    outcome, seen = session(tmp_path, decisions={128: "prune"})
     assert outcome.stop == "pruned"
     assert seen[-1].rung == outcome.examples == 128
 
@@ -94,7 +96,7 @@ def test_paused_trial_resumes_with_equal_results(changes, tmp_path, monkeypatch)
     monkeypatch.setattr(loop, "FIRST_SCALE", 2.0**30)  # of fp16: the first steps are skipped, and the scale falls
     config = config_of(**changes)
     whole, straight = session(tmp_path / "whole", config)
-    first, before = session(tmp_path / "cut", config, verdicts={straight[1].rung: "pause"})
+    first, before = session(tmp_path / "cut", config, decisions={straight[1].rung: "pause"})
     assert first.stop == "paused"
     second, after = session(tmp_path / "cut", config)
     assert numbers(before + after) == numbers(straight)
@@ -137,27 +139,27 @@ def test_pause_takes_effect_between_evaluations(tmp_path):
 
 
 def test_torn_state_starts_again(tmp_path):
-    session(tmp_path, verdicts={64: "pause"})
+    session(tmp_path, decisions={64: "pause"})
     (tmp_path / STATE).write_bytes(b"torn")
     _, seen = session(tmp_path)
     assert (seen[0].examples, seen[0].resumed_from) == (64, 0)
 
 
 def test_draft_of_a_killed_save_does_not_fail_the_trial(tmp_path):
-    session(tmp_path, verdicts={64: "pause"})
+    session(tmp_path, decisions={64: "pause"})
     (tmp_path / "last" / ".state.pt.1-ab").write_bytes(b"half")
     assert session(tmp_path)[0].stop == "completed"
     assert not (tmp_path / "last").exists()
 
 
-def test_best_value_is_that_of_the_weights_after_a_death_between_two_writes(tmp_path):
+def test_best_value_matches_weights_after_crash_between_two_writes(tmp_path):
     """`best/` is written before `last/`: the state lacks the evaluation at 192, and a GPU need not repeat it."""
     values = iter([0.5, 0.6, 0.9, 0.1, 0.7, 0.1])
 
     def evaluate(embed):
         return next(values), *toy.evaluate(embed)[1:]
 
-    session(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
+    session(tmp_path, decisions={128: "pause"}, evaluate=evaluate)
     state = (tmp_path / STATE).read_bytes()
     session(tmp_path, evaluate=evaluate)
     (tmp_path / "last").mkdir()
@@ -182,7 +184,7 @@ class Second(World):
 
 
 def test_resumed_workers_draw_new_dropout_masks(tmp_path):
-    session(tmp_path, verdicts={128: "pause"})
+    session(tmp_path, decisions={128: "pause"})
     state = TrialFiles(str(tmp_path)).load_last() | {"best": None}
 
     def first_draw(stored):
@@ -205,7 +207,7 @@ def test_state_without_its_best_weights_starts_again(name, tmp_path):
     def evaluate(embed):
         return next(values), *toy.evaluate(embed)[1:]
 
-    session(tmp_path, verdicts={128: "pause"}, evaluate=evaluate)
+    session(tmp_path, decisions={128: "pause"}, evaluate=evaluate)
     (tmp_path / name).unlink()
     outcome, seen = session(tmp_path, evaluate=evaluate)
     assert seen[0].resumed_from == 0
@@ -315,7 +317,7 @@ def tensors(value):
     return [tensor for part in parts for tensor in tensors(part)]
 
 
-def assert_of_its_moment(device, steps):
+def assert_snapshot_is_consistent(device, steps):
     state, step = trained(device)
     before = [tensor.clone() for tensor in tensors(state())]
     taken = Snapshot(state(), torch.device(device))
@@ -333,8 +335,8 @@ def assert_of_its_moment(device, steps):
     return read
 
 
-def test_of_its_moment_on_a_cpu():
-    assert_of_its_moment("cpu", 3)
+def test_snapshot_is_consistent_on_a_cpu():
+    assert_snapshot_is_consistent("cpu", 3)
 
 
 class FullGpu(TorchFunctionMode):
@@ -350,7 +352,7 @@ class FullGpu(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_of_its_moment_where_a_gpu_has_no_room_for_a_second_copy():
+def test_snapshot_is_consistent_without_gpu_room_for_a_copy():
     state, step = trained("cpu")
     before = [tensor.clone() for tensor in tensors(state())]
     with FullGpu():
@@ -371,8 +373,8 @@ def test_a_state_is_written_without_a_copy_of_its_bytes(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_of_its_moment_on_a_gpu():
+def test_snapshot_is_consistent_on_a_gpu():
     """Steps follow at once and nothing waits; twice, so that page-locked buffers are reused."""
     for _ in range(2):
-        read = assert_of_its_moment("cuda", 50)
+        read = assert_snapshot_is_consistent("cuda", 50)
         assert all(tensor.is_pinned() for tensor in tensors(read["network"]))

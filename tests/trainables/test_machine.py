@@ -148,7 +148,7 @@ def test_limits_of_control_groups_are_read(
 
 @pytest.mark.fast
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-def test_a_trial_bound_to_its_cores_has_all_of_its_memory() -> None:
+def test_trial_bound_to_its_cores_has_all_of_its_memory() -> None:
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     network = torch.nn.Linear(4, 4)
     try:

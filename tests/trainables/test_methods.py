@@ -44,9 +44,9 @@ def warm() -> ProcessCache:
     return ProcessCache()
 
 
-def session(spec, warm, verdicts=()):
-    """One session of a trial: (outcome, evaluations); `verdicts` are given in order, then go."""
-    seen, given = [], iter(verdicts)
+def session(spec, warm, decisions=()):
+    """One session of a trial: (outcome, evaluations); `decisions` are given in order, then go."""
+    seen, given = [], iter(decisions)
 
     def report(evaluation):
         seen.append(evaluation)
@@ -115,7 +115,7 @@ def test_gradient_reaches_every_trained_weight(name):
     batch = next(iter(method.plan(examples, config, 0)))
     views = method.views(examples, batch, config, np.random.default_rng(0))
     pooled = network.encode(views)
-    z = {**network.project(pooled), **batch.known(examples, torch.device("cpu"))}
+    z = {**network.project(pooled), **batch.numbers_by_name(examples, torch.device("cpu"))}
     loss, own = method.loss(z, config), network.own_loss(views, pooled, np.random.default_rng(0))
     (loss if own is None else loss + own).backward()
     trained = [(n, p) for n, p in network.named_parameters() if p.requires_grad]

@@ -148,7 +148,7 @@ def test_texts_of_an_anchor_are_none_of_its_negatives() -> None:
 def encoded(examples: Any, batch: Batch, width: int = 4) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(0)
     vectors = {role: torch.randn(len(batch), width, generator=draw) for role in examples.columns}
-    return vectors | batch.known(examples, torch.device("cpu"))
+    return vectors | batch.numbers_by_name(examples, torch.device("cpu"))
 
 
 def test_repeated_texts_cost_nothing_with_same_text() -> None:

@@ -1,4 +1,4 @@
-"""Trials of two workers in a real Ray: one warm group for many trials, verdicts, faults, a killed worker."""
+"""Trials of two workers in a real Ray: one warm group for many trials, decisions, faults, a killed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of one worker in a real Ray: warm reuse, verdicts, faults, and the parts of Ray this leans on."""
+"""Trials of one worker in a real Ray: warm reuse, decisions, faults, and the parts of Ray this leans on."""
 
 from __future__ import annotations
 

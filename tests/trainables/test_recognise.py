@@ -44,7 +44,7 @@ def table(path: Path, header: str, *rows: str) -> Path:
         ("Satz", "ein Hund", "sentences", {"sentence": "Satz"}),
     ],
 )  # fmt: skip
-def test_columns_are_known_by_their_names_or_by_what_is_in_them(
+def test_columns_are_recognised_by_name_or_content(
     header: str, row: str, kind: str, roles: dict[str, str], tmp_path: Path
 ) -> None:
     found = recognise(table(tmp_path / "mine.tsv", header, row, row, row))

@@ -94,7 +94,7 @@ def test_what_are_no_scored_pairs_is_one_line(text: str, message: str, tmp_path:
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_scale_is_printed_and_sets_on_two_scales_do_not_join(tmp_path: Path) -> None:
+def test_scale_is_printed_and_different_scales_do_not_join(tmp_path: Path) -> None:
     for name, top in (("a", 5), ("b", 1)):
         (tmp_path / f"{name}.csv").write_text(f"sentence1,sentence2,score\na,b,0\nc,d,{top}\n")
     a, b = (str(tmp_path / f"{name}.csv") for name in "ab")
@@ -112,7 +112,7 @@ def test_the_loss_decides(loss: str) -> None:
     examples = method.prepare(texts, config, 0, FakeTools())  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(0)
     z: dict[str, Any] = {role: torch.randn(3, 4, generator=draw) for role in ("first", "second")}
-    z |= Batch(np.arange(3)).known(examples, torch.device("cpu"))
+    z |= Batch(np.arange(3)).numbers_by_name(examples, torch.device("cpu"))
     name = {"cosent": "CoSENTLoss", "angle": "AnglELoss", "cosine": "CosineSimilarityLoss"}[loss]
     assert method.loss is not None
     assert method.loss(z, config) == LOSSES[name](z["first"], z["second"], torch.tensor([0, 1, 0.6]))

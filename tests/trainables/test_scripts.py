@@ -15,7 +15,16 @@ import pytest
 import torch
 
 from trainables.contract.registry import Plugin
-from trainables.contract.trial import DEVICE_MEMORY, MODEL, SCRIPT_STATE, TRIAL, Evaluation, Outcome, TrialSpec, Verdict
+from trainables.contract.trial import (
+    DEVICE_MEMORY,
+    MODEL,
+    SCRIPT_STATE,
+    TRIAL,
+    Decision,
+    Evaluation,
+    Outcome,
+    TrialSpec,
+)
 from trainables.scripts.trial import train_by_script
 from trainables.training.distributed import World
 from trainables.training.trial import ProcessCache, run_trial
@@ -39,8 +48,8 @@ def train(config, report):
         def write(folder):
             Path(folder).mkdir(parents=True)
             Path(folder, "weights").write_text(str(step))
-        verdict = report(100 * step, {"x_dev": value, "loss": 1.0}, of=400, model=write, checkpoint=state)
-        if verdict != "go":
+        decision = report(100 * step, {"x_dev": value, "loss": 1.0}, of=400, model=write, checkpoint=state)
+        if decision != "go":
             return
 """
 
@@ -54,18 +63,18 @@ def spec_of(folder: str, text: str = STEPS, **changes: Any) -> TrialSpec:
 
 
 class Report:
-    """Records evaluations; the verdict at some examples is given."""
+    """Records evaluations; the decision at some examples is given."""
 
-    def __init__(self, **verdicts: Verdict) -> None:
+    def __init__(self, **decisions: Decision) -> None:
         self.seen: list[Evaluation] = []
-        self._verdicts = {int(name[1:]): verdict for name, verdict in verdicts.items()}
+        self._decisions = {int(name[1:]): decision for name, decision in decisions.items()}
 
-    def __call__(self, evaluation: Evaluation) -> Verdict:
+    def __call__(self, evaluation: Evaluation) -> Decision:
         self.seen.append(evaluation)
-        return self._verdicts.get(evaluation.examples, "go")
+        return self._decisions.get(evaluation.examples, "go")
 
 
-def run(spec: TrialSpec, report: Callable[[Evaluation], Verdict] | None = None, **more: Any) -> Outcome:
+def run(spec: TrialSpec, report: Callable[[Evaluation], Decision] | None = None, **more: Any) -> Outcome:
     return run_trial(spec, report or Report(), **more)
 
 
@@ -100,10 +109,10 @@ def test_full_trial_saves_the_model_of_its_best(folder: str) -> None:
     assert again.seen == []
 
 
-@pytest.mark.parametrize("verdict", ["prune", "pause"])
-def test_trial_ends_at_its_verdict_and_can_resume(folder: str, verdict: Verdict) -> None:
-    outcome = run(spec_of(folder), Report(e300=verdict))
-    assert (outcome.stop, outcome.examples) == ({"prune": "pruned", "pause": "paused"}[verdict], 300)
+@pytest.mark.parametrize("decision", ["prune", "pause"])
+def test_trial_ends_at_its_decision_and_can_resume(folder: str, decision: Decision) -> None:
+    outcome = run(spec_of(folder), Report(e300=decision))
+    assert (outcome.stop, outcome.examples) == ({"prune": "pruned", "pause": "paused"}[decision], 300)
     assert there(folder, SCRIPT_STATE)  # until the study has recorded its end
     report = Report()
     again = run(spec_of(folder), report)
@@ -116,7 +125,7 @@ def test_crash_costs_what_came_after_the_last_state(folder: str) -> None:
     class Crash(BaseException):
         pass
 
-    def crashes(evaluation: Evaluation) -> Verdict:
+    def crashes(evaluation: Evaluation) -> Decision:
         if evaluation.examples == 300:
             raise Crash
         return "go"
@@ -139,8 +148,8 @@ def test_without_its_best_model_it_starts_again(folder: str) -> None:
     assert [e.examples for e in report.seen] == [100, 200, 300, 400]
 
 
-def test_script_that_ignores_its_verdict_is_ended(tmp_path: Path) -> None:
-    stubborn = STEPS.replace('if verdict != "go":\n            return', "pass")
+def test_script_that_ignores_its_decision_is_ended(tmp_path: Path) -> None:
+    stubborn = STEPS.replace('if decision != "go":\n            return', "pass")
     report = Report(e200="prune")
     outcome = run(spec_of(str(tmp_path / "t"), stubborn), report)
     assert (outcome.stop, outcome.examples, len(report.seen)) == ("pruned", 200, 2)

@@ -288,7 +288,7 @@ def test_a_set_of_sentences_in_a_column(kind: str, tmp_path: Path) -> None:
     )
 
 
-def test_files_of_one_set_may_differ_in_the_length_of_lists(tmp_path: Path) -> None:
+def test_files_of_a_set_may_have_lists_of_different_length(tmp_path: Path) -> None:
     for part, count in enumerate((1, 2, 2)):
         write(
             tmp_path / f"{part}.parquet", [{"query": f"q{part}", "pos": ["p"], "neg": [f"n{k}" for k in range(count)]}]

@@ -93,7 +93,7 @@ def test_page_locked_memory_is_returned_after_a_trial(monkeypatch: pytest.Monkey
     assert returned == ["page-locked"]
 
 
-def test_workers_wait_for_each_other_on_the_network_of_their_ray() -> None:
+def test_workers_rendezvous_on_the_network_of_their_ray() -> None:
     """A host's name may resolve to its loopback address, where gloo finds no other node."""
     assert interface("127.0.0.1") == "lo"
     assert interface("203.0.113.7") == ""

@@ -184,7 +184,7 @@ def test_flash_attention_that_fails_or_errs_is_not_used(caplog: pytest.LogCaptur
     assert "differs by" in caplog.text
 
 
-def test_flash_attention_that_fails_with_dropout_alone_is_not_used_with_it(
+def test_flash_attention_failing_with_dropout_is_not_used_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As the backward of heads wider than 192 on cards of compute capability 8.6; checking moves no generator."""

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from trainables.contract.registry import Plugin
 
-Verdict = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
+Decision = Literal["go", "prune", "pause"]  # pause = save the state and end; the trial will be resumed
 SAMPLE, SHUFFLE, AUGMENT = 1, 2, 3  # random streams of a trial's seed: a draw from one never shifts another
 
 
@@ -30,7 +30,7 @@ class TrialSpec:
         encoder: hub id (`id@revision`), local folder, `builtin:tiny`; or a word-vector file, `builtin:vectors`.
         data: {"train": name or file, "dev": [names, files, folders of retrieval sets], "language": code,
             "parser": ..., "columns": ..., "evaluations": {name: folder or None},
-            "prompts": {"query": text, "document": text}}.
+            "prompts": {"query": text, "document": text}, "mine": {"count": n, ...} or None}.
         metric: dev metric that selects: `stsb_dev` (Spearman in [-1, 1]), or `mean(stsb_dev,nfcorpus_ndcg10_dev)`.
         holdout: share of the dev pairs that do not select and are reported beside (`<set>_held_dev`), in [0, 1).
         params: YAML-named hyperparameters (searched, constant and preset values together).
@@ -102,8 +102,12 @@ class Evaluation:
 class Outcome:
     """How a trial ended.
 
-    stop: "completed", "pruned", "paused", or "failed:<kind>" with kind nan, collapse, oom, device, disk, data or error.
-    reason: one line for people, empty unless failed; traceback: full text of an exception.
+    Attributes:
+        stop: "completed", "pruned", "paused", or "failed:<kind>" with kind nan, collapse, oom, device, disk, data,
+            process or error.
+        best, best_at: best value and the training examples at which it was reached.
+        examples: training examples consumed; seconds: of training and evaluation.
+        reason: one line for people, empty unless failed; traceback: full text of an exception.
     """
 
     stop: str
@@ -115,10 +119,10 @@ class Outcome:
     traceback: str = ""
 
 
-Report = Callable[[Evaluation], Verdict]
+Report = Callable[[Evaluation], Decision]
 # The Tune trainable returns a dict from each step: the fields of Evaluation, and on the trial's last result those of
 # Outcome with "done": True. A failure inside the trial is reported this way, never raised, so that the warm process
-# survives; only a dead process, or one whose device is broken (`on_ray.host.DeviceFault`), is an error to Tune.
+# survives; only a dead process, or one whose device is broken (`on_ray.messages.DeviceFault`), is an error to Tune.
 
 # ------------------------------------------------------------ metric names
 DEV_SUFFIX = "_dev"

@@ -36,7 +36,8 @@ def info_nce_hard(
     """InfoNCE over 2N candidates, all positives and all hard negatives (SimCSE Sec. 4, Eq. 5).
 
     Args:
-        anchor, positive: (N, D) each.
+        anchor: (N, D).
+        positive: (N, D).
         negative: (N, D), or (kN, D) where anchors have k hard negatives: row i of each N belongs to anchor i.
         temperature: tau > 0.
         hard_negative_weight: w = ln(alpha), added to the logits of the own hard negatives after the division by tau.
@@ -60,7 +61,8 @@ def info_nce_both_rows(anchor: Tensor, positive: Tensor, negative: Tensor, tempe
     """Anchors and positives are both rows; the columns are all 3N sentences but the row itself (methods 2.2).
 
     Args:
-        anchor, positive: (N, D) each; the target of an anchor is its positive and the other way round.
+        anchor: (N, D).
+        positive: (N, D); the target of an anchor is its positive and the other way round.
         negative: (N, D), or (kN, D) with k hard negatives each.
         temperature: tau > 0.
     Returns: () scalar, mean over 2N rows of (2 + k)N - 1 candidates.
@@ -75,7 +77,8 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """Symmetric NT-Xent over the 2N views, 2N - 2 negatives each (SimCLR Eq. 1; methods 1.5, D04).
 
     Args:
-        first, second: (N, D); rows i of both are the two views of example i.
+        first: (N, D).
+        second: (N, D); rows i of both are the two views of example i.
         temperature: tau > 0.
     Returns: () scalar >= 0; log(2N - 1) when all rows coincide.
     Raises: ValueError as `info_nce`.
@@ -93,7 +96,9 @@ def info_nce_margin(
     The margin is subtracted from a negation's cosine before the division by the temperature.
 
     Args:
-        anchor, positive, negation: (N, D) each.
+        anchor: (N, D).
+        positive: (N, D).
+        negation: (N, D).
         temperature: tau > 0.
         margin: delta >= 0, in units of the cosine.
         scope: "own" = an anchor sees its own negation only (N + 1 candidates); "all" = every negation (2N).
@@ -126,7 +131,8 @@ def multiple_negatives(
     """InfoNCE of pairs, MultipleNegativesRankingLoss of sentence-transformers; false negatives may be left out.
 
     Args:
-        anchor, positive: (N, D) each.
+        anchor: (N, D).
+        positive: (N, D).
         negative: (kN, D), hard negatives as in `info_nce_hard`; None = none.
         temperature: tau > 0.
         direction: "one_way" = an anchor finds its positive; "both" = the mean of that and of a positive that finds its
@@ -196,7 +202,8 @@ def cosent(first: Tensor, second: Tensor, score: Tensor, temperature: float) -> 
     """Of two pairs the one with the higher score is to have the higher cosine (CoSENT, doi:10.1109/TASLP.2024.3402087).
 
     Args:
-        first, second: (N, D), rows i are a pair.
+        first: (N, D).
+        second: (N, D); rows i of both are a pair.
         score: (N,) of the pairs, any scale, higher = more similar; only their order counts.
         temperature: tau > 0.
     Returns: () log(1 + sum of exp((cos_i - cos_j) / tau) over score_i < score_j); 0 where all scores are equal.
@@ -244,7 +251,8 @@ def grouped_cosine(q1: Tensor, z1: Tensor, q2: Tensor, z2: Tensor, group_size: i
     """Negative-free grouped loss: mean over pieces of -1/2 [cos(q1, sg(z2)) + cos(q2, sg(z1))] (GCLSR, methods 6.5).
 
     Args:
-        q1, q2: (N, D) predictions of the two views; z1, z2: (N, D) projections, no gradient flows into them (sg).
+        q1: (N, D) predictions of the first view; q2: of the second.
+        z1: (N, D) projections of the first view; z2: of the second. No gradient flows into them (sg).
         group_size: values per piece; divides D; D itself means no groups (D48).
     Returns: () scalar in [-1, 1]; -1 when the predictions equal the other view's projections.
     Raises: ValueError if shapes differ or group_size does not divide D.

@@ -7,8 +7,7 @@ second encoder or a queue is in its modules and buffers and moves on in `Network
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.linalg import vector_norm as norm
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 
 from trainables.contract.config import EncoderConfig, RunConfig
 from trainables.contract.declaration import Declaration
@@ -28,12 +26,12 @@ from trainables.contract.registry import method_object
 from trainables.contract.trial import SAMPLE, SHUFFLE
 from trainables.data.parses import Parses, parsed
 from trainables.data.tokens import StoredTexts, Texts, TokenCache, TokenColumn
-from trainables.encoders.adapters import layers_below_top
 from trainables.encoders.load import EncoderSource, LoadedEncoder
 from trainables.encoders.network import Encoded, Network, SentenceNetwork, Views
 from trainables.encoders.packing import to_device
 from trainables.methods.batches import cut, one_set_each, text_numbers
 from trainables.methods.losses import matryoshka
+from trainables.methods.optimiser import adamw
 
 T = TypeVar("T")
 TEXT = "text of "  # before a role: the hashes of its texts, in `Examples.numbers`
@@ -44,12 +42,13 @@ MASK_TOKENS = ("[MASK]", "<mask>")  # BERT's and RoBERTa's family
 class Examples:
     """Prepared training data of one trial.
 
-    columns: role or column name -> token sequences; all of the same length n.
-    numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
-    order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
-    facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
-    sets: (n,) which of several training sets an example is of, from 0; None = there is one.
-    prompt: tokens of the prompt of queries, which a sentence begins with.
+    Attributes:
+        columns: role or column name -> token sequences; all of the same length n.
+        order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
+        facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
+        numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
+        sets: (n,) which of several training sets an example is of, from 0; None = there is one.
+        prompt: tokens of the prompt of queries, which a sentence begins with.
     """
 
     columns: Mapping[str, TokenColumn]
@@ -67,7 +66,9 @@ class Examples:
 class Batch:
     """Training examples of one optimiser step.
 
-    numbers: (N,) of examples; epoch: the pass over the data that they belong to, from 0.
+    Attributes:
+        numbers: (N,) example numbers.
+        epoch: the pass over the data that they belong to, from 0.
     """
 
     numbers: NDArray[np.int64]
@@ -79,7 +80,7 @@ class Batch:
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers.tolist())
 
-    def known(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
+    def numbers_by_name(self, examples: Examples, device: torch.device) -> dict[str, Tensor]:
         """(N,) or (N, D) numbers of the whole batch by name (`Examples.numbers`); every worker has them all."""
         return {name: to_device(values[self.numbers], device) for name, values in examples.numbers.items()}
 
@@ -88,8 +89,15 @@ class Batch:
 class TextTools:
     """What `prepare` may use: tokenising, the untouched encoder and a cache, each computed once per content.
 
-    language: the data's by its code, such as "en"; parser: as `parsing.parsed` takes it; prompts: of the space, by
-    kind; seen: the columns that were tokenised, if wanted; another: the same for a transformer of another name.
+    Attributes:
+        language: the data's by its code, such as "en".
+        parser: as `trainables.data.parses.parsed` takes it.
+        source: the untouched encoder, or word vectors.
+        tokens: the tokenizer with its cache.
+        device: where `embed` runs.
+        prompts: of the space, by kind ("query", "document").
+        seen: the columns that were tokenised, if wanted.
+        tools_for: gives the same tools for a transformer of another name.
     """
 
     language: str
@@ -99,7 +107,7 @@ class TextTools:
     device: torch.device
     prompts: Mapping[str, str] = field(default_factory=dict)
     seen: list[TokenColumn] | None = None
-    another: Callable[[str], TextTools] | None = None
+    tools_for: Callable[[str], TextTools] | None = None
 
     def tokenise(self, texts: Sequence[str], prompt: str = "") -> TokenColumn:
         """Token ids of every text without special tokens; cached by content hash and tokenizer.
@@ -228,81 +236,12 @@ def negatives(z: Encoded) -> Tensor:
     return torch.cat([vectors for role, vectors in z.items() if is_negative(role)])
 
 
-# ------------------------------------------------------------ networks, optimiser
+# ------------------------------------------------------------ networks
 def plain_encoder(config: EncoderConfig, source: LoadedEncoder, seed: int = 0) -> Network:
     """The encoder before training, pooled as configured, without a head."""
     del seed
     plain = replace(config, head="none", head_at="train_only", mlm_weight=0.0, dropout=0.0, lora_rank=0, freeze=None)
     return SentenceNetwork(plain, source, seed=0)
-
-
-def parameter_groups(network: nn.Module, config: EncoderConfig) -> list[dict[str, Any]]:
-    """The trained parameters with their learning rates, one group for each; the highest first."""
-    trained = [p for p in network.parameters() if p.requires_grad]
-    if config.layer_decay == 1:
-        return [{"params": trained}]
-    below, found = layers_below_top(network), dict[int, list[nn.Parameter]]()
-    for p in trained:
-        found.setdefault(below[id(p)], []).append(p)
-    return [{"params": found[n], "lr": config.learning_rate * config.layer_decay**n} for n in sorted(found)]
-
-
-def clip_gradients(network: nn.Module, tables: Collection[int], most: float) -> None:
-    """Scale the gradients of all parameters so that their common norm is at most `most`.
-
-    Args:
-        tables: ids of embedding tables; their norm is summed over rows in float64, so that rows without gradient do not
-            change its last digit: a trial that holds only the words in use equals one that holds all.
-    """
-    gradients = [(id(p) in tables, p.grad) for p in network.parameters() if p.grad is not None]
-    sizes = [norm(norm(g, dim=1).double()).to(g.dtype) if is_table else g for is_table, g in gradients]
-    total = torch.nn.utils.get_total_norm(sizes, foreach=True)
-    torch.nn.utils.clip_grads_with_norm_(network.parameters(), most, total, foreach=True)
-
-
-def decay(shape: str, step: int, steps: int, warmup: int = 0) -> float:
-    """Factor on the peak learning rate at `step` (0-based) of `steps`: linear warm-up, then the shape down to 0.
-
-    Args:
-        shape: "linear", "cosine" or "constant" after warm-up.
-        step: 0 <= step; beyond `steps` the last value holds.
-        warmup: steps of linear rise from 0; the first step of a warm-up has factor 0, as in transformers.
-    """
-    if step < warmup:
-        return step / warmup
-    if shape == "constant":
-        return 1.0
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return 1.0 - progress if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def adamw(network: nn.Module, config: EncoderConfig, steps: int, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-    """AdamW with betas 0.9/0.999, eps 1e-8, one parameter group but for `layer_decay` (methods 1.7), and the schedule.
-
-    Before each step the gradients of all of the network's parameters are clipped to norm `max_grad_norm`, if any.
-
-    Args:
-        steps: optimiser steps of the whole run; the schedule ends there.
-        steps_per_epoch: not used by these schedules.
-    """
-    del steps_per_epoch
-    optimiser = torch.optim.AdamW(
-        parameter_groups(network, config),
-        lr=config.learning_rate,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=config.weight_decay,
-        fused=True,  # one pass over the weights instead of a dozen
-    )
-    if config.max_grad_norm:
-        tables = {id(part.weight) for part in network.modules() if isinstance(part, nn.Embedding)}
-
-        def clip(*_: object) -> None:
-            clip_gradients(network, tables, config.max_grad_norm)
-
-        optimiser.register_step_pre_hook(clip)
-    warmup = round(config.warmup_share * steps)
-    return optimiser, LambdaLR(optimiser, lambda step: decay(config.lr_decay, step, steps, warmup))
 
 
 # ------------------------------------------------------------ the method
@@ -332,12 +271,20 @@ PLAIN_ENCODER = Untrained(plain_encoder, reads=("pooling", "include_prompt", "bi
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One training method, whole (`contract.registry` is the table of them).
+    """One training method (`contract.registry` has the table of them).
+
+    Give both `loss` and `optimiser` or set both to None. None = nothing is trained: the network sees the vectors that
+    `project` is given, and is evaluated at the same numbers of examples as if it were trained (whitening).
 
     Attributes:
         declaration: its torch-free part.
-        loss, optimiser: both None = nothing is trained: the network sees the vectors that `project` is given, and is
-            evaluated at the same numbers of examples as if it were trained (whitening).
+        prepare: `(texts, config, seed, tools) -> Examples`, once per trial.
+        plan: `(examples, config, seed)` -> batches in training order.
+        views: `(examples, batch, config, rng)` -> role -> token sequences.
+        network: `(config, source, seed) -> Network`; source: the loaded encoder, or word vectors.
+        loss: `(z, config)` -> () scalar; z has (N, D) vectors by role, of the batch over all workers, and
+            `Examples.numbers` by name.
+        optimiser: `(network, config, steps, steps_per_epoch)` -> (optimizer, scheduler).
         prepared_from: the configuration's fields that `prepare` reads, and "seed" if it does: trials that agree in them
             share their prepared examples. A test watches what `prepare` really reads.
         untrained: what is scored before training; None = a fresh `network`, scored anew in every trial.
@@ -375,7 +322,7 @@ class Method:
 def loss_of(method: Method, z: Encoded, known: Mapping[str, Tensor], config: RunConfig) -> Tensor:
     """The method's loss of a batch, () scalar; with `matryoshka` its sum over the widths.
 
-    Args: z: (N, D) vectors by role; known: numbers by name (`Batch.known`).
+    Args: z: (N, D) vectors by role; known: numbers by name (`Batch.numbers_by_name`).
     """
     assert method.loss is not None, "nothing is trained"
     loss, widths = method.loss, config.matryoshka if isinstance(config, EncoderConfig) else None

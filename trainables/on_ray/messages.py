@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import fsspec
 
-from trainables.contract.trial import PAUSE_FILE, Evaluation, Outcome, TrialSpec, Verdict, phases_to, study_folder
+from trainables.contract.trial import PAUSE_FILE, Decision, Evaluation, Outcome, TrialSpec, phases_to, study_folder
 
 if TYPE_CHECKING:
     from trainables.training.distributed import World
@@ -89,20 +89,20 @@ class Host(Protocol):
 
     def receive(self) -> Message: ...
 
-    def answer(self, verdict: Verdict) -> None: ...
+    def answer(self, decision: Decision) -> None: ...
 
     def close(self) -> None: ...
 
 
 class Mailbox:
-    """An asyncio actor between a worker group and a trial's process: specs and verdicts one way, messages the other.
+    """An asyncio actor between a worker group and a trial's process: specs and decisions one way, messages the other.
     All waiting happens here."""
 
     def __init__(self) -> None:
         self._specs: list[Message | None] = []
         self._posted = asyncio.Condition()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
+        self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
 
     async def post(self, spec: Message | None) -> None:
         """The next trial for every worker; None ends the group."""
@@ -125,17 +125,21 @@ class Mailbox:
             return await asyncio.wait_for(self._messages.get(), timeout_s)
         return None
 
-    async def answer(self, verdict: Verdict) -> None:
-        await self._verdicts.put(verdict)
+    async def answer(self, decision: Decision) -> None:
+        await self._decisions.put(decision)
 
-    async def verdict(self) -> Verdict:
-        return await self._verdicts.get()
+    async def decision(self) -> Decision:
+        return await self._decisions.get()
 
 
 def run_and_send(
-    spec: TrialSpec, send: Callable[[Message], None], verdict: Callable[[], Verdict], world: World, cache: ProcessCache
+    spec: TrialSpec,
+    send: Callable[[Message], None],
+    decision: Callable[[], Decision],
+    world: World,
+    cache: ProcessCache,
 ) -> None:
-    """Run a trial in this process: send its phases, evaluations and outcome, take a verdict after each evaluation."""
+    """Run a trial in this process: send its phases, evaluations and outcome, take a decision after each evaluation."""
     from trainables.training.machine import Usage, card_memory, describe
     from trainables.training.trial import run_trial, saved_log
 
@@ -151,7 +155,7 @@ def run_and_send(
         trains = trains or what == "training"
         send({PHASE: what, "phase_done": done, "phase_of": of, "done": False})
 
-    def report(evaluation: Evaluation) -> Verdict:
+    def report(evaluation: Evaluation) -> Decision:
         nonlocal place
         metrics = {
             **evaluation.metrics,
@@ -160,7 +164,7 @@ def run_and_send(
         }  # of the machine since the last evaluation, logged with this one
         send({**vars(evaluation), "metrics": metrics, "place": place, "done": False})
         place = ""  # once in a session
-        return verdict()
+        return decision()
 
     with saved_log(spec.folder), phases_to(busy), contextlib.closing(usage):
         outcome = run_trial(spec, report, world, cache, partial(study_pausing, spec))

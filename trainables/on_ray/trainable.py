@@ -3,7 +3,7 @@
 One worker: Ray Train's local mode (`num_workers=0`) in a thread of the trial's own process (`InProcess`); a trial costs
 its training and about 0.02 s. Several workers: a Ray Train worker group that stays up and takes trial after trial from
 a mailbox (`worker_group`). Either way the trial's thread hands over one message per evaluation and waits for the
-verdict, so that a pruned trial stops exactly where it was judged.
+decision, so that a pruned trial stops exactly where it was judged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import ray
 import ray.train
 from ray import tune
 
-from trainables.contract.trial import Outcome, TrialSpec, Verdict
+from trainables.contract.trial import Decision, Outcome, TrialSpec
 from trainables.on_ray.messages import (
     PHASE,
     DeviceFault,
@@ -46,7 +46,7 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
 
     _host: Host
     _running: bool
-    _unanswered: bool  # an evaluation waits for its verdict
+    _unanswered: bool  # an evaluation waits for its decision
 
     def setup(self, config: dict[str, Any]) -> None:
         spec = TrialSpec.from_dict(config["spec"])
@@ -91,12 +91,12 @@ class TrialJob(tune.Trainable):  # type: ignore[misc]  # ray has no types
         """Tune has stopped the trial: it was pruned, or the whole study pauses."""
         if self._running:
             # a storage out of reach gives no answer: a saved state costs nothing, a lost one the training
-            verdict: Verdict = "pause" if study_pausing(self._spec, unknown=True) else "prune"
+            decision: Decision = "pause" if study_pausing(self._spec, unknown=True) else "prune"
             if self._unanswered:
-                self._host.answer(verdict)
+                self._host.answer(decision)
             while not (message := self._host.receive())["done"]:
                 if PHASE not in message:  # an answer that is not awaited would be the next trial's
-                    self._host.answer(verdict)
+                    self._host.answer(decision)
             self._running = self._unanswered = False
 
 
@@ -115,7 +115,7 @@ class InProcess:
         self._share = 1.0
         self._cache = ProcessCache()
         self._messages: SimpleQueue[Message] = SimpleQueue()
-        self._verdicts: SimpleQueue[Verdict] = SimpleQueue()
+        self._decisions: SimpleQueue[Decision] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, spec: TrialSpec) -> None:
@@ -138,8 +138,8 @@ class InProcess:
                 self._thread.join()
             return message
 
-    def answer(self, verdict: Verdict) -> None:
-        self._verdicts.put(verdict)
+    def answer(self, decision: Decision) -> None:
+        self._decisions.put(decision)
 
     def close(self) -> None:
         """Nothing is left running between trials."""
@@ -170,7 +170,7 @@ class InProcess:
             torch.cuda.set_per_process_memory_fraction(share)
             self._share = share
         world = World(device=torch.device("cuda" if spec.gpus > 0 else "cpu"))  # the GPU that Ray made visible
-        run_and_send(spec, self._messages.put, self._verdicts.get, world, self._cache)
+        run_and_send(spec, self._messages.put, self._decisions.get, world, self._cache)
 
 
 def placement(workers: int, cpus: float, gpus: float, avoid: Collection[str] = ()) -> tune.PlacementGroupFactory:

@@ -29,7 +29,7 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.util.placement_group import PlacementGroup
 
 from trainables.contract.errors import last_line
-from trainables.contract.trial import TrialSpec, Verdict, study_folder
+from trainables.contract.trial import Decision, TrialSpec, study_folder
 from trainables.on_ray.messages import Mailbox, Message, doubt, node_lost, outcome_message, run_and_send
 from trainables.training.machine import use_large_pages
 
@@ -82,8 +82,8 @@ class WorkerGroup:
             time.sleep(POLL_S)
         return how
 
-    def answer(self, verdict: Verdict) -> None:
-        self._mailbox.answer.remote(verdict)
+    def answer(self, decision: Decision) -> None:
+        self._mailbox.answer.remote(decision)
 
     def close(self) -> None:
         """End the group."""
@@ -196,8 +196,8 @@ def run_trials(config: dict[str, Any]) -> None:
     def send(message: Message) -> None:
         ray.get(mailbox.send.remote(message))
 
-    def verdict() -> Verdict:
-        return ray.get(mailbox.verdict.remote())  # type: ignore[no-any-return]
+    def decision() -> Decision:
+        return ray.get(mailbox.decision.remote())  # type: ignore[no-any-return]
 
     while (posted := ray.get(mailbox.spec.remote(number))) is not None:
         number += 1
@@ -207,9 +207,9 @@ def run_trials(config: dict[str, Any]) -> None:
         world = World(context.get_world_rank(), context.get_world_size(), device, patient)
         try:
             if world.rank == 0:
-                run_and_send(spec, send, verdict, world, cache)
+                run_and_send(spec, send, decision, world, cache)
             else:
-                run_trial(spec, lambda _: "go", world, cache)  # rank 0 reports, and its verdict is every worker's
+                run_trial(spec, lambda _: "go", world, cache)  # rank 0 reports, and its decision is every worker's
         except BaseException as fault:  # one worker's fault ends the group, since other workers wait for this one
             lost_peer = isinstance(fault, DistError) or (isinstance(fault, RuntimeError) and "gloo" in str(fault))
             if not lost_peer:  # else another worker is gone, whose own fault is the one to report

@@ -45,10 +45,10 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         values |= {"loss": losses[-1]} if losses else {}
         examples, planned = (self._examples(args, steps) for steps in (state.global_step, state.max_steps))
-        verdict = self._report(examples, values, of=planned, model=self._model)
-        if verdict != "go":
+        decision = self._report(examples, values, of=planned, model=self._model)
+        if decision != "go":
             control.should_training_stop = True
-            control.should_save = verdict == "pause"
+            control.should_save = decision == "pause"
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

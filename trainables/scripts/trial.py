@@ -32,11 +32,11 @@ from trainables.contract.trial import (
     SCRIPT_FOLDER,
     SCRIPT_STATE,
     TRIAL,
+    Decision,
     Evaluation,
     Outcome,
     Report,
     TrialSpec,
-    Verdict,
     metric_parts,
     phase,
 )
@@ -95,7 +95,7 @@ def config_of(spec: TrialSpec, files: ScriptFiles, resume: str | None, world: Wo
 
 
 class TrialOver(BaseException):
-    """Ends a script that goes on after a verdict to end. No `Exception`, which scripts may catch."""
+    """Ends a script that goes on after a decision to end. No `Exception`, which scripts may catch."""
 
 
 @dataclass
@@ -109,12 +109,12 @@ class Position:
 
 
 class ScriptReport:
-    """A script's `report`: `report(examples, {"stsb_dev": 0.81})` hands over an evaluation and gives the verdict."""
+    """A script's `report`: `report(examples, {"stsb_dev": 0.81})` hands over an evaluation and gives the decision."""
 
     def __init__(self, spec: TrialSpec, files: ScriptFiles, report: Report, pausing: Callable[[], bool]) -> None:
         self._spec, self._files, self._report, self._pausing = spec, files, report, pausing
         self._parts = metric_parts(spec.metric)
-        self._verdict: Verdict = "go"
+        self._decision: Decision = "go"
         self._best: float | None = None
         self._best_at = 0
         self._pausing_seen = False
@@ -138,7 +138,7 @@ class ScriptReport:
         of: int = 0,
         model: WriteModel | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
-    ) -> Verdict:
+    ) -> Decision:
         """Report an evaluation.
 
         Args:
@@ -153,10 +153,10 @@ class ScriptReport:
 
         Returns: "go"; "prune": end now; "pause": save what is needed to resume, then end.
         Raises: ValueError or PluginError for an evaluation that cannot be one; TrialOver, which is not to be caught,
-            if an earlier verdict was to end.
+            if an earlier decision was to end.
         """
         self._count_time()
-        if self._verdict != "go":
+        if self._decision != "go":
             raise TrialOver
         position = self.position
         value = self._checked(examples, values)
@@ -178,9 +178,9 @@ class ScriptReport:
             rung=rung, examples=position.examples, value=value, metrics=metrics, best=self._best, best_at=self._best_at,
             seconds=position.seconds, resumed_from=self._resumed_from, planned=position.planned,
         )  # fmt: skip
-        self._verdict = self._report(evaluation)
-        self._clock = time.monotonic()  # waiting for the verdict is not the trial's time
-        return self._verdict
+        self._decision = self._report(evaluation)
+        self._clock = time.monotonic()  # waiting for the decision is not the trial's time
+        return self._decision
 
     def saved(self, checkpoint: str | os.PathLike[str], examples: int | None = None) -> None:
         """A later session can resume from this file or folder, complete on disk, in `config["checkpoints"]`.
@@ -205,7 +205,7 @@ class ScriptReport:
         p = self.position
         done = bool(p.planned) and p.examples >= p.planned
         stop = {"prune": "pruned", "pause": "paused", "go": "paused" if self._pausing_seen else "completed"}
-        ended = "completed" if done else stop[self._verdict]
+        ended = "completed" if done else stop[self._decision]
         if self._best is None and ended == "completed":
             where = self._spec.script.file if self._spec.script else ""
             raise PluginError(f"{where}: returned without a report")

@@ -38,8 +38,8 @@ class World:
     """The position of this process among the trial's workers; the default is the only one.
 
     rank: 0 <= rank < size; rank 0 scores, reports and saves. device: of this worker's network.
-    patient: a gloo group of the workers for what one may take long to reach: preparing data, scoring, a verdict. None =
-        the default group, whose collectives fail after Ray's 1,800 s.
+    patient: a gloo group of the workers for what one may take long to reach: preparing data, scoring, a decision.
+        None = the default group, whose collectives fail after Ray's 1,800 s.
     """
 
     rank: int = 0

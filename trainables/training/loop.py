@@ -21,10 +21,10 @@ from trainables.contract.trial import (
     MICRO_BATCH,
     MODEL_MEMORY,
     STEP_SECONDS,
+    Decision,
     Evaluation,
     Outcome,
     Report,
-    Verdict,
     phase,
 )
 from trainables.data.tokens import Tokens
@@ -114,17 +114,17 @@ class Training:
         self.resumed_from = self._resume()
 
     def run(self, report: Report) -> Outcome:
-        """Train to the end of the plan, or to a verdict that ends this session.
+        """Train to the end of the plan, or to a decision that ends this session.
 
         Args: report: gets every evaluation, returns "go", "prune" (end now) or "pause" (save and end, to be resumed).
-        Returns: how it ended; value = best evaluation.
+        Returns: the outcome; `best` and `best_at` are those of the best evaluation.
         Raises: TrainingFailure on a NaN loss or collapsed vectors.
         """
         p, world = self.progress, self.world
-        verdict: Verdict = "go"
+        decision: Decision = "go"
         try:
             clock = time.monotonic()
-            while p.step < len(self.batches) and verdict == "go":
+            while p.step < len(self.batches) and decision == "go":
                 if world.rank == 0 and p.best is None:  # from the first evaluation on those are shown
                     phase("training", p.examples, self.planned)
                 before = self._rungs()
@@ -135,16 +135,16 @@ class Training:
                     clock = time.monotonic()
                     evaluation = self._evaluate(max(rung, before + 1) * self.rung_size)
                     p.seconds += time.monotonic() - clock
-                    verdict = world.broadcast(report(evaluation) if world.rank == 0 else None)
-                    clock = time.monotonic()  # waiting for the verdict is not the trial's time
+                    decision = world.broadcast(report(evaluation) if world.rank == 0 else None)
+                    clock = time.monotonic()  # waiting for the decision is not the trial's time
                 elif self._pause_requested():
-                    verdict = "pause"
+                    decision = "pause"
                 p.seconds += time.monotonic() - clock
                 clock = time.monotonic()
                 if world.rank == 0 and self._save_due():
                     self._save_last()
             done = p.step >= len(self.batches)
-            stop = "completed" if done else {"prune": "pruned", "pause": "paused", "go": "completed"}[verdict]
+            stop = "completed" if done else {"prune": "pruned", "pause": "paused", "go": "completed"}[decision]
             if world.rank == 0:
                 if stop == "paused":
                     self._save_last()
@@ -209,7 +209,7 @@ class Training:
                 gathered = {role: world.gather(v.float(), world.shares(len(batch))) for role, v in pooled.items()}
                 z = network.project(gathered)
         if self.method.loss is not None:
-            known = batch.known(self.examples, self.device)
+            known = batch.numbers_by_name(self.examples, self.device)
             loss = loss_of(self.method, {role: v.float() for role, v in z.items()}, known, config)
             with self._autocast():
                 own = network.own_loss(share, pooled, rng)

@@ -53,7 +53,8 @@ from trainables.encoders.load import (
 from trainables.encoders.network import SentenceNetwork
 from trainables.evaluation.metrics import NO_SPREAD, SMALLEST_NORM, selecting_value
 from trainables.evaluation.scoring import PreparedSets, evaluate, prepare_sets
-from trainables.methods.method import PLAIN_ENCODER, Examples, Method, TextTools, adamw, load_method, read_by
+from trainables.methods.method import PLAIN_ENCODER, Examples, Method, TextTools, load_method, read_by
+from trainables.methods.optimiser import adamw
 from trainables.training.checkpoint import TrialFiles
 from trainables.training.distributed import World, random_state, set_random_state
 from trainables.training.loop import Training
@@ -175,7 +176,7 @@ def text_tools(source: EncoderSource, data: Mapping[str, Any], device: torch.dev
     def another(name: str) -> TextTools:
         return text_tools(load_source(TRANSFORMER, name, language), data, device)
 
-    return TextTools(language, data.get("parser"), source, tokens, device, prompts, another=another)
+    return TextTools(language, data.get("parser"), source, tokens, device, prompts, tools_for=another)
 
 
 @dataclass(frozen=True, eq=False)

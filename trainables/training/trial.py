@@ -22,7 +22,7 @@ import torch
 
 from trainables.contract.errors import DataError, EncoderError, first_line
 from trainables.contract.registry import declared, load_object, use_plugins
-from trainables.contract.trial import LOG, Evaluation, Outcome, Report, TrialSpec, Verdict
+from trainables.contract.trial import LOG, Decision, Evaluation, Outcome, Report, TrialSpec
 from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
 
@@ -69,7 +69,7 @@ def seed_generators(seed: int) -> None:
 class TrialRunner(Protocol):
     """Runs (or resumes) one trial to its end, from its spec.
 
-    It passes every evaluation to `report` and obeys the verdict, calls `pausing` between evaluations (cheap: once a
+    It passes every evaluation to `report` and obeys the decision, calls `pausing` between evaluations (cheap: once a
     step) and, if true, saves its state and ends. State and best checkpoint are in `spec.folder`. What it raises becomes
     an outcome by `classify`. cache: what this process holds from one trial to the next.
     """
@@ -93,7 +93,7 @@ def run_trial(
     world, cache = world or World(), cache or ProcessCache()
     last: Evaluation | None = None
 
-    def remember(evaluation: Evaluation) -> Verdict:
+    def remember(evaluation: Evaluation) -> Decision:
         nonlocal last
         last = evaluation
         return report(evaluation)

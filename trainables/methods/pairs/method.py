@@ -36,8 +36,8 @@ def prepare(texts: Texts, config: PairsConfig, seed: int, tools: TextTools) -> E
         TEXT + role: text_numbers(column, len(column)) for role, column in texts.items()
     }
     if config.false_negatives == "margin" and config.guide:
-        assert tools.another is not None
-        guide = tools.another(config.guide)
+        assert tools.tools_for is not None
+        guide = tools.tools_for(config.guide)
         guided = tokenised_triplets(texts, config, seed, guide).columns
         numbers |= {GUIDE + role: guide.embed(column, config) for role, column in guided.items()}
     return replace(tokenised_triplets(texts, config, seed, tools), numbers=numbers)

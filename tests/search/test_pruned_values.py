@@ -33,7 +33,7 @@ def values(trials: Sequence[FrozenTrial], direction: StudyDirection = MAX) -> li
     return [t.value for t in predicted(trials, X, direction)]
 
 
-def test_a_pruned_point_is_shown_at_what_it_would_have_reached() -> None:
+def test_pruned_point_is_shown_at_its_predicted_value() -> None:
     done = [
         frozen(DONE, [0.1, 0.3, 0.4], 0.4),
         frozen(DONE, [0.2, 0.5, 0.4], 0.5),
@@ -62,14 +62,14 @@ def test_gains_are_learnt_from_all_that_went_on() -> None:
     assert found == pytest.approx([0.8, 0.8, 0.9, 0.3 + 0.2 + 0.2])  # the median of 0.1, 0.2, 0.3; then 0.2
 
 
-def test_until_a_point_is_completed_those_that_got_furthest_stand_for_it() -> None:
+def test_furthest_points_stand_in_until_one_is_completed() -> None:
     """With four workers thirty points were drawn blindly before the first was completed."""
     curves = [[0.1], [0.2, 0.3], [0.25, 0.5], [0.6]]  # further gains from the first evaluation: 0.1, 0.25
     found = values([frozen(PRUNED, curve, curve[-1]) for curve in curves])
     assert found == pytest.approx([0.275, 0.3, 0.5, 0.5])  # 0.775: no point has shown that yet
 
 
-def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value() -> None:
+def test_point_pruned_before_any_completed_measurement_keeps_its_value() -> None:
     done = create_trial(state=DONE, value=0.9, params={}, distributions={}, intermediate_values={300: 0.9})
     assert values([done, frozen(PRUNED, [0.2], 0.1)]) == pytest.approx([0.9, 0.2])
     done = create_trial(state=DONE, value=0.9, params={}, distributions={}, intermediate_values={200: 0.5, 300: 0.9})
@@ -77,7 +77,7 @@ def test_a_point_stopped_before_any_completed_one_was_measured_keeps_its_value()
     assert found == pytest.approx([0.9, 0.2 + 0.2 + 0.4, 0.3 + 0.4])  # up to 200 as the other one that is pruned
 
 
-def test_a_value_before_any_training_and_shorter_trials_do_no_harm() -> None:
+def test_untrained_values_and_shorter_trials_do_no_harm() -> None:
     """Step 0, and a completed point that was planned shorter: from where it ended on it has gained nothing."""
     at = lambda state, curve, value: create_trial(state=state, value=value, intermediate_values=curve)  # noqa: E731
     done = [at(DONE, {0: 0.1, 100: 0.3}, 0.3), at(DONE, {0: 0.1, 100: 0.2, 900: 0.6}, 0.6)]

@@ -1,4 +1,4 @@
-"""What the search answers to an evaluation, example by example: who is judged when, and by which pruner."""
+"""Decisions on evaluations, example by example: which trials are judged when, and by which pruner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Study:
         return trial
 
     def says(self, trial: Trial, examples: int, value: float, planned: int = 600) -> str:
-        return self.plan.evaluated(
+        return self.plan.on_evaluation(
             trial,
             Evaluation(
                 rung=examples, examples=examples, value=value, metrics={}, best=value, best_at=examples, seconds=1.0,
@@ -41,7 +41,7 @@ class Study:
         )  # fmt: skip
 
 
-def test_a_trial_is_judged_from_the_first_rung_on_and_not_at_its_end() -> None:
+def test_pruner_judges_from_the_first_rung_but_not_the_end() -> None:
     study = Study({"kind": "threshold", "lower": 0.5, "min_rung": 200, "warmup": 0})
     baseline, trial, other = study.started(), study.started(), study.started()
     assert [study.says(trial, examples, 0.4) for examples in (100, 199, 200, 300)] == ["go", "go", "prune", "prune"]
@@ -71,7 +71,7 @@ def test_the_pruner_is_made_once_at_the_first_evaluation(
     assert study.plan.study.pruner is made
 
 
-def test_a_rung_is_written_down_once_and_only_the_best_go_on() -> None:
+def test_rung_is_recorded_once_and_only_the_best_go_on() -> None:
     study = Study({"kind": "asha", "min_rung": 100, "reduction": 2, "warmup": 0})
     baseline, first, second = study.started(), study.started(), study.started()
     assert [study.says(baseline, examples, 0.4) for examples in (99, 100, 150)] == ["go", "go", "go"]
