@@ -89,14 +89,25 @@ def _cluster(address: str) -> Iterator[None]:
                 None if address.startswith("ray://") else job_config(private=False)
             )  # a client's driver is on the head
             ray.init(address=address, job_config=config, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        # Ray sends no token to an address that it is given, unless configured to: it may be anybody's
-        token = "" if "RAY_AUTH_MODE" in os.environ else " (if the head requires a token: set RAY_AUTH_MODE=token)"
-        raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}{token}") from error
+    except Exception as error:  # Ray raises many kinds: no head, another version, no token or another one
+        raise UserError(f"Ray cluster {address}: {_unconnected(error)}") from error
     try:
         yield
     finally:
         leave_ray()
+
+
+def _unconnected(error: Exception) -> str:
+    """Why Ray has not connected to a cluster, and what to do about its token."""
+    import ray.exceptions
+
+    if os.environ.get("RAY_AUTH_MODE") != "token":  # Ray sends no token then
+        return f"cannot be reached: {first_line(error)} (if the head requires a token: set RAY_AUTH_MODE=token)"
+    if isinstance(error, ray.exceptions.AuthenticationError):
+        why = "RAY_AUTH_MODE=token, but this machine has no token, or not the head's"
+        return f"{why}: copy the head's ~/.ray/auth_token, or set RAY_AUTH_TOKEN"
+    why = "if the head runs, its token differs from this machine's: compare ~/.ray/auth_token"
+    return f"cannot be reached: {first_line(error)} ({why})"
 
 
 def check_head(address: str) -> None:

@@ -223,6 +223,7 @@ class Session:
             tracking_uri=tracker.uri,
             trouble=hold.trouble or ("" if tracked else replayer.trouble),
             link=None if out_of_reach(tracker.uri) else tracker.link(),
+            address=self.options.address,
         )
 
     def _introduce(self, tracker: Tracker) -> None:
