@@ -19,7 +19,7 @@ from search.console.display import Display, Output, Phases, display_for, fitted,
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
-from search.running.ray_session import ever_fits, gpus_now, nodes_now, ray_session
+from search.running.ray_session import check_storage, ever_fits, gpus_now, nodes_now, ray_session
 from search.running.result import StudyResult
 from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
@@ -178,6 +178,8 @@ class Session:
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     with self._at_origin():  # which is then the current folder of the trials' processes
                         self._capacity, known = stack.enter_context(session)
+                    if running:
+                        check_storage(self.folder.storage)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
                     self._sharing = Sharing(self._asked, known, nodes_now, ledger)
