@@ -13,7 +13,7 @@ from search.space import Space
 from search.store.layout import CLUSTER_FILE, StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
 from search.study.driver import Status
-from search.wording import best_trials, headline, larger, open_work, trial_line
+from search.wording import best_trials, go_on, headline, open_work, trial_line
 
 ENDINGS: dict[Status, str] = {
     "finished": "is finished",
@@ -81,7 +81,7 @@ def closing_lines(result: StudyResult) -> list[str]:
     """What is printed at the end of a session: its outcome, the best trials, where the results are, how to continue."""
     space, ledger, study = result.space, result.ledger, result.folder.study
     stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
-    where = f"{study}{result.storage_option}{address_option(result.address)}"
+    options = f"{result.storage_option}{address_option(result.address)}"
     lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]
     if (result.status, result.exit_code) == ("finished", 1):
         lines[0] += f": no {'confirming ' if stage == 'confirm' else ''}trial came to its end"
@@ -97,9 +97,9 @@ def closing_lines(result: StudyResult) -> list[str]:
         command = f"search status {study}{result.storage_option}"
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
-        lines.append(f"  go on:        search resume {where}{larger(result.reason)}")
+        lines.append(f"  go on:        {go_on(space, ledger, study, options, result.reason)}")
     if stage == "search" and result.status == "finished" and result.exit_code == 0:
-        lines.append(f"  confirm:      search confirm {where}")
+        lines.append(f"  confirm:      search confirm {study}{options}")
     lines.append(f"  answer:       analysis best {study}{result.tracking_option}")
     if result.saved:
         lines.append(f"  checkpoints:  {', '.join(result.saved)} in {result.folder.uri}/trials")
