@@ -37,6 +37,7 @@ from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
 from search.study.search_plan import SearchPlan
+from search.tracking.mlflow_store import NOT_OWNED
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
 from search.wording import wanted_points
@@ -376,7 +377,8 @@ class _Observer:
             self._display.note("storage: back")
             self._troubled = -math.inf
         # MLflow waits while it is not known whether the study is still ours
-        trouble = self._replayer.trouble if self._troubled == -math.inf else self._trouble
+        waits = self._troubled > -math.inf or NOT_OWNED in self._replayer.trouble
+        trouble = self._trouble if waits else self._replayer.trouble
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble

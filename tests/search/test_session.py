@@ -26,6 +26,7 @@ from search.store.journal import fold, read
 from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
+from search.tracking.mlflow_store import NOT_OWNED
 
 QUIET = Options(console=Console(quiet=True), handle_signals=False)
 
@@ -219,6 +220,22 @@ def test_confirmation_without_a_completed_trial_fails(fresh: list[float | None],
     )
     failed = ": no confirming trial came to its end" if code else ""
     assert closing_lines(result)[0] == f"study fake-1 is finished{failed}"
+
+
+def test_a_silent_storage_is_printed_once_and_not_as_trouble_of_the_tracker(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 2}), tmp_path)
+    ledger = world.session().ledger
+    shown = io.StringIO()
+    display = display_for(Console(file=shown, width=200), world.space, ledger, verbose=False)
+    replayer: Any = SimpleNamespace(trouble="")
+    hold: Any = SimpleNamespace(trouble="")
+    observe = _Observer(display, lambda: None, replayer, Phases(Console(quiet=True)), hold)
+    replayer.trouble = NOT_OWNED  # the bucket answers again, and the tracker has not tried since
+    for event in read(world.folder.journal):
+        observe(event)
+        hold.trouble = "s3://bucket/search does not answer"
+    assert shown.getvalue().count("storage s3://bucket/search does not answer; the search goes on") == 1
+    assert "tracker" not in shown.getvalue()
 
 
 class Full(io.StringIO):
