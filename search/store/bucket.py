@@ -122,7 +122,7 @@ class Hold:
     @property
     def trouble(self) -> str:
         """Why the bucket has not taken the last push, in one line; "" when all is well. A client tries a bucket that is
-        down for a minute before it raises: `TRUST_S` of silence count as trouble."""
+        down for half a minute and more before it raises: `TRUST_S` of silence count as trouble."""
         silent = self._remote and not (self.is_lost or self._closed) and passed() - self._confirmed > TRUST_S
         return self._failure or (f"{self._folder.storage} does not answer" if silent else "")
 
