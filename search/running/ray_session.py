@@ -230,7 +230,7 @@ def check_storage(storage: str) -> None:
 
 
 def storage_problem(storage: str) -> str:
-    """Write a small object and delete it. Returns: what kept this process from it, one line, else ""."""
+    """Write a small object and delete it. Returns: what prevented it, one line, else ""."""
     try:
         filesystem, path = fsspec.core.url_to_fs(f"{storage}/.probe-{uuid4().hex}")
         filesystem.pipe_file(path, b"x")

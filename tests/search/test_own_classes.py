@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -202,6 +203,17 @@ def test_a_stored_space_does_without_the_file(mine: Path, tmp_path: Path) -> Non
         ("pruner.class", f"{tmp_path}/mine.py:Below"),
     }
     assert not any("BaseSampler" in text for text in study_params(space).values())
+
+
+def test_the_sampler_of_the_how_to_copies_values_of_the_best_point(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "howto" / "sampler.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    (tmp_path / "mine.yaml").write_text(SPACE.replace("pruner: {class: mine.py:Below, args: {after: 3}}\n", ""))
+    sampler = f"search.sampler={{class: {tmp_path / 'mine.py'}:Near, args: {{share: 0.9}}}}"
+    driver = World(fake(tmp_path / "mine.yaml", sampler, "search.trials=12"), tmp_path / "runs").session()
+    assert driver.status == "finished"
+    rates = [record.trial.point["learning_rate"] for record in driver.ledger.trials.values()]
+    assert len(set(rates)) < len(rates) == 12
 
 
 def logged(space: Any) -> list[Any]:
