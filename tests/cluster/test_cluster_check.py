@@ -88,7 +88,7 @@ VENV, NODE = f"python{PYTHON} -m venv", "node_config: &node"
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "ray 2.1.0 on the nodes,"),
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "python 3.9 on the"),
         (AWS, "max_workers: 8\nup", "max_worker: 8\nup", "max_worker:", "Additional properties are not allowed"),
-        (AWS, "    max_workers: 0", "    max_workers: many", "many", "available_node_types.head.max_workers: 'many' is"),
+        (AWS, "    max_workers: 0", "    max_workers: many", "many", "available_node_types.head.max_workers: 'many'"),
         (AWS, "head_node_type: head", "head_node_type: hed", "head_node_type", "`head_node_type` must be one of"),
     ],
 )  # fmt: skip
