@@ -66,8 +66,8 @@ def run_study(
     except Exception:  # whatever Ray raises that does not start
         if not fold(folder.journal, Ledger()).sessions:  # nothing has run: no study is left behind
             with contextlib.suppress(Exception):  # a storage in trouble; the first error is the one to report
-                folder.delete(folder.uri)
                 folder.delete(str(folder.local))
+                folder.delete(folder.uri)
         raise
 
 
