@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from search.schema import DEFAULT_STORAGE
+
 if TYPE_CHECKING:
     from search.console.display import Phases
     from search.console.status import StudyStatus
@@ -24,7 +26,7 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 
 def run(
     space: Space | Given,
-    storage: str | os.PathLike[str] = "runs",
+    storage: str | os.PathLike[str] = DEFAULT_STORAGE,
     *,
     name: str | None = None,
     address: str | None = None,
@@ -60,7 +62,7 @@ def run(
 
 def resume(
     study: str | None = None,
-    storage: str | os.PathLike[str] = "runs",
+    storage: str | os.PathLike[str] = DEFAULT_STORAGE,
     *,
     overrides: Sequence[str] = (),
     retry_failed: str | None = None,
@@ -93,7 +95,7 @@ def resume(
 
 def confirm(
     study: str | None = None,
-    storage: str | os.PathLike[str] = "runs",
+    storage: str | os.PathLike[str] = DEFAULT_STORAGE,
     *,
     trials: int | None = None,
     top: int | None = None,
@@ -121,7 +123,7 @@ def confirm(
         )
 
 
-def status(study: str | None = None, storage: str | os.PathLike[str] = "runs") -> StudyStatus:
+def status(study: str | None = None, storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> StudyStatus:
     """Where a study stands. Where its driver is gone, MLflow is brought up to date on the way.
 
     Raises: UserError when there is no such study.

@@ -189,8 +189,22 @@ def trial_line(record: TrialRecord, space: Space) -> str:
     seed += f" from {record.trial.origin}" if record.trial.origin else ""
     if record.failed:
         return f"{record.trial.id} {record.state}{seed}  {record.reason}  {point}"
-    best = f"best {number(record.best)} after {record.best_at:,}; {record.examples:,}{planned} examples"
-    return f"{record.trial.id} {record.state}{seed}  {best}, {duration(record.seconds)}  {point}"
+    best = f"best {number(record.best)} after {record.best_at:,}; " if record.best is not None else ""
+    examples = f"{record.examples:,}{planned} examples"
+    return f"{record.trial.id} {record.state}{seed}  {best}{examples}, {duration(record.seconds)}  {point}"
+
+
+def go_on(space: Space, ledger: Ledger, study: str, options: str, reason: str) -> str:
+    """The command that continues a study that has ended for this reason. A study keeps its copy of its own sampler or
+    pruner, so after an error in one only another study has a corrected file.
+
+    Args: options: ` --storage ...` and the like, as commands take them.
+    """
+    for kind, own in space.classes.items():
+        if own.code and own.code.text and reason.startswith(f"{kind} {own.name}"):
+            best = f" --from {study}" if ledger.best is not None else ""
+            return f"correct {own.name.rpartition(':')[0]}, then search run SPACE.yaml{best}{options}"
+    return f"search resume {study}{options}{larger(reason)}"
 
 
 def larger(reason: str) -> str:

@@ -196,9 +196,11 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
         click.echo(f"job {job} pauses its study; go on with `search resume --cluster {cluster}`")
         return
     from search.running.remove import stop_study
+    from search.store.layout import absolute, storage_option
 
     name = stop_study(storage, study)
-    click.echo(f"study {name} pauses within seconds; go on with `search resume {name}`")
+    where = f"{name}{storage_option(absolute(storage))}"
+    click.echo(f"study {name} pauses within seconds; go on with `search resume {where}`")
 
 
 @click.command(cls=Command, epilog=examples("search ui", "search ui --cluster cluster.yaml"))

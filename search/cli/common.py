@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from search.schema import DEFAULT_STORAGE
+
 if TYPE_CHECKING:
     from search.running.result import StudyResult
 
@@ -20,7 +22,7 @@ SMOKE = "SMOKE RUN: builtin data, tiny encoder, few examples. The numbers mean n
 STUDY = click.argument("study", required=False)
 STORAGE = click.option(
     "--storage",
-    default="runs",
+    default=DEFAULT_STORAGE,
     envvar="SEARCH_STORAGE",
     show_default=True,
     metavar="FOLDER|URI",

@@ -31,8 +31,8 @@ from search.wording import (
     counted,
     duration,
     failed_kinds,
+    go_on,
     headline,
-    larger,
     number,
     open_work,
     seconds_left,
@@ -249,7 +249,8 @@ def print_status(storage: str, study: str | None, form: str) -> None:
     if status.open:
         lines.append(f"  open: {status.open}")
     if status.open or status.state not in ("running", "finished"):
-        lines.append(f"  go on: search resume {status.study}{storage_option(absolute(storage))}{larger(status.reason)}")
+        options = storage_option(absolute(storage))
+        lines.append(f"  go on: {go_on(space, ledger, status.study, options, status.reason)}")
     print("\n".join(map(fitted, lines)))
 
 
@@ -306,7 +307,8 @@ def log_lines(storage: str, study: str | None, trial: str | None) -> list[str]:
     space, ledger = StudyReader(folder).read()
     if trial is not None and trial not in ledger.trials:
         names = ", ".join(list(ledger.trials)[:3])
-        raise UserError(f"no trial {trial!r} in study {folder.study}; they are called {names} ...")
+        there = f"they are called {names} ..." if names else "none has started"
+        raise UserError(f"no trial {trial!r} in study {folder.study}; {there}")
     own = {name: trial_log(folder, name) for name in ([trial] if trial is not None else ledger.trials)}
     for event in read(folder.journal):
         if event["e"] == "retry" and event["id"] in own:

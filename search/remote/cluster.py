@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import platform
@@ -11,7 +12,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, Self
 import yaml
 
 from search.store.layout import UserError
-from trainables.contract.errors import last_line
+from trainables.contract.errors import first_line, last_line
 
 PLACEHOLDER = re.compile(r"SET-[\w-]*")
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # names that both Amazon and Google accept
@@ -97,7 +98,7 @@ def _keys(node: Any, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def cluster_faults(path: str | os.PathLike[str], versions: bool = True) -> list[str]:
     """What keeps a cluster from coming up safely, `FILE:LINE: what is wrong` by line: values still to be set, access
-    rights left to Ray, a storage that nodes do not share.
+    rights left to Ray, a storage that nodes do not share, what Ray's own schema rejects.
 
     Args: versions: also where the file names another Python (minor) or Ray for its nodes than this machine has: no
         job would start.
@@ -105,6 +106,7 @@ def cluster_faults(path: str | os.PathLike[str], versions: bool = True) -> list[
     """
     file = read_cluster(path)
     found = [*_placeholders(file), *_access(file), *_storage(file), *(_versions(file) if versions else ())]
+    found += _schema(file, {line for line, _ in found})
     return [f"{os.fspath(path)}:{line}: {text}" for line, text in sorted(set(found))]
 
 
@@ -158,6 +160,21 @@ def _storage(file: ClusterFile) -> Faults:
             why = f"expected {scheme}:// on {kind}"
         if why:
             yield line, f"SEARCH_STORAGE: {uri or 'empty'}: {why}"
+
+
+def _schema(file: ClusterFile, known: Set[int]) -> Faults:
+    """What `ray up` would reject. Only the first fault has a line and a message of Ray's. known: lines with faults."""
+    from ray.autoscaler._private.util import prepare_config, validate_config  # no public way; guarded by a test
+
+    try:
+        validate_config(prepare_config(copy.deepcopy(file.data)))
+    except Exception as error:  # a jsonschema.ValidationError, or whatever Ray raises on the way to it
+        above = ".".join(str(key) for key in getattr(error, "absolute_path", ()) if isinstance(key, str))
+        message = first_line(error)
+        paths = [f"{above}.{word}".lstrip(".") for word in re.findall(r"['`]([\w-]+)['`]", message)]
+        line = file.line(next((path for path in paths if path in file.keys), above))
+        if line not in known:
+            yield line, f"{above}: {message}" if above else message
 
 
 def _versions(file: ClusterFile) -> Faults:

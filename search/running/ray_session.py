@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -11,15 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
+import fsspec
 import yaml
 
 from search.running.private_ray import LOOPBACK, job_config, kept, leave_ray, private_ray
 from search.space import Resources
-from search.store.layout import UserError
-from trainables.contract.errors import first_line
+from search.store.layout import UserError, is_remote
+from trainables.contract.errors import first_line, storage_line
 
 HEAD_S = 5.0  # how long a cluster's head may take to answer
+PROBE_S = 30.0  # how long a node may take to write the storage
 CAPACITY_S = 5.0  # seconds between two queries of a cluster's size
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # the cluster file as `ray up` leaves it on the head
 # Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
@@ -89,14 +93,25 @@ def _cluster(address: str) -> Iterator[None]:
                 None if address.startswith("ray://") else job_config(private=False)
             )  # a client's driver is on the head
             ray.init(address=address, job_config=config, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        # Ray sends no token to an address that it is given, unless configured to: it may be anybody's
-        token = "" if "RAY_AUTH_MODE" in os.environ else " (if the head requires a token: set RAY_AUTH_MODE=token)"
-        raise UserError(f"Ray cluster {address}: cannot be reached: {first_line(error)}{token}") from error
+    except Exception as error:  # Ray raises many kinds: no head, another version, no token or another one
+        raise UserError(f"Ray cluster {address}: {_unconnected(error)}") from error
     try:
         yield
     finally:
         leave_ray()
+
+
+def _unconnected(error: Exception) -> str:
+    """Why Ray has not connected to a cluster, and what to do about its token."""
+    import ray.exceptions
+
+    if os.environ.get("RAY_AUTH_MODE") != "token":  # Ray sends no token then
+        return f"cannot be reached: {first_line(error)} (if the head requires a token: set RAY_AUTH_MODE=token)"
+    if isinstance(error, ray.exceptions.AuthenticationError):
+        why = "RAY_AUTH_MODE=token, but this machine has no token, or not the head's"
+        return f"{why}: copy the head's ~/.ray/auth_token, or set RAY_AUTH_TOKEN"
+    why = "if the head runs, its token differs from this machine's: compare ~/.ray/auth_token"
+    return f"cannot be reached: {first_line(error)} ({why})"
 
 
 def check_head(address: str) -> None:
@@ -186,6 +201,43 @@ def ever_fits(resources: Resources) -> bool:
     one = replace(resources, workers=1)
     processes = sum(fitting(one, node["Resources"]) for node in ray.nodes() if node["Alive"])
     return processes >= resources.workers or (may_grow() and autoscaled() and at_largest(resources) != 0)
+
+
+def check_storage(storage: str) -> None:
+    """Every live node with CPUs can write the bucket of the studies: trials have their node's environment, not that of
+    this shell.
+
+    Raises: UserError naming a node that cannot. Nothing is raised for a node without an answer within PROBE_S.
+    """
+    if not is_remote(storage):
+        return
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    probe = ray.remote(num_cpus=0, max_retries=0)(storage_problem)
+    asked = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked[probe.options(scheduling_strategy=there).remote(storage)] = node["NodeManagerHostname"]
+    answered, silent = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S) if asked else ([], [])
+    for answer in silent:
+        ray.cancel(answer, force=True)
+    for answer in answered:
+        with contextlib.suppress(ray.exceptions.RayError):  # such as a node that lacks this package
+            if problem := ray.get(answer):
+                raise UserError(f"node {asked[answer]}: {problem}")
+
+
+def storage_problem(storage: str) -> str:
+    """Write a small object and delete it. Returns: what prevented it, one line, else ""."""
+    try:
+        filesystem, path = fsspec.core.url_to_fs(f"{storage}/.probe-{uuid4().hex}")
+        filesystem.pipe_file(path, b"x")
+        filesystem.rm_file(path)
+    except Exception as error:  # stores raise what they like
+        return storage_line(error, storage) or f"storage {storage}: {type(error).__name__}: {first_line(error)}"
+    return ""
 
 
 class _Capacity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from search.remote.servers import out_of_reach
 from search.schema import masked, tracking_uri
 from search.space import Space
-from search.store.layout import StudyFolder, storage_option
+from search.store.layout import CLUSTER_FILE, StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
 from search.study.driver import Status
-from search.wording import best_trials, headline, larger, open_work, trial_line
+from search.wording import best_trials, go_on, headline, open_work, trial_line
 
 ENDINGS: dict[Status, str] = {
     "finished": "is finished",
@@ -38,6 +39,7 @@ class StudyResult:
         tracking_uri: of the MLflow store.
         trouble: why the storage or MLflow is not up to date, else "".
         link: the study's view in the MLflow UI, for a served store.
+        address: of the running Ray cluster that the session was given.
     """
 
     space: Space
@@ -51,6 +53,7 @@ class StudyResult:
     tracking_uri: str = ""
     trouble: str = ""
     link: str | None = None
+    address: str | None = None
 
     @property
     def study(self) -> str:
@@ -73,10 +76,17 @@ class StudyResult:
         return "" if uri == tracking_uri() or out_of_reach(uri) else f" --tracking-uri {shlex.quote(masked(uri))}"
 
 
+def address_option(address: str | None) -> str:
+    """` --address ...` as the next command needs it; empty without one, and on a cluster that is followed from a laptop
+    (CLUSTER_FILE is set)."""
+    return f" --address {shlex.quote(address)}" if address and CLUSTER_FILE not in os.environ else ""
+
+
 def closing_lines(result: StudyResult) -> list[str]:
     """What is printed at the end of a session: its outcome, the best trials, where the results are, how to continue."""
     space, ledger, study = result.space, result.ledger, result.folder.study
     stage = "confirm" if any(s.trial.stage == "confirm" for s in ledger.trials.values()) else "search"
+    options = f"{result.storage_option}{address_option(result.address)}"
     lines = [f"study {study} {ENDINGS[result.status]}" + (f": {result.reason}" if result.reason else "")]
     if (result.status, result.exit_code) == ("finished", 1):
         lines[0] += f": no {'confirming ' if stage == 'confirm' else ''}trial came to its end"
@@ -92,9 +102,9 @@ def closing_lines(result: StudyResult) -> list[str]:
         command = f"search status {study}{result.storage_option}"
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
-        lines.append(f"  go on:        search resume {study}{result.storage_option}{larger(result.reason)}")
+        lines.append(f"  go on:        {go_on(space, ledger, study, options, result.reason)}")
     if stage == "search" and result.status == "finished" and result.exit_code == 0:
-        lines.append(f"  confirm:      search confirm {study}{result.storage_option}")
+        lines.append(f"  confirm:      search confirm {study}{options}")
     lines.append(f"  answer:       analysis best {study}{result.tracking_option}")
     if result.saved:
         lines.append(f"  checkpoints:  {', '.join(result.saved)} in {result.folder.uri}/trials")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from operator import index
 from typing import Any, SupportsIndex
 
-from search.running.result import StudyResult
+from search.running.result import StudyResult, address_option
 from search.running.session import SEARCH, Options, Session, Stage, as_recorded, write_space
-from search.schema import CONFIRMATION_TRIALS
+from search.schema import CONFIRMATION_TRIALS, DEFAULT_STORAGE
 from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.journal import Journal, exclusive, fold, identity, new_identity, salvage, this_user
+from search.store.journal import Journal, StudyHeldError, exclusive, fold, identity, new_identity, salvage, this_user
 from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
 from search.study.related import related_points
@@ -39,7 +40,7 @@ RETRYABLE_KINDS = (ANY_EXTERNAL, *EXTERNAL, *OWN_FAULTS, "error")
 
 
 def run_study(
-    space: Space, storage: str = "runs", *, name: str | None = None, options: Options | None = None
+    space: Space, storage: str = DEFAULT_STORAGE, *, name: str | None = None, options: Options | None = None
 ) -> StudyResult:
     """Start a study and run it to its end.
 
@@ -60,14 +61,18 @@ def run_study(
     folder = new_study(absolute(storage), space.name, name, write=write)
     try:
         return _run_session(folder, Session(space, folder, options or Options(), [SEARCH]))
-    except UserError:
-        if not fold(folder.journal, Ledger()).sessions:
-            folder.delete(str(folder.local))  # nothing has run: no study is left behind
+    except StudyHeldError:  # another process was first to run it
+        raise
+    except Exception:  # whatever Ray raises that does not start
+        if not fold(folder.journal, Ledger()).sessions:  # nothing has run: no study is left behind
+            with contextlib.suppress(Exception):  # a storage in trouble; the first error is the one to report
+                folder.delete(str(folder.local))
+                folder.delete(folder.uri)
         raise
 
 
 def resume_study(
-    storage: str = "runs",
+    storage: str = DEFAULT_STORAGE,
     study: str | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -117,7 +122,7 @@ def resume_study(
 
 
 def confirm_study(
-    storage: str = "runs",
+    storage: str = DEFAULT_STORAGE,
     study: str | None = None,
     *,
     trials: int | None = None,
@@ -160,7 +165,8 @@ def _run_session(folder: StudyFolder, session: Session, before: Any = lambda _: 
     try:
         return session.run(before)
     except KeyboardInterrupt as stop:
-        stop.add_note(f"go on with `search resume {folder.study}{storage_option(folder.storage)}`")
+        options = f"{storage_option(folder.storage)}{address_option(session.options.address)}"
+        stop.add_note(f"go on with `search resume {folder.study}{options}`")
         raise
 
 

@@ -19,7 +19,7 @@ from search.console.display import Display, Output, Phases, display_for, fitted,
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
-from search.running.ray_session import ever_fits, gpus_now, nodes_now, ray_session
+from search.running.ray_session import check_storage, ever_fits, gpus_now, nodes_now, ray_session
 from search.running.result import StudyResult
 from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
@@ -37,6 +37,7 @@ from search.study.confirm_plan import ConfirmPlan
 from search.study.driver import Driver, Status
 from search.study.plan import Plan
 from search.study.search_plan import SearchPlan
+from search.tracking.mlflow_store import NOT_OWNED
 from search.tracking.replayer import Replayer
 from search.tracking.tracker import Tracker
 from search.wording import wanted_points
@@ -178,6 +179,8 @@ class Session:
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     with self._at_origin():  # which is then the current folder of the trials' processes
                         self._capacity, known = stack.enter_context(session)
+                    if running:
+                        check_storage(self.folder.storage)
                     if known.gpus and self.options.trainable is None:
                         check_cards(known)
                     self._sharing = Sharing(self._given_space, known, nodes_now, ledger)
@@ -223,6 +226,7 @@ class Session:
             tracking_uri=tracker.uri,
             trouble=hold.trouble or ("" if tracked else replayer.trouble),
             link=None if out_of_reach(tracker.uri) else tracker.link(),
+            address=self.options.address,
         )
 
     def _introduce(self, tracker: Tracker) -> None:
@@ -373,7 +377,8 @@ class _Observer:
             self._display.note("storage: back")
             self._troubled = -math.inf
         # MLflow waits while it is not known whether the study is still ours
-        trouble = self._replayer.trouble if self._troubled == -math.inf else self._trouble
+        waits = self._troubled > -math.inf or NOT_OWNED in self._replayer.trouble
+        trouble = self._trouble if waits else self._replayer.trouble
         if bool(trouble) != bool(self._trouble):
             self._display.note(f"tracker: {trouble}; the journal keeps everything" if trouble else "tracker: back")
         self._trouble = trouble

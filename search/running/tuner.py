@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 
 from search.store.ledger import Trial
 from search.study.driver import Driver, Fault
-from trainables.contract.errors import last_line
+from trainables.contract.errors import last_line, storage_line
 from trainables.contract.trial import Evaluation, Outcome
 from trainables.on_ray.messages import PHASE, DeviceFault, doubt, node_lost
 from trainables.on_ray.trainable import placement
@@ -238,6 +238,8 @@ def describe(error: BaseException | None) -> Fault:
         return Fault("device", cause.reason, cause.text, cause.node)
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return Fault("disk", last_line(cause), text)
+    if line := storage_line(cause):
+        return Fault("disk", line, text)
     return Fault("error", f"{type(cause).__name__}: {last_line(cause)}", text)
 
 

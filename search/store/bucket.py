@@ -28,6 +28,7 @@ import fsspec
 
 from search.store.journal import StudyHeldError, passed
 from search.store.layout import SMALL, StorageError, StudyFolder, is_remote
+from search.store.old_journal import old_files, old_journal
 from trainables.contract.errors import first_line
 from trainables.contract.trial import whole_file
 
@@ -60,7 +61,6 @@ class Hold:
     A study on a disk is held by its file lock alone: there `owned` is true and nothing is sent.
 
     Args: lost: called once, with the reason, when another driver has taken the study.
-    Attributes: trouble: why the last push failed, in one line, "" when all is well.
     """
 
     def __init__(self, folder: StudyFolder, lost: Callable[[str], object] = lambda _: None) -> None:
@@ -68,7 +68,7 @@ class Hold:
         self._one = threading.Lock()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="bucket", daemon=True)
-        self._remote, self.is_lost, self._closed, self.trouble = is_remote(folder.storage), False, False, ""
+        self._remote, self.is_lost, self._closed, self._failure = is_remote(folder.storage), False, False, ""
         self._sent_files: dict[str, tuple[int, int]] = {}  # (time of change, bytes) of each small file that is there
         self._unmerged: list[tuple[int, int]] = []  # (number, first byte) of the segments since the last merge
         self._number = self._sent = 0  # of the last segment; bytes of the journal that the bucket has
@@ -92,7 +92,7 @@ class Hold:
         segments = _segments(self._filesystem, self._root)
         self._number = max((last for _, last, _ in segments), default=0) + 1
         self._confirmed = passed()
-        first = b"" if segments else _old_journal(self._filesystem, self._root) or b""
+        first = b"" if segments else old_journal(self._filesystem, self._root) or b""
         if self._create(self._number, first) is None:
             raise StudyHeldError(f"study {self._folder.study} has just been taken by another process")
         if self._overwrites(self._number, first):
@@ -104,7 +104,7 @@ class Hold:
         if self._number > 1:
             self._merge(1, self._number, journal)
         self._sent = len(journal)
-        for name in _old_files(self._filesystem, self._root):  # the same events, as versions before segments wrote them
+        for name in old_files(self._filesystem, self._root):  # the same events, as versions before segments wrote them
             self._filesystem.rm_file(name)
 
     def owned(self) -> bool:
@@ -118,6 +118,13 @@ class Hold:
         trusted = passed() - self._confirmed <= TRUST_S
         self._noticed = None if trusted else self._noticed or passed()
         return not self.is_lost and trusted
+
+    @property
+    def trouble(self) -> str:
+        """Why the bucket has not taken the last push, in one line; "" when all is well. A client tries a bucket that is
+        down for half a minute and more before it raises: `TRUST_S` of silence count as trouble."""
+        silent = self._remote and not (self.is_lost or self._closed) and passed() - self._confirmed > TRUST_S
+        return self._failure or (f"{self._folder.storage} does not answer" if silent else "")
 
     def unsure(self) -> bool:
         """Whether trials are to wait: after a silence, this machine's sleep say, the study may be another driver's."""
@@ -181,11 +188,11 @@ class Hold:
         try:
             self.push(closed)
         except Exception as error:  # stores raise what they like; nothing of it may reach the search
-            self.trouble = f"{self._folder.storage}: {first_line(error)}"
+            self._failure = f"{self._folder.storage}: {first_line(error)}"
         else:
-            self.trouble = ""
+            self._failure = ""
         self._tried = passed()
-        return not self.trouble
+        return not self._failure
 
     def _new_lines(self) -> bytes:
         """The whole lines that the bucket does not have."""
@@ -311,7 +318,7 @@ def fetch(filesystem: Any, root: str) -> bytes | None:
     """
     for _ in range(TRIES):
         if not (segments := _segments(filesystem, root)):
-            return _old_journal(filesystem, root)
+            return old_journal(filesystem, root)
         with contextlib.suppress(FileNotFoundError):  # merged with others between the listing and now
             if (chosen := _chain(segments)) is not None:
                 return b"".join(filesystem.cat_file(name).partition(b"\n")[2] for name in chosen)
@@ -378,23 +385,3 @@ def _wait_for_silence(folder: StudyFolder, report: Callable[[str], object]) -> N
             if now.closed:
                 return
             raise StudyHeldError(f"study {folder.study} is being run by {now.holder}; see `search status`")
-
-
-def _old_files(filesystem: Any, root: str) -> list[str]:
-    """The journal as versions before segments wrote it: `tracking.jsonl` and parts `.<first byte>`."""
-    try:
-        names = [entry.rstrip("/") for entry in filesystem.ls(root, detail=False)]
-    except FileNotFoundError:
-        return []
-    return sorted(n for n in names if re.fullmatch(r"tracking\.jsonl(\.\d{15})?", n.rsplit("/", 1)[-1]))
-
-
-def _old_journal(filesystem: Any, root: str) -> bytes | None:
-    """Its parts may overlap where their driver crashed between two steps; the overlaps are equal."""
-    names, journal = _old_files(filesystem, root), b""
-    for name in names:
-        first = int(name.partition(".jsonl.")[2] or 0)
-        if first > len(journal):
-            break
-        journal += filesystem.cat_file(name)[len(journal) - first :]
-    return journal if names else None

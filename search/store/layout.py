@@ -319,8 +319,9 @@ def find_study(storage: str, name: str | None) -> StudyFolder:
         return folder
     there = studies(storage)
     if not there:
-        raise StorageError(f"no study in {storage}; start one with `search run SPACE.yaml`")
+        start = "start one with `search run SPACE.yaml`, or name its storage with --storage"
+        raise StorageError(f"no study in {storage}; {start}")
     if name is None:
         return there[-1]
     names = ", ".join(folder.study for folder in there[-5:])
-    raise StorageError(f"no study {name!r} in {storage}; the newest there: {names}")
+    raise StorageError(f"no study {name!r} in {storage}; the newest there: {names}; --storage names another storage")

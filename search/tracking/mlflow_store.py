@@ -55,10 +55,13 @@ class Guarded:
     def __getattr__(self, name: str) -> Any:
         def call(*given: Any, **more: Any) -> Any:
             if not self._owned():
-                raise NotOwnedError("the study is not this process's to write now")
+                raise NotOwnedError(NOT_OWNED)
             return getattr(self._client, name)(*given, **more)
 
         return call
+
+
+NOT_OWNED = "the study is not this process's to write now"
 
 
 class NotOwnedError(Exception):

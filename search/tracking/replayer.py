@@ -9,7 +9,7 @@ from collections.abc import Callable
 from filelock import Timeout
 
 from search.store.journal import tracking_lock
-from search.tracking.mlflow_store import NotOwnedError, trouble
+from search.tracking.mlflow_store import NOT_OWNED, NotOwnedError, trouble
 from search.tracking.tracker import Tracker
 
 POLL_S = 0.5  # how often the journal is read for new lines
@@ -61,7 +61,7 @@ class Replayer:
     def _try(self, final: bool = False) -> bool:
         try:
             if not self._owned():
-                raise NotOwnedError("the study is not this process's to write now")
+                raise NotOwnedError(NOT_OWNED)
             if not self._lock.is_locked:
                 self._lock.acquire()
             self.tracker.catch_up(final)

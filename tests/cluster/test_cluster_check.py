@@ -64,7 +64,7 @@ ACCOUNT = """\
         - email: search@mine.iam.gserviceaccount.com
           scopes: [https://www.googleapis.com/auth/cloud-platform]
 """
-IMAGE = "docker: {image: 'rayproject/ray:2.1.0-py39'}"
+IMAGE = "docker: {image: 'rayproject/ray:2.1.0-py39', container_name: ray}"
 VENV, NODE = f"python{PYTHON} -m venv", "node_config: &node"
 
 
@@ -77,7 +77,7 @@ VENV, NODE = f"python{PYTHON} -m venv", "node_config: &node"
         (AWS, BUCKET, "gs://my-bucket/x", "gs://", "SEARCH_STORAGE: gs://my-bucket/x: expected s3:// on aws"),
         (AWS, BUCKET, "", "SEARCH_STORAGE", "SEARCH_STORAGE: empty: expected a bucket"),
         (AWS, "SEARCH_STORAGE", "STORAGE", "setup_commands:", "setup_commands: no SEARCH_STORAGE: studies would"),
-        (AWS, " GroupName: ", " Name: ", "security_group:", "provider.security_group: missing GroupName: Ray"),
+        (AWS, " GroupName: ", " IpPermissions: [] # ", "security_group:", "provider.security_group: missing Group"),
         (AWS, PROFILE, "", NODE, "available_node_types.head.node_config.IamInstanceProfile: missing: a head with"),
         (GCP, ACCOUNT, "", NODE, "available_node_types.head.node_config.serviceAccounts: missing: Ray gives"),
         (ONPREM, "/s/search", "runs", "=runs", "SEARCH_STORAGE: runs: expected an absolute path or a bucket"),
@@ -87,6 +87,9 @@ VENV, NODE = f"python{PYTHON} -m venv", "node_config: &node"
         (AWS, " -q -c", " 'ray[default]==2.1.0' -c", "2.1.0", "ray 2.1.0 on the nodes, "),
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "ray 2.1.0 on the nodes,"),
         (AWS, "max_workers: 8\nup", f"{IMAGE}\nup", "docker:", "python 3.9 on the"),
+        (AWS, "max_workers: 8\nup", "max_worker: 8\nup", "max_worker:", "Additional properties are not allowed"),
+        (AWS, "    max_workers: 0", "    max_workers: many", "many", "available_node_types.head.max_workers: 'many'"),
+        (AWS, "head_node_type: head", "head_node_type: hed", "head_node_type", "`head_node_type` must be one of"),
     ],
 )  # fmt: skip
 def test_a_gap_is_one_line(source: Path, old: str, new: str, at: str, text: str, folder: Path) -> None:

@@ -45,6 +45,20 @@ def test_logs_shows_what_failed_and_what_was_printed(world: World) -> None:
     assert "no trial 't9999' in study fake-1; they are called t0000, t0001" in wrong.output
 
 
+def test_logs_of_a_study_without_trials_names_none(world: World) -> None:
+    world.session(interrupt_at=3)
+    world.folder.journal.write_text("")
+    wrong = CliRunner().invoke(main, ["logs", "fake-1", "t0000", "--storage", str(world.root)])
+    assert (wrong.exit_code, wrong.output) == (2, "no trial 't0000' in study fake-1; none has started\n")
+
+
+def test_the_next_command_after_a_stop_names_the_storage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.session(interrupt_at=3)
+    monkeypatch.setattr("search.running.remove.check_driven_here", lambda *_: None)
+    stopped = CliRunner().invoke(main, ["stop", "fake-1", "--storage", str(world.root)])
+    assert f"`search resume fake-1 --storage {world.root}`" in stopped.output
+
+
 def test_a_word_left_for_the_driver_pauses_the_study(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("search.study.driver.STOP_CHECK_S", 0.0)
     world.folder.ask_to_stop()

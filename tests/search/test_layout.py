@@ -28,7 +28,7 @@ def test_new_studies_are_numbered_and_found(tmp_path: Path) -> None:
     storage = str(tmp_path / "runs")
     first, second = new_study(storage, "a"), new_study(storage, "a")
     assert (first.study, second.study) == ("a-1", "a-2")
-    with pytest.raises(UserError, match="no study in"):
+    with pytest.raises(UserError, match=r"no study in .*, or name its storage with --storage"):
         find_study(storage, None)  # a folder without a space is no study
     for folder in (first, second):
         folder.space.write_text("name: a")

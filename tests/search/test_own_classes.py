@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from jsonschema import Draft202012Validator
 from processes import below, sigkill
 
 from search.cli.main import main
+from search.console.status import print_status
+from search.running.result import StudyResult, closing_lines
 from search.space import load_space, smoke, space_from
 from search.space.json_schema import json_schema
-from search.store.journal import fold
+from search.store.journal import Journal, fold
 from search.store.layout import StudyFolder, UserError
 from search.store.ledger import Ledger
 from search.study.sampler_view import SamplerView
@@ -201,6 +205,17 @@ def test_a_stored_space_does_without_the_file(mine: Path, tmp_path: Path) -> Non
     assert not any("BaseSampler" in text for text in study_params(space).values())
 
 
+def test_the_sampler_of_the_how_to_copies_values_of_the_best_point(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "howto" / "sampler.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    (tmp_path / "mine.yaml").write_text(SPACE.replace("pruner: {class: mine.py:Below, args: {after: 3}}\n", ""))
+    sampler = f"search.sampler={{class: {tmp_path / 'mine.py'}:Near, args: {{share: 0.9}}}}"
+    driver = World(fake(tmp_path / "mine.yaml", sampler, "search.trials=12"), tmp_path / "runs").session()
+    assert driver.status == "finished"
+    rates = [record.trial.point["learning_rate"] for record in driver.ledger.trials.values()]
+    assert len(set(rates)) < len(rates) == 12
+
+
 def logged(space: Any) -> list[Any]:
     """The log of the module that the space's file has become."""
     return sys.modules[space.classes["sampler"].loaded("sampler").__module__].LOG  # type: ignore[no-any-return]
@@ -254,6 +269,29 @@ def test_error_in_a_class_ends_the_session_in_one_line(name: str, message: str, 
     world = World(fake(mine, f"search.sampler={{class: {tmp_path / 'mine.py'}:{name}}}"), tmp_path / "runs")
     with pytest.raises(UserError, match="^" + message.format(line)):
         world.session()
+
+
+def test_after_an_error_of_a_class_the_next_command_is_a_new_study(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The study's own copy of the file raises again."""
+    world = World(fake(mine), tmp_path / "runs")
+    driver = world.session(interrupt_at=40)
+    journal = Journal(world.folder.journal, Ledger())
+    reason = "sampler mine.py:Near, line 3: ValueError: no"
+    journal.append("session", stage="search")
+    journal.append("close", status="failed", reason=reason)
+    journal.close()
+    result = StudyResult(
+        space=world.space, folder=world.folder, status="failed", exit_code=1, reason=reason, ledger=driver.ledger
+    )
+    print_status(str(world.root), "fake-1", "table")
+    expected = f"correct mine.py, then search run SPACE.yaml --from fake-1 --storage {world.root}"
+    assert f"  go on: {expected}\n" in capsys.readouterr().out
+    assert f"  go on:        {expected}" in closing_lines(result)
+    assert f"  go on:        search resume fake-1 --storage {world.root}" in closing_lines(
+        replace(result, reason="Ray")
+    )
 
 
 def test_arguments_of_a_named_sampler_reach_it(mine: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -271,12 +272,35 @@ def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(hold._filesystem, "pipe_file", lambda *_, **__: 1 / 0)
         hold.start()
         time.sleep(1.0)
-        assert hold.trouble
+        assert hold.trouble == "s3://bucket/search: division by zero"
         assert not hold.owned(), "not known"
         assert not hold.is_lost
         monkeypatch.setattr(hold._filesystem, "pipe_file", pipe)
         until = time.monotonic() + 20
         while not hold.owned():  # its thread reaches the bucket again
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("bucket", "quick")
+def test_a_push_that_hangs_is_trouble_before_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of S3 tries for a minute before it raises."""
+    folder, over = study(), threading.Event()
+    with held(folder, str) as hold:
+        pipe = hold._filesystem.pipe_file
+
+        def hangs(*given: Any, **more: Any) -> Any:
+            over.wait(20)
+            return pipe(*given, **more)
+
+        monkeypatch.setattr(hold._filesystem, "pipe_file", hangs)
+        hold.start()
+        assert hold.trouble == ""
+        time.sleep(1.0)
+        assert hold.trouble == "s3://bucket/search does not answer"
+        over.set()
+        until = time.monotonic() + 20
+        while hold.trouble:
             assert time.monotonic() < until
             time.sleep(0.05)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 import torch
+from botocore.exceptions import ClientError
+from s3fs.errors import translate_boto_error
 
 from search.store.layout import StudyFolder
 from trainables.contract.formats import CHECKPOINT, stamp
-from trainables.contract.trial import TrialSpec
+from trainables.contract.trial import Outcome, TrialSpec
 from trainables.on_ray.messages import study_pausing
+from trainables.training import method_trial
 from trainables.training.checkpoint import TrialFiles
+from trainables.training.trial import run_trial
 
 STORAGE = "s3://bucket/search"
 
@@ -57,3 +63,41 @@ def test_a_trials_files(bucket: Any) -> None:
     assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["similarities.npz", "trial.json", "weights.safetensors"]
     assert folder.delete(folder.trial("t0000"))
     assert not folder.delete(folder.trial("t0000"))
+
+
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        ("no credentials", "NoCredentialsError: Unable to locate credentials"),
+        ("another endpoint", "EndpointConnectionError: Could not connect to the endpoint URL"),
+        ("403", "ClientError: An error occurred (AccessDenied) when calling the PutObject operation"),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_a_node_that_cannot_use_the_storage_is_no_fault_of_the_point(
+    problem: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if problem == "no credentials":
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("HOME", str(tmp_path))
+    elif problem == "another endpoint":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+    def trains(spec: TrialSpec, *_: Any) -> Outcome:
+        if problem == "403":
+            denied = {"Error": {"Code": "AccessDenied", "Message": "no"}}
+            raise translate_boto_error(ClientError(denied, "PutObject"))
+        TrialFiles(spec.folder).save_last({"step": 1})
+        raise AssertionError
+
+    monkeypatch.setattr(method_trial, "train_by_method", trains)
+    folder = StudyFolder(STORAGE, "mine").trial("t0000")
+    spec = TrialSpec(method="simcse", encoder="builtin:tiny", data={}, metric="m", folder=folder)
+    outcome = run_trial(spec, lambda _: "go")
+    assert outcome.stop == "failed:disk"
+    assert outcome.reason.startswith(f"storage s3://bucket/search/mine: {line}")
+    assert outcome.reason.endswith("(trials have the environment of their node's `ray start`)")

@@ -26,6 +26,7 @@ from search.store.journal import fold, read
 from search.store.layout import UserError
 from search.store.ledger import Ledger
 from search.store.retention import CheckpointRetention
+from search.tracking.mlflow_store import NOT_OWNED
 
 QUIET = Options(console=Console(quiet=True), handle_signals=False)
 
@@ -81,7 +82,7 @@ def test_relative_paths_are_resolved_where_the_study_began(
     @contextlib.contextmanager
     def session(*_: Any) -> Iterator[None]:
         where.append(Path.cwd())
-        raise InterruptedError
+        raise KeyboardInterrupt
         yield
 
     monkeypatch.setattr("search.running.session.ray_session", session)
@@ -93,7 +94,7 @@ def test_relative_paths_are_resolved_where_the_study_began(
         ("elsewhere", lambda: resume_study("../began/runs", options=QUIET)),
     ):
         monkeypatch.chdir(tmp_path / folder)
-        with pytest.raises(InterruptedError):
+        with pytest.raises(KeyboardInterrupt):
             work()
     assert where == [tmp_path / "began"] * 2
 
@@ -114,6 +115,40 @@ def test_session_without_work_reports_the_reason(tmp_path: Path) -> None:
     assert result.reason == "the budget of 3 full-length trials is spent"
     assert any(line.endswith("search resume fake-1" + result.storage_option + " --set search.budget=...")
                for line in closing_lines(result))  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [UserError("no head"), RuntimeError("Version mismatch")], ids=["ours", "Ray's"])
+def test_a_study_whose_ray_does_not_start_is_removed(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("search.running.session.ray_session", fails)
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
+    with pytest.raises(type(error)):
+        run_study(make_space(), str(tmp_path / "runs"), options=QUIET)
+    assert not list((tmp_path / "runs").glob("fake*"))
+
+
+def test_the_address_of_a_cluster_is_in_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("search.running.session.ray_session", stopped)
+    monkeypatch.setattr("search.running.session.check_files", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run_study(make_space(), str(tmp_path), options=replace(QUIET, address="head:6379"))
+    assert stop.value.__notes__ == [f"go on with `search resume fake-1 --storage {tmp_path} --address head:6379`"]
+    result = replace(finished(tmp_path / "other"), status="interrupted", address="head:6379")
+    assert any(line.endswith(f"{result.storage_option} --address head:6379") for line in closing_lines(result))
+    monkeypatch.setenv("SEARCH_CLUSTER", "cluster.yaml")
+    assert not any("--address" in line for line in closing_lines(result)), "the laptop's commands"
+
+
+def finished(folder: Path) -> StudyResult:
+    World(make_space({"trials": 6}), folder).session()
+    return resume_study(str(folder), "fake-1", options=QUIET)
 
 
 def test_interrupted_start_stores_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +220,22 @@ def test_confirmation_without_a_completed_trial_fails(fresh: list[float | None],
     )
     failed = ": no confirming trial came to its end" if code else ""
     assert closing_lines(result)[0] == f"study fake-1 is finished{failed}"
+
+
+def test_a_silent_storage_is_printed_once_and_not_as_trouble_of_the_tracker(tmp_path: Path) -> None:
+    world = World(make_space({"trials": 2}), tmp_path)
+    ledger = world.session().ledger
+    shown = io.StringIO()
+    display = display_for(Console(file=shown, width=200), world.space, ledger, verbose=False)
+    replayer: Any = SimpleNamespace(trouble="")
+    hold: Any = SimpleNamespace(trouble="")
+    observe = _Observer(display, lambda: None, replayer, Phases(Console(quiet=True)), hold)
+    replayer.trouble = NOT_OWNED  # the bucket answers again, and the tracker has not tried since
+    for event in read(world.folder.journal):
+        observe(event)
+        hold.trouble = "s3://bucket/search does not answer"
+    assert shown.getvalue().count("storage s3://bucket/search does not answer; the search goes on") == 1
+    assert "tracker" not in shown.getvalue()
 
 
 class Full(io.StringIO):

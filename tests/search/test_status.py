@@ -85,6 +85,13 @@ def test_a_running_study_has_a_rate_and_a_time_left(world: World) -> None:
     assert 0 <= left[0] < left[1] < 60
 
 
+def test_a_trial_without_an_evaluation_has_no_best(world: World) -> None:
+    point = {"learning_rate": 0.001}
+    trial = Trial(id="t0000", number=0, repeat=0, seed=0, stage="search", point=point, params=point, point_id="")
+    record = TrialRecord(trial=trial)
+    assert trial_line(record, world.space) == "t0000 running  0 examples, 0s  learning_rate=0.001"
+
+
 def test_further_seeds_count_in_the_time_left(tmp_path: Path) -> None:
     """All six points have been seen, none is complete: it is the seeds to come that take time."""
     space = make_space({"trials": 6, "repeats": 3})

@@ -9,6 +9,7 @@ import pytest
 import ray
 import ray.exceptions
 import yaml
+from botocore.exceptions import NoCredentialsError
 from ray._private.dict import flatten_dict
 
 from search.running.ray_session import _Capacity, at_largest, fitting, ray_session
@@ -41,6 +42,12 @@ def test_a_flattened_result_is_the_evaluation_again() -> None:
         (ray.exceptions.RayActorError(), "process", "the trial's process crashed (RayActorError)"),
         (RuntimeError("first line\nlast line"), "error", "RuntimeError: last line"),
         (ValueError(""), "error", "ValueError: ValueError"),
+        (
+            NoCredentialsError(),
+            "disk",
+            "storage: NoCredentialsError: Unable to locate credentials (trials have the environment of their node's"
+            " `ray start`)",
+        ),
     ],
 )
 def test_errors_have_a_kind_and_one_line(error: BaseException | None, kind: str, reason: str) -> None:

@@ -29,6 +29,25 @@ def last_line(error: object) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
+STORES = ("botocore.", "gcsfs.", "google.auth.")  # packages whose errors are those of a bucket or of its login
+
+
+def storage_line(fault: BaseException, storage: str = "") -> str:
+    """One line for an error of a bucket's client, or for one that follows from it (s3fs raises Python's own); "" for
+    other errors, and for a missing object.
+
+    Args: storage: its address, if known.
+    """
+    cause: BaseException | None = None if isinstance(fault, FileNotFoundError) else fault
+    while cause is not None and not type(cause).__module__.startswith(STORES):
+        cause = cause.__cause__
+    if cause is None:
+        return ""
+    where = f"storage {storage}" if storage else "storage"
+    line = f"{where}: {type(cause).__name__}: {first_line(cause)}"
+    return f"{line} (trials have the environment of their node's `ray start`)"
+
+
 def line_in(file: str, error: BaseException) -> int | None:
     """The line of a file from which an error came, by its traceback; None if the file is not part of it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

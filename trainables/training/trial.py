@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from trainables.contract.errors import DataError, EncoderError, first_line
+from trainables.contract.errors import DataError, EncoderError, first_line, storage_line
 from trainables.contract.registry import declared, load_object, use_plugins
-from trainables.contract.trial import LOG, Decision, Evaluation, Outcome, Report, TrialSpec
+from trainables.contract.trial import LOG, Decision, Evaluation, Outcome, Report, TrialSpec, study_folder
 from trainables.training.checkpoint import TrialFolder
 from trainables.training.distributed import World
 
@@ -107,7 +107,7 @@ def run_trial(
             raise  # a signal: it ends whoever trains in the main thread
         if world.size > 1 and not isinstance(fault, TrainingFailure):
             raise
-        outcome = failed(fault, last)
+        outcome = failed(fault, last, study_folder(spec.folder))
     if world.device.type == "cuda":  # only here: a fault's traceback holds the network
         gc.collect()  # a network and its hooks refer to each other
         with contextlib.suppress(RuntimeError):  # a broken device raises where it is used
@@ -139,9 +139,10 @@ def throttled(pausing: Callable[[], bool]) -> Callable[[], bool]:
     return check
 
 
-def failed(fault: BaseException, last: Evaluation | None = None) -> Outcome:
-    """The outcome of a trial that a fault has ended after this evaluation. Call it where the fault is handled."""
-    kind, reason = classify(fault)
+def failed(fault: BaseException, last: Evaluation | None = None, study: str = "") -> Outcome:
+    """The outcome of a trial of this study (its address) that a fault has ended after this evaluation. Call it where
+    the fault is handled."""
+    kind, reason = classify(fault, study)
     text = "" if isinstance(fault, TrainingFailure) else traceback.format_exc()
     outcome = Outcome(f"failed:{kind}", None, 0, 0, 0.0, reason, text)
     if last is None:
@@ -158,8 +159,10 @@ def _full_disk(fault: BaseException | None) -> OSError | None:
     return None
 
 
-def classify(fault: BaseException) -> tuple[str, str]:
-    """(kind, one line) of a fault: nan, collapse, oom, device, disk, data or error.
+def classify(fault: BaseException, study: str = "") -> tuple[str, str]:
+    """(kind, one line) of a fault of a study's trial: nan, collapse, oom, device, disk, data or error.
+
+    `disk`: the study's disk is full, or its bucket rejects the trial or does not answer.
 
     `device`: the GPU or its driver is in a broken state, and with it this process: no trial can run in it any more,
     whatever its configuration.
@@ -173,6 +176,8 @@ def classify(fault: BaseException) -> tuple[str, str]:
         return "disk", first_line(full)
     if isinstance(fault, (DataError, EncoderError)):
         return "data", line
+    if unstored := storage_line(fault, study):
+        return "disk", unstored
     if isinstance(fault, torch.AcceleratorError) or (
         isinstance(fault, RuntimeError) and any(sign in text for sign in BROKEN_DEVICE)
     ):
