@@ -1,4 +1,4 @@
-"""Which configuration is best, its value corrected for selection, and whether it beats the paper's defaults.
+"""Which configuration is best, its value corrected for selection, and whether it beats the baseline.
 
 docs/statistics.md has the noise model and the formulas. A gain is claimed from a confirmation's fresh seeds only, its
 level spent over the confirmations (Lan and DeMets 1983).
@@ -230,16 +230,15 @@ class ConfirmForecast:
 
 
 def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
-    """Which gain confirming the `top` best points of the search and the baseline on `seeds` fresh seeds could detect.
+    """Which gain confirming the baseline and the `top` best other points on `seeds` fresh seeds could detect.
     Raises: AnalysisError if no trial of the search has been completed."""
     pool, values, pairs_of = _read(study)
     searched = [i for i in range(len(pool.value)) if pool.completed[i] and pool.search_n[i] > 0]
     if not searched:
         raise AnalysisError("no trial of the search has been completed, so there is nothing to confirm")
-    best = sorted(searched, key=lambda i: -pool.search_value[i])[:top]
     baseline = pool.reference()
-    chosen = best if baseline is None else [*dict.fromkeys([*best, baseline])]
-    rivals = [i for i in chosen if i != baseline]
+    rivals = sorted((i for i in searched if i != baseline), key=lambda i: -pool.search_value[i])[:top]
+    chosen = rivals if baseline is None else [*rivals, baseline]
     done = [min(len(values.of_point(pool.point[i], confirm=True)), seeds) for i in chosen]
     noise = seed_noise(values, int((~pool.completed).sum()), study_prior(study))
     pairs = power = None

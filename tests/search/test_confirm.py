@@ -251,9 +251,19 @@ def test_the_best_points_and_the_baseline_get_fresh_common_seeds(tmp_path: Path)
     )
     ledger = world.session().ledger
     found = confirmed(world, top=2, seeds=2)
-    ranked = sorted(ledger.points, key=lambda n: -ledger.points[n]["value"])
+    ranked = sorted(ledger.points.keys() - {0}, key=lambda n: -ledger.points[n]["value"])
     assert found.keys() == {*ranked[:2], 0}
     assert all(seeds == [5, 6] for seeds in found.values())  # the search had seeds 3 and 4
+
+
+def test_a_leading_baseline_is_compared_with_the_best_other_points(tmp_path: Path) -> None:
+    """Point 0, the baseline, leads: the two best other points run beside it, not one of them less."""
+    world = World(make_space({"trials": 5}), tmp_path, value=noisy(0.001, -0.01))
+    world.session()
+    assert confirmed(world, top=2, seeds=2).keys() == {0, 1, 2}
+    adaptive = World(make_space({"trials": 5}), tmp_path / "adaptive", value=noisy(0.001, -0.01))
+    adaptive.session()
+    assert confirmed_adaptively(adaptive, 20, concurrency=1).keys() == {0, 1}
 
 
 @pytest.mark.parametrize("number", [{"trials": np.int64(7)}, {"top": np.int32(2), "seeds": np.uint8(3)}])
