@@ -105,7 +105,7 @@ class StudyResults:
         return study_verdict(self.study)
 
     def forecast(self, top: int = 3, seeds: int = 5) -> ConfirmForecast:
-        """What confirming the baseline and the `top` best other points on `seeds` fresh seeds could show, before it is paid.
+        """What confirming the baseline and the `top` best other points on `seeds` fresh seeds could show.
 
         Raises: AnalysisError if no trial of the search has been completed, InputError for a number below 1.
         """

@@ -25,6 +25,7 @@ from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
 from analysis.statistics.selection import NORMAL
+from analysis.tables.record import UNTRAINED
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
@@ -230,7 +231,7 @@ def open_tests(
     texts = None if transfer_root else [text for one in tests for text in _texts(one)]
     networks = loaders(folders, texts=texts, untrained=untrained)
 
-    ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
+    ids = (UNTRAINED if untrained else "") + ", ".join(trials["trial"])
     scored = ", ".join([one.name for one in tests] + (["transfer"] if transfer_root else []))
     record = record_opening(study, f"{ids} on {scored}", reason, now)
 

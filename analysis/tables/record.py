@@ -143,6 +143,14 @@ def openings(run: StoredRun) -> list[str]:
     return [found[tag] for tag in sorted(found, key=lambda tag: int(tag.removeprefix(OPENING)))]
 
 
+UNTRAINED = "the start of "  # before the trials' names in the record of an opening that scored what they started from
+
+
+def of_untrained(opening: str) -> bool:
+    """Whether an opening scored the encoder before training: it says nothing about a configuration."""
+    return opening.partition(": ")[2].startswith(UNTRAINED)
+
+
 def scores_by_configuration(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """Test metrics of these trials' runs, one row per configuration and metric; empty if there is none.
 
