@@ -84,8 +84,8 @@ class StudyResults:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """One row per configuration, best first: confirmed ones, then completed, then pruned. `rank` is by value among
-        the confirmed ones, and among the other completed ones.
+        """One row per configuration, best first: confirmed ones, then completed, then pruned, each by value. `rank`
+        counts on through the confirmed and the other completed ones.
 
         Columns as in `trials`, those of the first counted trial, and:
             value, sd, n: mean, standard deviation (n - 1) and number of the counted seeds: fresh ones if `confirmed`,

@@ -57,7 +57,7 @@ class Study:
         if words.startswith("search "):  # it reads no tracking store, and needs the study's folder
             options = {"--storage": self.options.get("--storage") or self._other_storage()}
         given = [f" {option} {shlex.quote(value)}" for option, value in options.items() if value]
-        return f"{words} {self.name}{''.join(given)}"
+        return f"{words} {shlex.quote(self.name)}{''.join(given)}"
 
     def _other_storage(self) -> str:
         """Where the study's folder is, unless commands look there anyway or it is not there."""

@@ -66,8 +66,8 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     header = next(i for i, line in enumerate(lines) if line.startswith("stage"))
     assert lines[header].split()[:5] == ["stage", "rank", "trial", "builtin_dev", "sd"]
     assert "learning_rate" in lines[header]
-    assert [line.split()[:2] for line in lines[header + 1 : header + 5 : 2]] == [["confirmed", "1"], ["search", "1"]]
-    assert [line.split()[0] for line in lines[header + 2 : header + 5 : 2]] == ["2", "2"]
+    assert [line.split()[:2] for line in lines[header + 1 : header + 5 : 2]] == [["confirmed", "1"], ["search", "3"]]
+    assert [line.split()[0] for line in lines[header + 2 : header + 5 : 2]] == ["2", "4"]
     assert lines[header + 2].endswith("baseline")
     assert lines[header + 5 : header + 7] == ["(10 more rows: --top 14)", ""]
     labels = [line.split("  ")[0] for line in lines[header + 7 :]]
@@ -83,9 +83,10 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     assert everything["untrained"] == {"value": None, "gain": None}
     assert "more row" not in call(store, "best", "small-1", "--top", "14").output
     rows = everything["rows"]
+    completed = sum(row["stop"] == "completed" for row in rows)
+    assert [row["rank"] for row in rows if row["rank"]] == list(range(1, completed + 1))
     for confirmed in (True, False):
         ranked = [row for row in rows if row["confirmed"] is confirmed and row["rank"]]
-        assert [row["rank"] for row in ranked] == list(range(1, len(ranked) + 1))
         assert [row["value"] for row in ranked] == sorted((row["value"] for row in ranked), reverse=True)
     assert newest.endswith(f"the study's folder is not there: {store.folder / 'small-2'}\n")
 
