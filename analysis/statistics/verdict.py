@@ -16,9 +16,9 @@ import numpy as np
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.pairs import PairNoise, pair_noise
-from analysis.statistics.picked import SEARCH_NOISE, Evaluated, Picked
+from analysis.statistics.picked import SEARCH_NOISE, EvaluatedPoints, SelectedPoint
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues, learned, seed_noise, unknown_metric
-from analysis.statistics.selection import LEVEL, TAIL, Error, Power, planned, spent
+from analysis.statistics.selection import CONFIDENCE, TAIL, EstimateError, Power, planned, spent
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, read_study
 from search import schema
@@ -32,7 +32,7 @@ RELATED = 5  # studies of the store that the prior of the seed noise is learned 
 class Gain:
     """Best minus baseline, larger is better; units of the metric.
 
-    value: corrected for selection; low, high: LEVEL interval, `low` and the two-sided p_value allowing for selection
+    value: corrected for selection; low, high: 95 % interval, `low` and the two-sided p_value allowing for selection
     and interim analyses. p_value: None where nothing was tested: before a confirmation, or with one seed of either.
     observed: plain difference, over the `paired` common seeds (0: fewer than two). baseline: its trial id.
     """
@@ -55,7 +55,7 @@ class Verdict:
 
     best: point id; trial: its (first) trial. value, sd, n: mean and standard deviation (None of one seed) over its
     seeds, fresh ones if `confirmed`. runner_up: (first) trial of the second of those that could be named, unless that
-    is the baseline. expected: corrected for selection; low, high: its LEVEL interval over seeds and dev pairs. naive:
+    is the baseline. expected: corrected for selection; low, high: its 95 % interval over seeds and dev pairs. naive:
     the best mean of the search. tried: points evaluated; candidates: those that could be named; p_best: the probability
     of being the best of these. analyses: interim ones so far. below, above: how far the true value may lie from
     `expected`, larger is better, but for what the choice of dev pairs does to all points alike. gain: None without a
@@ -93,7 +93,7 @@ class Verdict:
 
 
 def judged(
-    pool: Evaluated, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, analyses: int | None = None,
+    pool: EvaluatedPoints, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, analyses: int | None = None,
     prior: Prior | None = None,
 ) -> Verdict:  # fmt: skip
     """The verdict over points and their trials' values.
@@ -114,7 +114,7 @@ def judged(
     rival = second not in (best, baseline)  # what the baseline has is the gain
     other = second if baseline is None or baseline_is_best else baseline
     pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
-    picked = Picked.of(pool, among, best, noise, pairs)
+    picked = SelectedPoint.of(pool, among, best, noise, pairs)
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
@@ -146,8 +146,8 @@ def judged(
 
 
 def _gain(
-    pool: Evaluated, baseline: int, picked: Picked, seeds: SeedValues, values: dict[Any, float], taken: float,
-    level: float, sign: float,
+    pool: EvaluatedPoints, baseline: int, picked: SelectedPoint, seeds: SeedValues, values: dict[Any, float],
+    taken: float, level: float, sign: float,
 ) -> tuple[Gain, Power | None]:  # fmt: skip
     """Claim and interval of best minus baseline, which was not picked: its mean needs no correction. values: seed ->
     value of the best; taken: its correction for selection, which comes off the difference, too."""
@@ -156,12 +156,12 @@ def _gain(
     value, n = float(pool.value[baseline]), int(pool.n[baseline])
     difference, error, paired = picked.against(values, theirs, value, n)
     tested = picked.confirmed and min(picked.n, n) > 1
-    above = Error(error.variance, error.df, picked.between).bound(TAIL)
+    above = EstimateError(error.variance, error.df, picked.between).bound(TAIL)
     below = error.bound(level) if tested else picked.below(above)
     low = min(difference - below, difference - taken)
     gain = Gain(
         value=difference - taken, low=low, high=difference + above,
-        p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if tested else None,
+        p_value=min(1.0, error.tail(difference) * (1 - CONFIDENCE) / level) if tested else None,
         significant=tested and low > 0, observed=difference, paired=paired, baseline=str(pool.trial[baseline]),
         baseline_value=sign * value, baseline_n=n,
     )  # fmt: skip
@@ -179,11 +179,11 @@ def study_verdict(study: Study) -> Verdict:
     return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top), gain=gain)
 
 
-def _read(study: Study) -> tuple[Evaluated, SeedValues, Pairs]:
+def _read(study: Study) -> tuple[EvaluatedPoints, SeedValues, Pairs]:
     def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
         return pair_noise(first, second, study.metric.parts, study.similarities)
 
-    return Evaluated.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign), pairs
+    return EvaluatedPoints.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign), pairs
 
 
 def study_prior(study: Study) -> Prior:

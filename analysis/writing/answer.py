@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from analysis.checkpoints.choice import way_to_export, way_to_test
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.seed_noise import SeedNoise
-from analysis.statistics.selection import LEVEL, POWER, Power
+from analysis.statistics.selection import CONFIDENCE, POWER, Power
 from analysis.statistics.verdict import ConfirmForecast, Gain, Verdict
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, held, untrained
@@ -22,7 +22,7 @@ from trainables.data.catalogue import set_name
 
 Number = Callable[..., str]  # of a value, and of the sign to show: "" or "+"
 SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
-PERCENT = f"{LEVEL:.0%}".replace("%", " %")
+PERCENT = f"{CONFIDENCE:.0%}".replace("%", " %")
 
 
 def two_decimals(scale: float) -> Number:
@@ -184,7 +184,7 @@ def _runner_up(v: Verdict, number: Number) -> str:
     if v.runner_up is None or v.runner_up_value is None:
         return ""
     second = f"{_point(v.runner_up)} ({number(v.runner_up_value)})"
-    if v.p_best >= LEVEL:
+    if v.p_best >= CONFIDENCE:
         return second
     if v.p_best < 1 / v.candidates:  # less than by chance
         return f"{second} may be as good"

@@ -176,10 +176,12 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: floa
     """
     if len(gaps) < LEAST:
         return False
-    from analysis.statistics.selection import TAIL, Error, spent  # scipy: 40 MiB that a search has no use for
+    from analysis.statistics.selection import TAIL, EstimateError, spent  # scipy: 40 MiB that a search has no use for
 
     variance, df = moderate(gaps, 2 * seed_sd**2, 0.0)
     gain, n = float(np.mean(gaps)), len(gaps)
     analysis = n - LEAST + 1
-    low = gain - Error(variance / n, df, candidates=rivals).bound((TAIL - spent(1)) / (analysis * (analysis + 1)))
-    return low > 0 or gain + Error(variance / n, df).bound(TAIL) < worth
+    low = gain - EstimateError(variance / n, df, candidates=rivals).bound(
+        (TAIL - spent(1)) / (analysis * (analysis + 1))
+    )
+    return low > 0 or gain + EstimateError(variance / n, df).bound(TAIL) < worth

@@ -15,7 +15,7 @@ from harness import EVALUATIONS, Death, World, curve, make_space, recorded
 from scipy import stats
 
 from analysis.statistics.empirical_bayes import about_means, moderate
-from analysis.statistics.selection import Error, spent
+from analysis.statistics.selection import EstimateError, spent
 from search.running import runner
 from search.schema import SEED_SD
 from search.space.sections import Metric
@@ -107,7 +107,7 @@ def test_ending_with_a_lead_makes_no_false_claims() -> None:
             gaps = values[0, :n] - values[1, :n]
             if n == 10 or gain_settled(gaps, sd, 1):
                 variance, df = moderate(gaps, 2 * sd**2)
-                claims += gaps.mean() > Error(variance / n, df).bound(spent(1))
+                claims += gaps.mean() > EstimateError(variance / n, df).bound(spent(1))
                 break
     assert claims / 5000 <= 0.025
 
