@@ -87,7 +87,7 @@ def test(
     gained = gains(opened.results)
     trained = training_gains(study, chosen, opened.results[0]) if untrained else []
     table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]
-    if not untrained:  # which selects nothing
+    if not untrained:
         _earlier(study, opened.earlier)
 
     def text() -> str:
@@ -158,8 +158,11 @@ def _mteb(study: Study, tasks: tuple[str, ...], named: tuple[str, ...], reason: 
 
 
 def _earlier(study: Study, lines: Sequence[str]) -> None:
+    from analysis.tables.record import of_untrained
+
     for line in lines:
-        click.echo(f"Not the first opening: the test sets of {study.name} were opened at {line}", err=True)
+        if not of_untrained(line):  # which selects nothing
+            click.echo(f"Not the first opening: the test sets of {study.name} were opened at {line}", err=True)
 
 
 @click.command(

@@ -27,7 +27,8 @@ def test_untrained_scores_are_compared_with_the_trained_ones(tmp_path: Path) -> 
     alone = CliRunner().invoke(main, [*words, "before", "--untrained"])
     assert alone.exit_code == 0, alone.output
     assert "difference" not in alone.output
-    CliRunner().invoke(main, [*words, "the result"], catch_exceptions=False)
+    first = CliRunner().invoke(main, [*words, "the result"], catch_exceptions=False)
+    assert "Not the first opening" not in first.stderr
     after = CliRunner().invoke(main, [*words, "before", "--untrained", "--format", "json"])
     assert "Not the first opening" not in after.stderr
     (gain,) = json.loads(after.stdout)["training_gains"]
