@@ -157,7 +157,7 @@ def _untrained(v: Verdict, before: float, number: Number) -> str:
 def _next(study: Study, export: str) -> str:
     """The export, after the test where none was made; a point that is best by another metric is no result to test."""
     test = way_to_test(study) if study.metric.name == study.selecting else None
-    return f"{test}, then {export}" if test else export
+    return f"{test} && {export}" if test else export
 
 
 def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:

@@ -101,7 +101,7 @@ def test_export_is_offered_only_of_present_weights(tmp_path: Path) -> None:
         (folder / "weights.safetensors").write_bytes(b"")
     where = f"small-1 --storage {store.folder}"
     export = f"analysis export {where}"
-    order = f'Next  analysis test {where} --reason "final result", then {export}\n'
+    order = f'Next  analysis test {where} --reason "final result" && {export}\n'
     assert call(store, "best").output.endswith(order)
     assert content(store, "best")["export"] == export
     assert f"run search confirm {where} (about " in call(store, "best").output
