@@ -75,7 +75,7 @@ class StudyResults:
             point differ in seed.
             value: the metric at the trial's best evaluation, in its own unit (correlations in [-1, 1]).
             stage: "search" or "confirm". stop: "completed", "pruned", "failed:<kind>", "paused", "running", "killed".
-            reason: why it failed, else "". baseline: whether the point is the paper's setting. origin: the study or
+            reason: why it failed, else "". baseline: whether the point is the baseline. origin: the study or
             preset that it was taken from, else "". seed, number: of the trial, of the point in the search. examples:
             trained on at the best evaluation. seconds: of training. rate: examples per second. started: UTC. method,
             folder, run_id: MLflow's. params.<name>: hyperparameters.
@@ -84,8 +84,8 @@ class StudyResults:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """One row per configuration, best first: confirmed ones, then completed, then pruned. `rank` is by value among
-        the confirmed ones, and among the other completed ones.
+        """One row per configuration, best first: confirmed ones, then completed, then pruned, each by value. `rank`
+        counts on through the confirmed and the other completed ones.
 
         Columns as in `trials`, those of the first counted trial, and:
             value, sd, n: mean, standard deviation (n - 1) and number of the counted seeds: fresh ones if `confirmed`,
@@ -96,7 +96,7 @@ class StudyResults:
         return rank_points(self.study.points, self.study.metric)
 
     def best(self) -> Verdict:
-        """Which configuration is best, its value, and whether it beats the paper's defaults.
+        """Which configuration is best, its value, and whether it beats the baseline.
 
         Raises: AnalysisError if no trial has been completed.
         """
@@ -105,7 +105,7 @@ class StudyResults:
         return study_verdict(self.study)
 
     def forecast(self, top: int = 3, seeds: int = 5) -> ConfirmForecast:
-        """What confirming the `top` best points and the baseline on `seeds` fresh seeds could show, before it is paid.
+        """What confirming the baseline and the `top` best other points on `seeds` fresh seeds could show.
 
         Raises: AnalysisError if no trial of the search has been completed, InputError for a number below 1.
         """

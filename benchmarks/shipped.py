@@ -47,7 +47,7 @@ from simulate import (  # type: ignore[import-not-found]  # of the tests, found 
     Bank,
 )  # fmt: skip
 
-from analysis.statistics.picked import Evaluated
+from analysis.statistics.picked import EvaluatedPoints
 from analysis.statistics.seed_noise import SeedValues, unknown_metric
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
@@ -255,7 +255,7 @@ def study(world: World, number: int, seed: int, root: Path) -> list[dict[str, fl
         trials = table(ledger)
         seeds = SeedValues.of(trials, 1.0)
         prior = unknown_metric(seeds.firsts()) if world.retrieval else None  # as `study_prior` has it
-        pool = Evaluated.of(points_table(trials), 1.0)
+        pool = EvaluatedPoints.of(points_table(trials), 1.0)
         found.append(outcome(trainer, ledger, judged(pool, seeds, judge.metric, judge.noise, analyses=1, prior=prior)))
     return found
 

@@ -25,7 +25,7 @@ def headline(space: Space, ledger: Ledger, now: int) -> str:
     parts = [f"{done}{f' of {total}' if total else ''} points"]
     if (settings := _confirms(ledger)) is not None:
         records = [r for r in list(ledger.trials.values()) if r.trial.stage == "confirm"]
-        # With a fixed plan the baseline, too, if it is not among the best.
+        # With a fixed plan the baseline, too.
         most = settings["trials"] if "trials" in settings else (settings["top"] + 1) * settings["seeds"]
         parts.append(f"confirming: {sum(not r.open for r in records)} of at most {most} trials")
     if ledger.best is not None:

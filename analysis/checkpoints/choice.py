@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pandas as pd
 
 from analysis.errors import AnalysisError, unknown
 from analysis.statistics.verdict import study_verdict
+from analysis.tables.record import of_untrained, openings
 from analysis.tables.study import Study
 from search import schema
 from trainables.contract import formats
 from trainables.contract.trial import CHECKPOINT, TRIAL, at_width, metric_parts
-from trainables.data.catalogue import HUB, hub_name, is_hub
+from trainables.data.catalogue import BUILTIN, HUB, SUITES, hub_name, is_hub, is_path
 from trainables.data.retrieval import NANO
 
 SHOWN = 5  # trials that are named in place of one whose weights are gone
@@ -66,7 +68,7 @@ def way_to_export(study: Study, point: str) -> tuple[str | None, str]:
     A bucket is not read: that takes credentials, and `analysis export` reports what is missing. Exporting goes by the
     metric that selected: where the point is best by another, the command names its trial.
     """
-    command = f"analysis export {study.name}"
+    command = study.command("analysis export")
     folder = study.stored.tags.get(schema.FOLDER, "")
     (runs,) = study.points.loc[study.points["point"] == point, "run_ids"]
     trials = study.trials[study.trials["run_id"].isin(runs)]
@@ -82,6 +84,33 @@ def way_to_export(study: Study, point: str) -> tuple[str | None, str]:
     others = _best_first(study, study.trials[have_weights(study, study.trials)])
     saved = f"; those of {', '.join(others[:SHOWN])} are: {command} --trial {others[0]}" if others else ""
     return None, f"not on disk any more{saved}"
+
+
+def way_to_test(study: Study) -> str | None:
+    """The command that opens the test sets, where none has scored a trained checkpoint and the program can.
+
+    Of own data it names the test set beside the dev set (`pairs_dev` -> `pairs_test`), else leaves its name open.
+    """
+    if study.space.get("script") or any(not of_untrained(line) for line in openings(study.stored)):
+        return None
+    command = f'{study.command("analysis test")} --reason "final result"'
+    dev = [str(name) for name in study.data.get("dev") or ()]
+    own = [name for name in dev if is_path(name) or is_hub(name)]
+    language = str(study.data.get("language", "en"))
+    if not own and (language in SUITES or BUILTIN in dev):
+        return command
+    beside = [path for name in own if (path := _test_set_beside(name))]
+    return f"{command} --set {shlex.quote(beside[0]) if beside else 'TEST_SET'}"
+
+
+def _test_set_beside(dev: str) -> str | None:
+    """The path, from here if it lies below, of the test set that lies beside a dev set of own data."""
+    folder, name = os.path.split(dev.rstrip("/"))
+    path = os.path.join(folder, "test".join(name.rsplit("dev", 1)))
+    if "dev" not in name or not os.path.exists(path):
+        return None
+    below = os.path.relpath(path)
+    return path if below.startswith("..") else os.path.join(".", below)
 
 
 def _best_first(study: Study, trials: pd.DataFrame) -> list[str]:

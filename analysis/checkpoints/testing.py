@@ -25,6 +25,7 @@ from analysis.checkpoints.trained import Trained, loaders, read_spec
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.pairs import PairedGain, paired_gains, spearman_influence
 from analysis.statistics.selection import NORMAL
+from analysis.tables.record import UNTRAINED
 from analysis.tables.study import Arrays, Study
 from search import schema
 from trainables.contract.errors import DataError
@@ -230,7 +231,7 @@ def open_tests(
     texts = None if transfer_root else [text for one in tests for text in _texts(one)]
     networks = loaders(folders, texts=texts, untrained=untrained)
 
-    ids = ("the start of " if untrained else "") + ", ".join(trials["trial"])
+    ids = (UNTRAINED if untrained else "") + ", ".join(trials["trial"])
     scored = ", ".join([one.name for one in tests] + (["transfer"] if transfer_root else []))
     record = record_opening(study, f"{ids} on {scored}", reason, now)
 
@@ -240,14 +241,13 @@ def open_tests(
         if untrained:
             scores = {f"{schema.UNTRAINED_PREFIX}{name}": s for name, s in scores.items()}
             metrics = {f"{schema.UNTRAINED_PREFIX}{name}": value for name, value in metrics.items()}
-            similarities = {}  # those of the trained checkpoint stay
         results.append(
             TestResult(
                 trial=str(row["trial"]), run_id=str(row["run_id"]), seed=int(row["seed"]), point=str(row["point"]),
                 baseline=bool(row["baseline"]), scores=scores, metrics=metrics, similarities=similarities,
             )
         )  # fmt: skip
-        _log(record, results[-1])
+        _log(record, results[-1], files=not untrained)  # those of the trained checkpoint stay
     lines = []
     with at_origin(f"{study_folder(folders[0])}/{JOURNAL}", spec.encoder, data):
         seen, unread = seen_sets(data, spec.metric)
@@ -292,16 +292,23 @@ def gains(results: Sequence[TestResult]) -> list[PairedGain]:
     sides = [[r for r in results if r.baseline is baseline and r.similarities] for baseline in (False, True)]
     if not all(sides) or len({r.point for r in sides[0]}) > 1:
         return []
+    first, second = ({r.seed: r.similarities for r in side} for side in sides)
+    return paired(first, second)
+
+
+def paired(first: Mapping[int, Arrays], second: Mapping[int, Arrays]) -> list[PairedGain]:
+    """Args: seed -> what `score` returns, whose sets are the same throughout."""
+    sides, shown = (first, second), next(iter(first.values()))
     gold = {
         name.removesuffix(schema.GOLD_SUFFIX): values
-        for name, values in sides[0][0].similarities.items()
+        for name, values in shown.items()
         if name.endswith(schema.GOLD_SUFFIX)
     }
     main = f"_{RETRIEVAL_MEASURES[0]}{QUERIES_SUFFIX}"
-    ranked = [name for name in sides[0][0].similarities if name.endswith(main)]
-    cosines = [{r.seed: {s: r.similarities[s + schema.TEST_SUFFIX] for s in gold} for r in side} for side in sides]
+    ranked = [name for name in shown if name.endswith(main)]
+    cosines = [{seed: {s: a[s + schema.TEST_SUFFIX] for s in gold} for seed, a in side.items()} for side in sides]
     measured = [
-        {r.seed: {s.removesuffix(QUERIES_SUFFIX): r.similarities[s] for s in ranked} for r in side} for side in sides
+        {seed: {s.removesuffix(QUERIES_SUFFIX): a[s] for s in ranked} for seed, a in side.items()} for side in sides
     ]
     try:
         return paired_gains(cosines[0], cosines[1], gold) + paired_gains(measured[0], measured[1])
@@ -324,14 +331,14 @@ def _for_transfer(trained: Trained) -> Trained:
     return replace(trained, network=network)
 
 
-def _log(opening: Opening, result: TestResult) -> None:
+def _log(opening: Opening, result: TestResult, files: bool) -> None:
     intervals = {
         f"{name}{schema.TEST_SUFFIX}_{end}": getattr(s, end)
         for name, s in result.scores.items()
         for end in ("low", "high")
     }
     opening.log(result.run_id, {**result.metrics, **intervals})
-    if result.similarities:
+    if files and result.similarities:
         with TemporaryDirectory() as scratch:
             file = Path(scratch) / TEST_SIMILARITIES
             np.savez(file, **result.similarities)  # type: ignore[arg-type]  # numpy's stub accepts no mapping of arrays

@@ -70,7 +70,8 @@ def test(
     from analysis.checkpoints.choice import baseline_trials, chosen_trials, have_weights, with_checkpoint
     from analysis.checkpoints.quantised import PRECISIONS
     from analysis.checkpoints.testing import gains, open_tests, printed, summary
-    from analysis.writing.comparisons import gain_text
+    from analysis.checkpoints.training_gain import training_gains
+    from analysis.writing.comparisons import gain_text, training_text
     from analysis.writing.output import text_table
 
     precisions = tuple(dict.fromkeys(part.strip() for part in precision.split(","))) if precision else ()
@@ -84,8 +85,10 @@ def test(
         study, pd.concat([chosen, baseline[there]]), reason, sets, transfer, untrained=untrained, precisions=precisions
     )
     gained = gains(opened.results)
+    trained = training_gains(study, chosen, opened.results[0]) if untrained else []
     table = [{str(n): value for n, value in row.items()} for row in summary(opened.results).to_dict("records")]
-    _earlier(study, opened.earlier)
+    if not untrained:
+        _earlier(study, opened.earlier)
 
     def text() -> str:
         rows = []
@@ -108,7 +111,7 @@ def test(
             [
                 f"{study.name}. Scores x 100 (Spearman, accuracy, nDCG@10 and so on); sd over seeds.",
                 text_table(rows),
-                *([] if untrained else [gain]),
+                *([training_text(trained)] if trained else [] if untrained else [gain]),
                 *([f"Left out, their weights are not stored: {', '.join(without)}"] if without else []),
                 *(f"Not scored: {name}: {why}" for name, why in opened.missing.items()),
                 *(f"{unchecked}: {name}: {why}" for name, why in opened.unread.items()),
@@ -123,6 +126,7 @@ def test(
             "trials": [{"trial": r.trial, "seed": r.seed, **r.metrics} for r in opened.results],
             "overlaps": list(opened.overlaps),
             "gains": [asdict(gain) for gain in gained],
+            "training_gains": [asdict(gain) for gain in trained],
             "earlier": list(opened.earlier),
             "missing": dict(opened.missing),
             "unread": dict(opened.unread),
@@ -154,8 +158,11 @@ def _mteb(study: Study, tasks: tuple[str, ...], named: tuple[str, ...], reason: 
 
 
 def _earlier(study: Study, lines: Sequence[str]) -> None:
+    from analysis.tables.record import of_untrained
+
     for line in lines:
-        click.echo(f"Not the first opening: the test sets of {study.name} were opened at {line}", err=True)
+        if not of_untrained(line):  # which selects nothing
+            click.echo(f"Not the first opening: the test sets of {study.name} were opened at {line}", err=True)
 
 
 @click.command(

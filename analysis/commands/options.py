@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from analysis.errors import InputError
 from analysis.writing.output import FORMATS, as_csv, as_document
-from search.schema import DEFAULT_STORAGE
+from search.schema import DEFAULT_STORAGE, masked
 
 if TYPE_CHECKING:
     from analysis.reading.store import Store, StoredRun
@@ -66,7 +68,8 @@ def on_study(command: Command) -> Command:
     ) -> Any:  # fmt: skip
         if positional and named and positional != named:
             raise InputError(f"two studies named, {positional} and {named}; expected one")
-        return command(_study(opened(storage, tracking_uri), named or positional, metric), **options)
+        study = _study(opened(storage, tracking_uri), named or positional, metric)
+        return command(replace(study, options=_given(storage, tracking_uri)), **options)
 
     option = click.option(
         "--study",
@@ -105,6 +108,13 @@ def opened(storage: str, uri: str | None) -> Store:
     from search.schema import tracking_uri
 
     return open_store(tracking_uri(uri, storage), storage)
+
+
+def _given(storage: str, uri: str | None) -> dict[str, str]:
+    """Option -> value of what the next command has to repeat: no default, and nothing of the environment."""
+    usual = os.environ.get("SEARCH_STORAGE") or DEFAULT_STORAGE
+    given = {"--storage": storage if storage != usual else "", "--tracking-uri": masked(uri or "")}
+    return {option: value for option, value in given.items() if value}
 
 
 def _study(store: Store, name: str | None, metric: str | None) -> Study:

@@ -34,7 +34,15 @@ def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> Non
     from analysis.checkpoints.choice import way_to_export
     from analysis.statistics.verdict import study_verdict
     from analysis.tables.trials import rank_points, rank_trials
-    from analysis.writing.answer import answer, block, explain_lines, held_out_values, state_lines, unit_lines
+    from analysis.writing.answer import (
+        answer,
+        block,
+        explain_lines,
+        held_out_values,
+        state_lines,
+        unit_lines,
+        untrained_values,
+    )
     from analysis.writing.output import least_important, paragraphs, printed, records, terminal_width, text_table
 
     state = state_lines(study)
@@ -45,15 +53,19 @@ def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> Non
     verdict = study_verdict(study)
     export, _ = way_to_export(study, verdict.best)
     held_out, held_out_gain = held_out_values(study, verdict)
+    before, training_gain = untrained_values(study, verdict)
     content = {
         "study": study.name, "metric": study.metric.name, "finished": study.finished, "trials": study.counts(),
         "rows": rows, "verdict": verdict.to_dict(), "held_out": {"value": held_out, "gain": held_out_gain},
+        "untrained": {"value": before, "gain": training_gain},
         "answer": dict(answer(study, verdict)), "export": export,
     }  # fmt: skip
 
     def text() -> str:
         width = terminal_width()
         ranking = text_table(printed(rows, study.metric), width, least_important(study.searched))
+        if hidden := len(ranked) - len(rows):
+            ranking += f"\n({hidden} more row{'s' if hidden > 1 else ''}: --top {len(ranked)})"
         parts = [paragraphs([*state, *unit_lines(study)], width), ranking, block(answer(study, verdict), width)]
         if explain:
             parts.append(paragraphs(explain_lines(study, verdict), width))

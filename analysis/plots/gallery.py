@@ -14,7 +14,7 @@ from analysis.plots.param_figures import Contour, Params
 from analysis.plots.search_figures import Curves, History, Pareto, label_of
 from analysis.plots.style import GREY, style
 from analysis.statistics.importance import Importance
-from analysis.statistics.picked import Evaluated
+from analysis.statistics.picked import EvaluatedPoints
 from analysis.tables.axes import study_axes
 from analysis.tables.study import Study
 
@@ -104,7 +104,7 @@ class _Figures:
 
     def scatter(self) -> Drawn:
         """Of the best configuration's best trial whose similarities are stored, else of the best such trial at all."""
-        points, sign = Evaluated.of(self.study.points, self.study.metric.sign), self.study.metric.sign
+        points, sign = EvaluatedPoints.of(self.study.points, self.study.metric.sign), self.study.metric.sign
         if not points.completed.any():
             return None
         named = points.run_ids[points.best(points.nameable())]

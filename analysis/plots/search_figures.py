@@ -81,7 +81,7 @@ class History:
 
 @dataclass(frozen=True)
 class Curve:
-    """One trial's evaluations. steps: in training examples; baseline: of the paper's setting."""
+    """One trial's evaluations. steps: in training examples; baseline: whether it is the baseline's."""
 
     trial: str
     stop: str

@@ -17,7 +17,7 @@ from scipy.special import stdtr, stdtrit
 from analysis.errors import AnalysisError
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.pairs import pair_noise
-from analysis.statistics.selection import LEVEL, NORMAL
+from analysis.statistics.selection import CONFIDENCE, NORMAL
 from analysis.statistics.verdict import Verdict, study_verdict
 from analysis.tables.comparable import evaluated, first_points, groups, same_data, shares
 from analysis.tables.metric import Metric
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Duel:
-    """`first` minus `second`, larger is better, by their corrected values; LEVEL interval. of: CONFIRMED or SEARCHED.
+    """`first` minus `second`, larger is better, by their corrected values; 95 % interval. of: CONFIRMED or SEARCHED.
     p_value: two-sided, after Holm; None for bests that were not confirmed."""
 
     first: str
@@ -116,7 +116,7 @@ def compared(first: str, ours: Verdict, second: str, theirs: Verdict, pairs: flo
     p_value = None
     if pairs is not None:
         df = PRIOR_DF + min(ours.n, theirs.n) - 1
-        reach = abs(difference) * float(stdtrit(df, (1 + LEVEL) / 2)) / (lower if difference > 0 else upper)
+        reach = abs(difference) * float(stdtrit(df, (1 + CONFIDENCE) / 2)) / (lower if difference > 0 else upper)
         p_value = 2 * float(stdtr(df, -reach))
     of = SEARCHED if pairs is None else CONFIRMED
     return Duel(first, second, of, difference, difference - lower, difference + upper, p_value)
@@ -128,7 +128,7 @@ def holm(duels: Sequence[Duel]) -> list[Duel]:
     adjusted, largest = list(duels), 0.0
     for place, (p, i) in enumerate(tested):
         largest = max(largest, min(1.0, p * (len(tested) - place)))
-        adjusted[i] = replace(duels[i], p_value=largest, significant=largest < 1 - LEVEL)
+        adjusted[i] = replace(duels[i], p_value=largest, significant=largest < 1 - CONFIDENCE)
     return adjusted
 
 

@@ -14,14 +14,14 @@ from scipy.special import ndtri
 from analysis.statistics.empirical_bayes import Chosen, Flags, Floats, moderate
 from analysis.statistics.pairs import PairNoise
 from analysis.statistics.seed_noise import SeedNoise
-from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, Error, bound_of_largest, largest, split
+from analysis.statistics.selection import NORMAL, TAIL, WEIGHTS, EstimateError, bound_of_largest, largest, split
 
 SEARCH_NOISE = 1.3  # factor on the noise of search values: a prior learned from noisy values retains some of it
 MAX_UNLIKE = 1 / 4  # prior probability at most that the picked point is unlike other points (`Chosen`)
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedPoints:
     """(n,) points that were completed or pruned, with the columns of `points_table`; larger values are better."""
 
     point: NDArray[np.object_]
@@ -36,13 +36,13 @@ class Evaluated:
     baseline: Flags
 
     @staticmethod
-    def of(points: pd.DataFrame, sign: float) -> Evaluated:
+    def of(points: pd.DataFrame, sign: float) -> EvaluatedPoints:
         kept = points[points["stop"].isin(["completed", "pruned"]) & points["value"].notna()]
 
         def column(name: str, kind: type = float) -> NDArray[Any]:
             return kept[name].to_numpy(dtype=kind)
 
-        return Evaluated(
+        return EvaluatedPoints(
             column("point", object), column("trial", object), column("run_ids", object), sign * column("value"),
             column("n"), sign * column("search_value"), column("search_n"),
             (kept["stop"] == "completed").to_numpy(dtype=bool), column("confirmed", bool), column("baseline", bool),
@@ -83,7 +83,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Picked:
+class SelectedPoint:
     """The named point, and from what it was picked.
 
     n: its seeds. candidates: points that could be named; rivals: those that were to beat the baseline. in_search: seeds
@@ -101,12 +101,12 @@ class Picked:
     between: float
 
     @staticmethod
-    def of(points: Evaluated, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> Picked:
-        confirmed, tried = bool(points.confirmed[best]), len(points.value)
-        rivals = max(int((points.confirmed & ~points.baseline).sum()) if confirmed else tried - 1, 1)
+    def of(pool: EvaluatedPoints, among: Flags, best: int, noise: SeedNoise, pairs: PairNoise | None) -> SelectedPoint:
+        confirmed, tried = bool(pool.confirmed[best]), len(pool.value)
+        rivals = max(int((pool.confirmed & ~pool.baseline).sum()) if confirmed else tried - 1, 1)
         own, between = (pairs.own, pairs.between) if pairs else (0.0, 0.0)
-        n, candidates = int(points.n[best]), int(among.sum())
-        return Picked(noise, n, confirmed, tried, candidates, rivals, points.in_search(), own, between)
+        n, candidates = int(pool.n[best]), int(among.sum())
+        return SelectedPoint(noise, n, confirmed, tried, candidates, rivals, pool.in_search(), own, between)
 
     def sds(self, seeds: Floats) -> Floats:
         """(n,) standard deviations of means over so many seeds. Without repeats, which separate the pairs' share from
@@ -142,19 +142,19 @@ class Picked:
         """
         variance, df = moderate(values, self.noise.sd**2)
         kept, rest = self._kept()
-        below = Error(variance / self.n, df, rest + common, kept, self.tried, candidates).bound(TAIL)
-        return below, Error(variance / self.n, df, self.between / 2 + common).bound(TAIL)
+        below = EstimateError(variance / self.n, df, rest + common, kept, self.tried, candidates).bound(TAIL)
+        return below, EstimateError(variance / self.n, df, self.between / 2 + common).bound(TAIL)
 
     def below(self, reach: float) -> float:
         """Bound of the error of a mean that was picked as the largest in the search, along with an error independent of
         that, of mean 0, whose own bound is `reach`: the largest errs by its mean, and both spread about theirs."""
-        error = Error(self.noise.sd**2 / self.n, self.noise.df, self.between / 2)
+        error = EstimateError(self.noise.sd**2 / self.n, self.noise.df, self.between / 2)
         mean = error.sd * float(WEIGHTS @ largest(self.tried))
         return mean + float(np.hypot(bound_of_largest(TAIL, error.sd, error.freedom, self.tried) - mean, reach))
 
     def against(
         self, values: Mapping[Any, float], theirs: Mapping[Any, float], baseline: float, n: int
-    ) -> tuple[float, Error, int]:
+    ) -> tuple[float, EstimateError, int]:
         """Difference to the baseline, its error, and over how many common seeds it was taken (0 = not paired).
 
         Args: values, theirs: seed -> value of the named point and of the baseline; baseline, n: its mean and seeds.
@@ -168,7 +168,7 @@ class Picked:
         else:
             difference = float(np.mean(list(values.values()))) - baseline
             variance, df = self.noise.sd**2 * (1 / self.n + 1 / n), self.noise.df
-        error = Error(variance, df, rest + self.between / 2, kept, self.tried, self.rivals)
+        error = EstimateError(variance, df, rest + self.between / 2, kept, self.tried, self.rivals)
         return difference, error, len(common) if len(common) > 1 else 0
 
     def _kept(self) -> tuple[float, float]:

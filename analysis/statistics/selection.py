@@ -17,8 +17,8 @@ from analysis.statistics.empirical_bayes import PRIOR_DF, Floats
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 NODES, WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # of an integral over (0, 1)
-LEVEL = 0.95  # of the intervals of the expected value and of the gain
-TAIL = (1 - LEVEL) / 2
+CONFIDENCE = 0.95  # of the intervals of the expected value and of the gain
+TAIL = (1 - CONFIDENCE) / 2
 FIRST = 0.8  # share of the level that is left which an interim analysis spends
 NORMAL = 1.959964  # of a two-sided 95 % interval of a normal value
 ENDLESS = 1e6  # degrees of freedom at which Student's t is normal
@@ -38,7 +38,7 @@ def largest(total: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Error:
+class EstimateError:
     """The error of an estimate, in units of the metric.
 
     variance, df: of the seeds' part, as estimated. known: variance of the dev pairs' part. kept: standard deviation of
@@ -131,7 +131,7 @@ class Power:
     floor: float
 
     @staticmethod
-    def of(error: Error, seeds: int, level: float) -> Power:
+    def of(error: EstimateError, seeds: int, level: float) -> Power:
         """Args: error: of the difference to the baseline over `seeds` seeds; level: one-sided, of the claim."""
         doubled = replace(error, variance=error.variance / 2, df=error.df + seeds)
         floor = replace(error, variance=0.0).visible(level)
@@ -143,11 +143,11 @@ class Power:
         return self.visible > NEARLY * self.floor
 
 
-def planned(*, sd: float, between: float, tried: int, in_search: float, rivals: int, seeds: int) -> Error:
+def planned(*, sd: float, between: float, tried: int, in_search: float, rivals: int, seeds: int) -> EstimateError:
     """Error of the difference to the baseline in a confirmation that is yet to be run.
 
     Args: sd: of a trial over seeds; between: as in `PairNoise`; tried, in_search: points of the search and seeds behind
         each of its means; rivals, seeds: to be confirmed, besides the baseline.
     """
     kept, rest = split(between / 2, sd**2 / in_search)
-    return Error(2 * sd**2 / seeds, PRIOR_DF + seeds - 1, rest + between / 2, kept, tried, rivals)
+    return EstimateError(2 * sd**2 / seeds, PRIOR_DF + seeds - 1, rest + between / 2, kept, tried, rivals)

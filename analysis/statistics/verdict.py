@@ -1,4 +1,4 @@
-"""Which configuration is best, its value corrected for selection, and whether it beats the paper's defaults.
+"""Which configuration is best, its value corrected for selection, and whether it beats the baseline.
 
 docs/statistics.md has the noise model and the formulas. A gain is claimed from a confirmation's fresh seeds only, its
 level spent over the confirmations (Lan and DeMets 1983).
@@ -16,9 +16,9 @@ import numpy as np
 from analysis.errors import AnalysisError, InputError
 from analysis.statistics.empirical_bayes import alike, posterior
 from analysis.statistics.pairs import PairNoise, pair_noise
-from analysis.statistics.picked import SEARCH_NOISE, Evaluated, Picked
+from analysis.statistics.picked import SEARCH_NOISE, EvaluatedPoints, SelectedPoint
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues, learned, seed_noise, unknown_metric
-from analysis.statistics.selection import LEVEL, TAIL, Error, Power, planned, spent
+from analysis.statistics.selection import CONFIDENCE, TAIL, EstimateError, Power, planned, spent
 from analysis.tables.metric import Metric
 from analysis.tables.study import Study, read_study
 from search import schema
@@ -34,7 +34,7 @@ class Gain:
 
     Attributes:
         value: corrected for selection.
-        low, high: LEVEL interval; `low` and `p_value` allow for selection and interim analyses.
+        low, high: 95 % interval; `low` and `p_value` allow for selection and interim analyses.
         p_value: two-sided; None where nothing was tested: before a confirmation, or with one seed of either.
         significant: whether the gain is above 0 at this level.
         observed: plain difference, over the common seeds where there are two.
@@ -72,7 +72,7 @@ class Verdict:
             is none.
         runner_up_value: its mean.
         expected: the value corrected for selection.
-        low, high: LEVEL interval of `expected` over seeds and dev pairs.
+        low, high: 95 % interval of `expected` over seeds and dev pairs.
         naive: the best mean of the search.
         tried: points evaluated.
         candidates: those of them that could be named.
@@ -118,7 +118,7 @@ class Verdict:
 
 
 def judged(
-    pool: Evaluated, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, analyses: int | None = None,
+    pool: EvaluatedPoints, seeds: SeedValues, metric: Metric, pairs_of: Pairs, *, analyses: int | None = None,
     prior: Prior | None = None,
 ) -> Verdict:  # fmt: skip
     """The verdict over points and their trials' values.
@@ -139,7 +139,7 @@ def judged(
     rival = second not in (best, baseline)  # what the baseline has is the gain
     other = second if baseline is None or baseline_is_best else baseline
     pairs = pairs_of(pool.run_ids[best], pool.run_ids[other])
-    picked = Picked.of(pool, among, best, noise, pairs)
+    picked = SelectedPoint.of(pool, among, best, noise, pairs)
     values = seeds.of_point(pool.point[best], picked.confirmed)
     observed = float(pool.value[best])
 
@@ -171,8 +171,8 @@ def judged(
 
 
 def _gain(
-    pool: Evaluated, baseline: int, picked: Picked, seeds: SeedValues, values: dict[Any, float], taken: float,
-    level: float, sign: float,
+    pool: EvaluatedPoints, baseline: int, picked: SelectedPoint, seeds: SeedValues, values: dict[Any, float],
+    taken: float, level: float, sign: float,
 ) -> tuple[Gain, Power | None]:  # fmt: skip
     """Claim and interval of best minus baseline, which was not picked: its mean needs no correction. values: seed ->
     value of the best; taken: its correction for selection, which comes off the difference, too."""
@@ -181,12 +181,12 @@ def _gain(
     value, n = float(pool.value[baseline]), int(pool.n[baseline])
     difference, error, paired = picked.against(values, theirs, value, n)
     tested = picked.confirmed and min(picked.n, n) > 1
-    above = Error(error.variance, error.df, picked.between).bound(TAIL)
+    above = EstimateError(error.variance, error.df, picked.between).bound(TAIL)
     below = error.bound(level) if tested else picked.below(above)
     low = min(difference - below, difference - taken)
     gain = Gain(
         value=difference - taken, low=low, high=difference + above,
-        p_value=min(1.0, error.tail(difference) * (1 - LEVEL) / level) if tested else None,
+        p_value=min(1.0, error.tail(difference) * (1 - CONFIDENCE) / level) if tested else None,
         significant=tested and low > 0, observed=difference, paired=paired, baseline=str(pool.trial[baseline]),
         baseline_value=sign * value, baseline_n=n,
     )  # fmt: skip
@@ -204,11 +204,11 @@ def study_verdict(study: Study) -> Verdict:
     return replace(verdict, low=max(verdict.low, bottom), high=min(verdict.high, top), gain=gain)
 
 
-def _read(study: Study) -> tuple[Evaluated, SeedValues, Pairs]:
+def _read(study: Study) -> tuple[EvaluatedPoints, SeedValues, Pairs]:
     def pairs(first: Sequence[str], second: Sequence[str]) -> PairNoise | None:
         return pair_noise(first, second, study.metric.parts, study.similarities)
 
-    return Evaluated.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign), pairs
+    return EvaluatedPoints.of(study.points, study.metric.sign), SeedValues.of(study.trials, study.metric.sign), pairs
 
 
 def study_prior(study: Study) -> Prior:
@@ -255,16 +255,15 @@ class ConfirmForecast:
 
 
 def confirm_forecast(study: Study, top: int, seeds: int) -> ConfirmForecast:
-    """Which gain confirming the `top` best points of the search and the baseline on `seeds` fresh seeds could detect.
+    """Which gain confirming the baseline and the `top` best other points on `seeds` fresh seeds could detect.
     Raises: AnalysisError if no trial of the search has been completed."""
     pool, values, pairs_of = _read(study)
     searched = [i for i in range(len(pool.value)) if pool.completed[i] and pool.search_n[i] > 0]
     if not searched:
         raise AnalysisError("no trial of the search has been completed, so there is nothing to confirm")
-    best = sorted(searched, key=lambda i: -pool.search_value[i])[:top]
     baseline = pool.reference()
-    chosen = best if baseline is None else [*dict.fromkeys([*best, baseline])]
-    rivals = [i for i in chosen if i != baseline]
+    rivals = sorted((i for i in searched if i != baseline), key=lambda i: -pool.search_value[i])[:top]
+    chosen = rivals if baseline is None else [*rivals, baseline]
     done = [min(len(values.of_point(pool.point[i], confirm=True)), seeds) for i in chosen]
     noise = seed_noise(values, int((~pool.completed).sum()), study_prior(study))
     pairs = power = None

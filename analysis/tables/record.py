@@ -143,6 +143,14 @@ def openings(run: StoredRun) -> list[str]:
     return [found[tag] for tag in sorted(found, key=lambda tag: int(tag.removeprefix(OPENING)))]
 
 
+UNTRAINED = "the start of "  # before the trials' names in the record of an opening that scored what they started from
+
+
+def of_untrained(opening: str) -> bool:
+    """Whether an opening scored the encoder before training: it says nothing about a configuration."""
+    return opening.partition(": ")[2].startswith(UNTRAINED)
+
+
 def scores_by_configuration(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """Test metrics of these trials' runs, one row per configuration and metric; empty if there is none.
 
@@ -163,3 +171,17 @@ def scores_by_configuration(runs: Sequence[StoredRun]) -> pd.DataFrame:
             spread = values.std(ddof=1)
             rows.append((trials, BASELINE in mine[0].tags, name, len(values), values.mean(), spread, *ends))
     return pd.DataFrame(rows, columns=["trials", "baseline", "metric", "n", "mean", "sd", "low", "high"])
+
+
+@dataclass(frozen=True)
+class TrainingGain:
+    """Means of the trained trials and the value before training on one test metric, in its unit.
+
+    low, high: 95 % interval of the difference, paired over pairs or queries; NaN where their values are not stored.
+    """
+
+    metric: str
+    trained: float
+    untrained: float
+    low: float
+    high: float

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +34,7 @@ class Study:
 
     stored, stored_trials: MLflow's run of the study and those of its trials. trials: `trials_table` with `value`.
     searched: names of the searched parameters. planned: `search.trials` of the space, None if its end is another.
+    options: that named the store to the command that reads the study, such as `--storage`.
     """
 
     store: Store
@@ -41,11 +44,28 @@ class Study:
     trials: pd.DataFrame
     searched: tuple[str, ...]
     planned: int | None
+    options: Mapping[str, str] = field(default_factory=dict)
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # what was computed of it
 
     @property
     def name(self) -> str:
         return study_name(self.stored)
+
+    def command(self, words: str) -> str:
+        """A command on this study that finds it as this one did: `analysis export` -> `analysis export mine-1`."""
+        options = self.options
+        if words.startswith("search "):  # it reads no tracking store, and needs the study's folder
+            options = {"--storage": self.options.get("--storage") or self._other_storage()}
+        given = [f" {option} {shlex.quote(value)}" for option, value in options.items() if value]
+        return f"{words} {shlex.quote(self.name)}{''.join(given)}"
+
+    def _other_storage(self) -> str:
+        """Where the study's folder is, unless commands look there anyway or it is not there."""
+        folder = self.stored.tags.get(schema.FOLDER, "").rstrip("/")
+        storage = os.path.dirname(folder)
+        usual = os.environ.get("SEARCH_STORAGE") or schema.DEFAULT_STORAGE
+        there = "://" in folder or os.path.isdir(folder)
+        return storage if there and storage not in (usual.rstrip("/"), os.path.abspath(usual)) else ""
 
     @property
     def selecting(self) -> str:
@@ -101,7 +121,7 @@ class Study:
         names = {"none": "the method's defaults", "sentence_transformers": "sentence-transformers' recipe"}
         name = names.get(str(preset), "the paper's setting")
         moved = self.stored.tags.get(schema.MOVED, "").replace(",", ", ")
-        return f"{name} with another {moved}" if moved else name
+        return f"{name} (changed by the space: {moved})" if moved else name
 
     @property
     def confirmations(self) -> int | None:
@@ -217,3 +237,12 @@ def held(study: Study, point: str) -> Held | None:
         return None
     values = pd.DataFrame([[metrics[key] for key in keys] for metrics in found])
     return Held(float(rows.iloc[0]["value"]), float(np.mean(values.to_numpy())))
+
+
+def untrained(study: Study, point: str) -> float | None:
+    """The metric of the encoder before training, as a point's counted trials measured it; None where none did."""
+    key = schema.stored(schema.UNTRAINED_PREFIX + study.metric.name)
+    (runs,) = study.points.loc[study.points["point"] == point, "run_ids"]
+    found = [run.metrics[key] for run in study.stored_trials if run.run_id in runs and key in run.metrics]
+    value = float(np.mean(found)) if found else np.nan
+    return value if np.isfinite(value) else None

@@ -161,8 +161,8 @@ def rank_points(points: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Points with their `rank` and `gain` over the baseline point as measured, larger is better.
 
     Confirmed points come first: their mean is over fresh seeds, so it alone owes nothing to having been picked. Then
-    the completed ones of the search, then the pruned, then those without a value. The rank is by value among the
-    confirmed, and among the completed others. A pruned point has neither rank nor gain: what it had reached after fewer
+    the completed ones of the search, then the pruned, then those without a value. Ranks count on through the confirmed
+    and the completed others, each by value. A pruned point has neither rank nor gain: what it had reached after fewer
     examples is no match for a full-length trial.
     """
     baseline = points.loc[points["baseline"] & (points["stop"] == "completed"), "value"]
@@ -180,6 +180,6 @@ def _ranked(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         }
     )
     ordered = table.loc[keys.sort_values(["later", "stop", "value"], kind="stable").index].reset_index(drop=True)
-    ranks = (ordered.groupby("confirmed").cumcount() + 1).astype("Int64")
+    ranks = pd.Series(range(1, len(ordered) + 1), index=ordered.index, dtype="Int64")
     ordered.insert(0, "rank", ranks.where(ordered["value"].notna() & (ordered["stop"] == "completed")))
     return ordered

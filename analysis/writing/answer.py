@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from analysis.checkpoints.choice import way_to_export
+from analysis.checkpoints.choice import way_to_export, way_to_test
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.seed_noise import SeedNoise
-from analysis.statistics.selection import LEVEL, POWER, Power
+from analysis.statistics.selection import CONFIDENCE, POWER, Power
 from analysis.statistics.verdict import ConfirmForecast, Gain, Verdict
 from analysis.tables.metric import Metric
-from analysis.tables.study import Study, held
+from analysis.tables.study import Study, held, untrained
 from analysis.tables.trials import PARAM
 from analysis.writing.output import missing_value, paragraphs, short
 from search.schema import CONFIRMATION_TRIALS, DEV_SUFFIX
@@ -22,7 +22,7 @@ from trainables.data.catalogue import set_name
 
 Number = Callable[..., str]  # of a value, and of the sign to show: "" or "+"
 SMALLEST_P = 1e-4  # below it the tails of the noise model are not known
-PERCENT = f"{LEVEL:.0%}".replace("%", " %")
+PERCENT = f"{CONFIDENCE:.0%}".replace("%", " %")
 
 
 def two_decimals(scale: float) -> Number:
@@ -45,7 +45,7 @@ def state_lines(study: Study) -> list[str]:
         done = sum(n for kind, n in counts.items() if kind != "running")
         seeds = len(study.trials) > study.trials["point"].nunique()  # planned are points, and these are trials
         of = f" of {study.planned}" if study.planned and not seeds else ""
-        again = f" `search resume {study.name}` goes on." if study.stored.status == "KILLED" else ""
+        again = f" `{study.command('search resume')}` goes on." if study.stored.status == "KILLED" else ""
         lines.append(f"Not finished: {done}{of} trials have ended; the figures are of those.{again}")
     failed = study.trials.loc[study.trials["stop"].str.startswith("failed"), "stop"].value_counts()
     if len(failed):
@@ -85,18 +85,20 @@ Line = tuple[str, str]  # label and text
 
 
 def answer(study: Study, verdict: Verdict) -> list[Line]:
-    """The answer in at most seven lines, five before a confirmation; values times the metric's scale."""
+    """The answer, one statement a line; values times the metric's scale."""
     v, number = verdict, _rounded(verdict.metric)
+    before, _ = untrained_values(study, v)
     held_best, held_gain = held_out_values(study, v)
     command, missing = way_to_export(study, v.best)
     lines = [
         ("Best", f"{_point(v.trial)}: {_params(study, v.best)}"),
         ("Dev", _dev(v, number, study.selecting)),
+        ("Untrained", _untrained(v, before, number) if before is not None else ""),
         ("Held out", f"{number(held_best)}, not used for selection" if held_best is not None else ""),
         ("Gain", _gain(v, number, study, held_gain)),
-        ("Runner-up", _runner_up(v, number) if v.confirmed else ""),
+        ("Runner-up", _runner_up(v, number) if v.confirmed and _compared(study) else ""),
         ("Limits", _limits(v.power, number) if v.power else ""),
-        ("Next", command or ""),
+        ("Next", _next(study, command) if command else ""),
         ("Weights", missing),
     ]
     return [(label, text) for label, text in lines if text]
@@ -144,6 +146,20 @@ def _dev(v: Verdict, number: Number, selecting: str) -> str:
     return f"{name}{number(v.value)} ({seeds}{sd}{chosen}){corrected}, {interval}"
 
 
+def _untrained(v: Verdict, before: float, number: Number) -> str:
+    """The value before training, and whether the best is not above it, or may not be on other seeds."""
+    sign = v.metric.sign
+    not_above, unclear = sign * v.value <= sign * before, sign * v.expected - v.below <= sign * before
+    note = "; the best is not above it" if not_above else "; the best may not be above it" if unclear else ""
+    return f"{number(before)} on the same dev set{note}"
+
+
+def _next(study: Study, export: str) -> str:
+    """The export, after the test where none was made; a point that is best by another metric is no result to test."""
+    test = way_to_test(study) if study.metric.name == study.selecting else None
+    return f"{test} && {export}" if test else export
+
+
 def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
     baseline, g = study.baseline_name, v.gain
     if g is None and v.baseline_is_best:
@@ -155,7 +171,7 @@ def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
         seeds = "one seed" if min(v.n, g.baseline_n) == 1 else f"the search's {v.n} seeds"
         if v.confirmed:
             return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested"
-        command = f"search confirm {study.name}"
+        command = study.command("search confirm")
         does = f"run {command} ({_cost(CONFIRMATION_TRIALS * _trial_seconds(study))})"
         if v.metric.name != study.selecting:
             does = f"{command} confirms what {study.selecting} selected"
@@ -168,9 +184,9 @@ def _runner_up(v: Verdict, number: Number) -> str:
     if v.runner_up is None or v.runner_up_value is None:
         return ""
     second = f"{_point(v.runner_up)} ({number(v.runner_up_value)})"
-    if v.p_best >= LEVEL:
+    if v.p_best >= CONFIDENCE:
         return second
-    if v.p_best < 1 / v.candidates:  # a coin would say as much
+    if v.p_best < 1 / v.candidates:  # less than by chance
         return f"{second} may be as good"
     return f"{second} may be as good; best of the {v.candidates} confirmed with probability {v.p_best:.2f}"
 
@@ -197,8 +213,13 @@ def _cost(seconds: float) -> str:
 def explain_lines(study: Study, verdict: Verdict) -> list[str]:
     """What the answer rests on, one statement a line; values times the metric's scale, with two decimals."""
     v, number = verdict, two_decimals(verdict.metric.scale)
-    lines = [f"Value: {number(v.value)} measured; {number(v.expected)} {_correction(v, number)}."]
-    of = f"{v.candidates} {'confirmed' if v.confirmed else 'completed'}"
+    lines = [f"Value: {number(v.value)} measured; {number(v.expected)} {_correction(study, v, number)}."]
+    before, gained = untrained_values(study, v)
+    if before is not None and gained is not None:
+        corrected = gained - v.metric.sign * (v.value - v.expected)
+        improvement = f"improvement from training {number(gained, '+')}, corrected {number(corrected, '+')}"
+        lines.append(f"Untrained: {number(before)} on the same dev set; {improvement}.")
+    of = f"{v.candidates} {'confirmed' if v.confirmed and _compared(study) else 'completed'}"
     lines.append(f"Probability that {_point(v.trial)} is the best of the {of}: {v.p_best:.2f}.")
     if v.gain is not None:
         lines.append(_gain_details(v.gain, v.analyses, number, study.baseline_name))
@@ -231,6 +252,18 @@ def held_out_values(study: Study, verdict: Verdict) -> tuple[float | None, float
     return best.held, None if other is None else verdict.metric.sign * (best.held - other.held)
 
 
+def untrained_values(study: Study, verdict: Verdict) -> tuple[float | None, float | None]:
+    """Of the best's encoder before training, and the best's difference to it as measured, larger is better."""
+    before = untrained(study, verdict.best)
+    return before, None if before is None else verdict.metric.sign * (verdict.value - before)
+
+
+def _compared(study: Study) -> bool:
+    """Whether a point beside the baseline is confirmed: else the best was named among all completed ones."""
+    points = study.points
+    return bool((points["confirmed"] & (points["stop"] == "completed") & ~points["baseline"]).any())
+
+
 def _source(noise: SeedNoise) -> str:
     """What the seed noise rests on: the study's own repeats, other studies, or a published figure."""
     prior = noise.prior
@@ -250,7 +283,7 @@ def _source(noise: SeedNoise) -> str:
 
 def _noise_line(noise: SeedNoise, metric: Metric, number: Number) -> str:
     """How much the seed alone moves a value, and how that is known."""
-    points = "points" if metric.scale == 100 else "units"
+    points = "percentage points" if metric.scale == 100 else "units"
     return f"Seed noise: standard deviation of {number(noise.sd)} {points} ({_source(noise)})."
 
 
@@ -264,13 +297,14 @@ def _power_text(power: Power, number: Number) -> str:
     return f"{more}, no number of seeds gains below {number(power.floor)}" if power.floor > 0 else more
 
 
-def _correction(v: Verdict, number: Number) -> str:
+def _correction(study: Study, v: Verdict, number: Number) -> str:
     """For what the measured value is corrected."""
     if v.tried == 1:
         return "with no correction: one configuration was tried"
     if v.confirmed:
+        among = "confirmed" if _compared(study) else "completed, of which only the baseline was confirmed,"
         return (
-            f"corrected for the choice among {v.candidates} confirmed on the same dev data; the best single mean of "
+            f"corrected for the choice among {v.candidates} {among} on the same dev data; the best single mean of "
             f"the search, of {v.tried}, was {number(v.naive)}"
         )
     basis = "" if v.noise.repeats else ", with the largest seed noise that is plausible"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -13,9 +14,11 @@ import pandas as pd
 import yaml
 
 from analysis.checkpoints.choice import at_hub
+from analysis.errors import AnalysisError
 from analysis.reading.store import StoredRun
 from analysis.statistics.pairs import spearman_influence
 from analysis.statistics.selection import NORMAL
+from analysis.statistics.verdict import study_verdict
 from analysis.tables.record import cost, environment, openings, scores_by_configuration
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
@@ -68,7 +71,11 @@ def model_card(
     scored = scores_by_configuration([run]).to_dict("records")
     tests = [Result(row["metric"], row["mean"], row["low"], row["high"]) for row in scored]
     bounds = _bounds(study, run.run_id)
-    results = [*_dev_results(study, trial, run, bounds), *tests]
+    corrected = None
+    with suppress(AnalysisError):  # no trial has been completed
+        verdict = study_verdict(study)
+        corrected = verdict.expected if verdict.best == trial["point"] else None
+    results = [*_dev_results(study, trial, run, bounds, corrected), *tests]
     base = hub_encoder(checkpoint)
     front = front_matter(spec, name, about.licence, results, own_loader=bool(own_loader), base=base and base[0])
     trust = ", trust_remote_code=True" if runs_code(spec["encoder"]) else ""
@@ -94,7 +101,7 @@ def model_card(
         f"Sentence vectors {wide}by {_trained(spec)}, chosen by `{spec['metric']}` among {len(study.trials)} trials. "
         f"Compare vectors by cosine.{cut}",
         f"```python\n{use}\n```",
-        "## Scores\n\n" + _scores(study, trial, bounds, tests, shown_scale(study.metric.name, spec)),
+        "## Scores\n\n" + _scores(study, trial, bounds, corrected, tests, shown_scale(study.metric.name, spec)),
         "## Configuration\n\n" + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in params.items()]),
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
@@ -125,10 +132,22 @@ def _trained(spec: Mapping[str, Any]) -> str:
     return f"{spec['method']}{script}{encoder}" + (f", trained on `{data}`" if (data := spec["data"]["train"]) else "")
 
 
-def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tuple[float, float]) -> list[Result]:
-    """Of this checkpoint: every dev metric, that which selected first."""
-    selected = BEST_PREFIX + stored(study.metric.name)
-    return [Result(study.metric.name, float(trial["value"]), *bounds)] + [
+def _dev_results(
+    study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tuple[float, float], corrected: float | None
+) -> list[Result]:
+    """Of this checkpoint: every dev metric, that which selected first, with what its configuration has on other seeds.
+
+    Args: corrected: for selection; None of a configuration that is not the best.
+    """
+    name, selected = study.metric.name, BEST_PREFIX + stored(study.metric.name)
+    point = study.points[study.points["point"] == trial["point"]].iloc[0]
+    of, fresh = "of the configuration", "fresh " if point["confirmed"] else ""
+    found = [Result(name, float(trial["value"]), *bounds)]
+    if point["n"] > 1:
+        found.append(Result(name, float(point["value"]), of=f"mean {of} over {point['n']} {fresh}seeds"))
+    if corrected is not None:
+        found.append(Result(name, corrected, of=f"expected {of} on other seeds, corrected for selection"))
+    return found + [
         Result(named(name.removeprefix(BEST_PREFIX)), value)
         for name, value in sorted(run.metrics.items())
         if name.startswith(BEST_PREFIX) and at_width(name)[0].endswith(DEV_SUFFIX) and name != selected
@@ -137,8 +156,9 @@ def _dev_results(study: Study, trial: pd.Series[Any], run: StoredRun, bounds: tu
 
 
 def _scores(
-    study: Study, trial: pd.Series[Any], bounds: tuple[float, float], tests: Sequence[Result], scale: float
-) -> str:
+    study: Study, trial: pd.Series[Any], bounds: tuple[float, float], corrected: float | None, tests: Sequence[Result],
+    scale: float,
+) -> str:  # fmt: skip
     def number(value: float) -> str:
         return f"{scale * value:.2f}" if scale == SHOWN_SCALE else f"{value:.4g}"
 
@@ -152,6 +172,8 @@ def _scores(
         f"- The configuration's mean{fresh}: {number(point['value'])}, {point['n']} seed"
         f"{'s' if point['n'] > 1 else ''} ({seeds}){over}.",
     ]
+    if corrected is not None:
+        lines.append(f"- Expected on other seeds, corrected for selection: {number(corrected)}.")
     lines += [f"- `{r.metric}`: {SHOWN_SCALE * r.value:.2f}{_interval(r.low, r.high)}" for r in tests]
     lines += [f"- Test sets opened: {line}" for line in openings(study.stored)] or ["- Test sets: not opened."]
     intervals = "Intervals: 95 % over pairs or queries, not over seeds."
@@ -196,12 +218,14 @@ def _table(head: tuple[str, str], rows: list[tuple[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One value of a model. metric: its stored name; low, high: 95 % interval, NaN where there is none."""
+    """One value of a model. metric: its stored name; low, high: 95 % interval, NaN where there is none; of: what has
+    it, if not this checkpoint."""
 
     metric: str
     value: float
     low: float = float("nan")
     high: float = float("nan")
+    of: str = ""
 
 
 def repositories(data: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
@@ -290,6 +314,7 @@ def _entry(result: Result, spec: Mapping[str, Any]) -> dict[str, Any]:
     repository, commit = repositories(data).get(dataset, known)
     what += f" of the first {width} dimensions" if width else ""
     what += " x 100" if scale == SHOWN_SCALE else ""
+    what += f", {result.of}" if result.of else ""
     if scale == SHOWN_SCALE and np.isfinite(result.low):
         what += f" (95 %: {scale * result.low:.2f} to {scale * result.high:.2f})"
     about = {"name": f"{dataset} {split}", "type": repository, "split": split}

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.statistics.league import CONFIRMED, SEARCHED, League
 from analysis.statistics.pairs import PairedGain
+from analysis.tables.record import TrainingGain
 from analysis.writing.answer import two_decimals
 from analysis.writing.output import text_table
 
@@ -39,6 +40,24 @@ def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
         else f"paired over {what}; no seed in common: the seed noise of both sides is included"
     )
     return f"{text_table(rows)}\n\nGain over {baseline}, {over}."
+
+
+def training_text(gains: Sequence[TrainingGain]) -> str:
+    """A table of trained less untrained; scores x 100."""
+    number = two_decimals(100)
+    rows = [
+        {
+            "metric": gain.metric,
+            "trained": number(gain.trained),
+            "untrained": number(gain.untrained),
+            "difference": number(gain.trained - gain.untrained, "+"),
+            "95 % interval": f"{number(gain.low, '+')} to {number(gain.high, '+')}" if np.isfinite(gain.low) else "",
+        }
+        for gain in gains
+    ]
+    paired = ", paired over pairs or queries" if any(np.isfinite(gain.low) for gain in gains) else ""
+    what = f"Difference of the trained trials, scored earlier, to the encoder before training{paired}."
+    return f"{text_table(rows)}\n\n{what}"
 
 
 def league_text(found: League) -> str:

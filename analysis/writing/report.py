@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +50,7 @@ def report(study: Study, rng: np.random.Generator, now: datetime | None = None) 
         answer=_answer(study),
         ranking=_marked(_filled(printed(records(ranked.head(SHOWN), study.searched), study.metric))),
         more=max(len(ranked) - SHOWN, 0),
-        all_of_them=f"analysis table {shlex.quote(study.name)}",
+        all_of_them=study.command("analysis table"),
         tests=_tests(runs),
         openings=openings(study.stored),
         figures=[_embedded(picture) for picture in gallery(study, measured)],

@@ -119,7 +119,7 @@ def resume(study: str | None, storage: str, **options: Any) -> None:
 @on_cluster
 @STUDY
 @click.option("--trials", type=click.IntRange(1), help="maximum number of trials [20]")
-@click.option("--top", type=click.IntRange(1), help="fixed plan instead: number of best points [3]")
+@click.option("--top", type=click.IntRange(1), help="fixed plan instead: number of best points beside the baseline [3]")
 @click.option("--seeds", type=click.IntRange(1), help="of the fixed plan: fresh seeds per point [5]")
 @click.option("--forecast", is_flag=True, help="only print the detectable gain and the cost of the fixed plan")
 @driving

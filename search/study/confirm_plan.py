@@ -31,7 +31,8 @@ class ConfirmPlan:
     interval lies above 0, or holds no gain of `WORTH`. Until a seed has ended a point gets no further one, beyond the
     first `LEAST`, so that many slots do not spend seeds that the results would have saved.
 
-    With `top` and `seeds`, the fixed case: the `top` best points and the baseline on `seeds` seeds each, seed by seed.
+    With `top` and `seeds`, the fixed case: the `top` best other points and the baseline on `seeds` seeds each, seed by
+    seed.
 
     Everything follows from the ledger. A point of which a fresh seed has failed gets no more.
 
@@ -49,8 +50,9 @@ class ConfirmPlan:
             raise ValueError("no point of this study is complete: nothing to confirm")
         self._first = {n: records[0].trial for (stage, n), records in ledger.by_point.items() if stage == "search"}
         self._baseline = next((number for number, trial in self._first.items() if trial.baseline), None)
-        self._chosen = sorted(self._means, key=lambda number: -self._sign * self._means[number])[:top]
-        if self._baseline is not None and self._baseline not in self._chosen:
+        rivals = [number for number in self._means if number != self._baseline]
+        self._chosen = sorted(rivals, key=lambda number: -self._sign * self._means[number])[:top]
+        if self._baseline is not None:
             self._chosen.append(self._baseline)
 
     def close(self) -> None:
@@ -174,10 +176,12 @@ def gain_settled(gaps: Sequence[float], seed_sd: float, rivals: int, worth: floa
     """
     if len(gaps) < LEAST:
         return False
-    from analysis.statistics.selection import TAIL, Error, spent  # scipy: 40 MiB that a search has no use for
+    from analysis.statistics.selection import TAIL, EstimateError, spent  # scipy: 40 MiB that a search has no use for
 
     variance, df = moderate(gaps, 2 * seed_sd**2, 0.0)
     gain, n = float(np.mean(gaps)), len(gaps)
     analysis = n - LEAST + 1
-    low = gain - Error(variance / n, df, candidates=rivals).bound((TAIL - spent(1)) / (analysis * (analysis + 1)))
-    return low > 0 or gain + Error(variance / n, df).bound(TAIL) < worth
+    low = gain - EstimateError(variance / n, df, candidates=rivals).bound(
+        (TAIL - spent(1)) / (analysis * (analysis + 1))
+    )
+    return low > 0 or gain + EstimateError(variance / n, df).bound(TAIL) < worth

@@ -1,7 +1,7 @@
 """Simulated studies with known truth, judged by the analysis.
 
 Values are drawn from the model below and written into a table as a search would leave it. Shared with what is judged:
-`points_table`, `Evaluated` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points
+`points_table`, `EvaluatedPoints` and `SeedValues`, which read the table, and `pair_noise`. All amounts are in points
 (Spearman x 100).
 
     value of a trial = LEVEL + effect of its configuration + effect of the dev pairs on it + effect of its seed
@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.statistics.pairs import PairNoise, pair_noise
-from analysis.statistics.picked import Evaluated
+from analysis.statistics.picked import EvaluatedPoints
 from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
@@ -212,10 +212,10 @@ class SimulatedStudy:
         numbers = {"seed": np.array(seeds), "value": np.array(values) / 100, "baseline": np.array(points) == 0}
         return pd.DataFrame({**texts, **numbers})
 
-    def arrays(self) -> tuple[Evaluated, SeedValues]:
+    def arrays(self) -> tuple[EvaluatedPoints, SeedValues]:
         """What `table` becomes inside the analysis."""
         trials = self.table()
-        return Evaluated.of(points_table(trials), METRIC.sign), SeedValues.of(trials, METRIC.sign)
+        return EvaluatedPoints.of(points_table(trials), METRIC.sign), SeedValues.of(trials, METRIC.sign)
 
 
 def _clearly_worse(values: list[float], leader: list[float]) -> bool:

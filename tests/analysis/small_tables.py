@@ -10,7 +10,7 @@ import pandas as pd
 from simulate import METRIC
 
 from analysis.statistics.pairs import Lookup, pair_noise
-from analysis.statistics.picked import Evaluated
+from analysis.statistics.picked import EvaluatedPoints
 from analysis.statistics.seed_noise import SeedValues
 from analysis.statistics.verdict import Verdict, judged
 from analysis.tables.metric import Metric
@@ -32,7 +32,7 @@ def judge(
     trials: pd.DataFrame, metric: Metric = METRIC, similarities: Lookup = lambda _: None, **options: Any
 ) -> Verdict:
     """The verdict over a table of trials."""
-    pool, seeds = Evaluated.of(points_table(trials), metric.sign), SeedValues.of(trials, metric.sign)
+    pool, seeds = EvaluatedPoints.of(points_table(trials), metric.sign), SeedValues.of(trials, metric.sign)
     return judged(pool, seeds, metric, lambda *runs: pair_noise(*runs, metric.parts, similarities), **options)
 
 

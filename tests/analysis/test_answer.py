@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from small_tables import judge, table, table_study
 from test_verdict import with_held
 
+from analysis.checkpoints.choice import way_to_test
 from analysis.tables.metric import parse_metric
 from analysis.writing.answer import answer, block, explain_lines
 from search import schema
@@ -71,13 +74,85 @@ def test_nothing_beats_the_baseline() -> None:
     [
         (None, "", "the paper's setting"), ("none", "", "the method's defaults"),
         ({"dropout": 0.1}, "", "the space's preset"), ("sentence_transformers", "", "sentence-transformers' recipe"),
-        (None, "batch_size,dropout", "the paper's setting with another batch_size, dropout"),
+        (None, "batch_size,dropout", "the paper's setting (changed by the space: batch_size, dropout)"),
     ],
 )  # fmt: skip
 def test_baseline_is_named_by_preset_and_changes_of_the_space(preset: object, moved: str, name: str) -> None:
     study = table_study(table(GAINS), {schema.MOVED: moved})
     object.__setattr__(study, "space", {"preset": preset})
     assert study.baseline_name == name
+
+
+@pytest.mark.parametrize(
+    ("before", "note"),
+    [(0.60, "60.0 on the same dev set"), (0.75, "75.0 on the same dev set; the best may not be above it"),
+     (0.7601, "76.0 on the same dev set; the best is not above it")],
+)  # fmt: skip
+def test_the_value_before_training_is_beside_the_best(before: float, note: str) -> None:
+    trials = table(GAINS).assign(seconds=90.0)
+    runs = [SimpleNamespace(run_id=run, metrics={"untrained_stsb_dev": before}) for run in trials["run_id"]]
+    study = table_study(trials.assign(folder=trials["trial"]), {"metric": "stsb_dev", "study_id": "s-1"}, runs)
+    found = answer(study, judge(trials))
+    assert [label for label, _ in found][:3] == ["Best", "Dev", "Untrained"]
+    assert dict(found)["Untrained"] == note
+    line = next(line for line in explain_lines(study, judge(trials)) if line.startswith("Untrained: "))
+    gained = f"improvement from training {76 - 100 * before:+.2f}, corrected "
+    assert line.startswith(f"Untrained: {100 * before:.2f} on the same dev set; {gained}")
+    assert "Untrained" not in answered(GAINS)
+
+
+def test_points_without_fresh_seeds_are_not_called_confirmed() -> None:
+    """The baseline leads, and is the only point with fresh seeds."""
+    trials = table({"p0": [0.80], "p1": [0.79], "p2": [0.78]}, {"p0": [0.80, 0.801]}).assign(seconds=90.0)
+    study = table_study(trials.assign(folder=trials["trial"]), {"metric": "stsb_dev"})
+    found = judge(trials, analyses=1)
+    assert found.confirmed
+    assert "Runner-up" not in dict(answer(study, found))
+    value, probability = explain_lines(study, found)[:2]
+    assert "among 3 completed, of which only the baseline was confirmed, on" in value
+    assert " is the best of the 3 completed: " in probability
+
+
+def test_commands_to_type_name_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere" / "s-1").mkdir(parents=True)
+    (tmp_path / "runs" / "s-1").mkdir(parents=True)
+
+    def commands(folder: str, **options: str) -> list[str]:
+        study = table_study(table(GAINS), {"study_id": "s-1", "folder": str(tmp_path / folder)})
+        object.__setattr__(study, "options", {f"--{name}": value for name, value in options.items()})
+        return [study.command("analysis export"), study.command("search confirm")]
+
+    assert commands("runs/s-1") == ["analysis export s-1", "search confirm s-1"]
+    assert commands("elsewhere/s-1", storage="my runs") == [
+        "analysis export s-1 --storage 'my runs'", "search confirm s-1 --storage 'my runs'",
+    ]  # fmt: skip
+    by_server = {"tracking-uri": "http://server:5000"}
+    assert commands("elsewhere/s-1", **by_server) == [
+        "analysis export s-1 --tracking-uri http://server:5000", f"search confirm s-1 --storage {tmp_path}/elsewhere",
+    ]  # fmt: skip
+    monkeypatch.setenv("SEARCH_STORAGE", str(tmp_path / "elsewhere"))
+    assert commands("elsewhere/s-1") == ["analysis export s-1", "search confirm s-1"]
+
+
+def test_the_test_of_own_data_names_the_set_beside_the_dev_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def command(dev: list[str], language: str = "en", **tags: str) -> str | None:
+        study = table_study(table(GAINS), {"study_id": "s-1", **tags})
+        object.__setattr__(study, "space", {"data": {"dev": dev, "language": language}})
+        return way_to_test(study)
+
+    plain = 'analysis test s-1 --reason "final result"'
+    assert command(["stsb"]) == command(["builtin"], "de") == plain
+    assert command(["stsb"], "de") == command([str(tmp_path / "mine_dev")]) == f"{plain} --set TEST_SET"
+    (tmp_path / "mine_test").mkdir()
+    assert command([str(tmp_path / "mine_dev")]) == command(["./mine_dev"]) == f"{plain} --set ./mine_test"
+    before = "2026-03-01T12:00:00+00:00: the start of t0000 on stsb: why"
+    assert command(["stsb"], **{"test_opening.1": before}) == plain
+    assert (
+        command(["stsb"], **{"test_opening.1": before, "test_opening.2": before.replace("the start of ", "")}) is None
+    )
 
 
 def test_without_a_baseline_the_gain_is_unknown() -> None:
@@ -120,4 +195,5 @@ def test_the_explanation_has_every_figure_behind_the_answer() -> None:
     assert [line.split(" ")[0].rstrip(":") for line in lines] == [
         "Value", "Probability", "Gain", "Power", "Seed", "Intervals"
     ]  # fmt: skip
+    assert " percentage points (" in lines[4]
     assert "interim analysis 2" in lines[2]

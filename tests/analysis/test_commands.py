@@ -66,11 +66,11 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     header = next(i for i, line in enumerate(lines) if line.startswith("stage"))
     assert lines[header].split()[:5] == ["stage", "rank", "trial", "builtin_dev", "sd"]
     assert "learning_rate" in lines[header]
-    assert [line.split()[:2] for line in lines[header + 1 : header + 5 : 2]] == [["confirmed", "1"], ["search", "1"]]
-    assert [line.split()[0] for line in lines[header + 2 : header + 5 : 2]] == ["2", "2"]
+    assert [line.split()[:2] for line in lines[header + 1 : header + 5 : 2]] == [["confirmed", "1"], ["search", "3"]]
+    assert [line.split()[0] for line in lines[header + 2 : header + 5 : 2]] == ["2", "4"]
     assert lines[header + 2].endswith("baseline")
-    assert lines[header + 5] == ""  # four rows
-    labels = [line.split("  ")[0] for line in lines[header + 6 :]]
+    assert lines[header + 5 : header + 7] == ["(10 more rows: --top 14)", ""]
+    labels = [line.split("  ")[0] for line in lines[header + 7 :]]
     assert labels == ["Best", "Dev", "Gain", "Limits", "Next"]
     explained = call(store, "best", "--study", "small-1", "--explain").output.splitlines()
     for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Seed noise: ", "Intervals: "):
@@ -79,10 +79,14 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     assert "Study small-2" in newest
     assert "\nrank  trial" in newest
     assert "none: no configuration came out above the method's defaults" in newest
-    rows = content(store, "best", "small-1", "--top", "30")["rows"]
+    everything = content(store, "best", "small-1", "--top", "30")
+    assert everything["untrained"] == {"value": None, "gain": None}
+    assert "more row" not in call(store, "best", "small-1", "--top", "14").output
+    rows = everything["rows"]
+    completed = sum(row["stop"] == "completed" for row in rows)
+    assert [row["rank"] for row in rows if row["rank"]] == list(range(1, completed + 1))
     for confirmed in (True, False):
         ranked = [row for row in rows if row["confirmed"] is confirmed and row["rank"]]
-        assert [row["rank"] for row in ranked] == list(range(1, len(ranked) + 1))
         assert [row["value"] for row in ranked] == sorted((row["value"] for row in ranked), reverse=True)
     assert newest.endswith(f"the study's folder is not there: {store.folder / 'small-2'}\n")
 
@@ -95,11 +99,15 @@ def test_export_is_offered_only_of_present_weights(tmp_path: Path) -> None:
     for folder in (best, second):
         folder.mkdir(parents=True)
         (folder / "weights.safetensors").write_bytes(b"")
-    assert call(store, "best").output.endswith("Next  analysis export small-1\n")
-    assert content(store, "best")["export"] == "analysis export small-1"
+    where = f"small-1 --storage {store.folder}"
+    export = f"analysis export {where}"
+    order = f'Next  analysis test {where} --reason "final result" && {export}\n'
+    assert call(store, "best").output.endswith(order)
+    assert content(store, "best")["export"] == export
+    assert f"run search confirm {where} (about " in call(store, "best").output
     (best / "weights.safetensors").unlink()
     other = rows[1]["trial"]
-    assert call(store, "best").output.endswith(f"those of {other} are: analysis export small-1 --trial {other}\n")
+    assert call(store, "best").output.endswith(f"those of {other} are: {export} --trial {other}\n")
     assert content(store, "best")["export"] is None
 
 
@@ -330,6 +338,7 @@ def test_test_warns_of_earlier_openings(store: SmallStore) -> None:
     first = call(store, "test", "small-1", "--reason", "for the paper")
     assert first.exit_code == 0
     assert "builtin_test" in first.stdout
+    assert call(store, "best", "small-1").output.endswith(f"Next    analysis export small-1 --storage {store.folder}\n")
     assert "weights are not stored: c0000.0, c0000.2" in first.stdout
     assert "Not the first opening" not in first.stderr
     second = call(store, "test", "small-1", "--reason", "again")

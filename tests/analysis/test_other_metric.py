@@ -76,13 +76,15 @@ def test_study_without_the_metric_spoils_no_verdict(store: SmallStore, tmp_path:
 
 
 def test_named_commands_follow_the_metric_that_selected(store: SmallStore) -> None:
+    export = f"analysis export new-1 --storage {store.folder}"
     found = call(store, "best", "new-1", "--metric", "max(x_dev)").output
     assert "Ranked by x_dev; builtin_dev selected, and by that `search confirm`" in found
-    assert answered(found)["Gain"].endswith("not tested; search confirm new-1 confirms what builtin_dev selected")
-    assert answered(found)["Next"] == "analysis export new-1 --trial t0001"
+    confirm = f"not tested; search confirm new-1 --storage {store.folder}"
+    assert answered(found)["Gain"].endswith(f"{confirm} confirms what builtin_dev selected")
+    assert answered(found)["Next"] == f"{export} --trial t0001"
     document = json.loads(call(store, "best", "new-1", "--metric", "max(x_dev)", "--format", "json").output)
-    assert document["export"] == "analysis export new-1 --trial t0001"
-    assert answered(call(store, "best", "new-1").output)["Next"] == "analysis export new-1"
+    assert document["export"] == f"{export} --trial t0001"
+    assert answered(call(store, "best", "new-1").output)["Next"].endswith(f" && {export}")
 
 
 @pytest.mark.parametrize("metric", [MEAN, MEAN.replace(",", ", "), "a_mse_dev", "mean(b_mse_dev,a_mse_dev)"])

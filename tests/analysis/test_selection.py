@@ -11,11 +11,11 @@ from simulate import METRIC
 from small_tables import table
 
 from analysis.statistics.pairs import PairNoise
-from analysis.statistics.picked import Evaluated, Picked
+from analysis.statistics.picked import EvaluatedPoints, SelectedPoint
 from analysis.statistics.seed_noise import Prior, SeedNoise, SeedValues
 from analysis.statistics.selection import (
     WEIGHTS,
-    Error,
+    EstimateError,
     Power,
     bound_of_largest,
     largest,
@@ -38,7 +38,7 @@ def test_nodes_integrate_the_largest_of_normals() -> None:
 
 
 def test_tail_of_one_candidate_is_student_s() -> None:
-    error = Error(0.04, 7.0)
+    error = EstimateError(0.04, 7.0)
     assert error.sd == pytest.approx(0.2)
     assert error.freedom == 7.0
     assert error.tail(0.5) == pytest.approx(student.sf(2.5, 7))
@@ -47,30 +47,30 @@ def test_tail_of_one_candidate_is_student_s() -> None:
 
 
 def test_candidates_share_the_level() -> None:
-    error = Error(0.04, 7.0, candidates=4)
+    error = EstimateError(0.04, 7.0, candidates=4)
     assert error.tail(0.5) == pytest.approx(4 * student.sf(2.5, 7))
     assert error.bound(0.02) == pytest.approx(0.2 * student.isf(0.005, 7))
-    assert Error(0.04, 7.0, candidates=50).tail(0.0) == 1.0  # a probability all the same
+    assert EstimateError(0.04, 7.0, candidates=50).tail(0.0) == 1.0  # a probability all the same
 
 
 def test_known_variance_adds_and_frees() -> None:
-    error = Error(0.09, 5.0, known=0.16)
+    error = EstimateError(0.09, 5.0, known=0.16)
     assert error.sd == pytest.approx(0.5)
     assert error.freedom == pytest.approx(5 * (0.25 / 0.09) ** 2)
-    assert Error(0.0, 5.0, known=0.16).bound(0.025) == pytest.approx(0.4 * 1.959964, rel=1e-4)
-    assert Error(1e-9, 5.0, known=1.0).freedom == 1e6
+    assert EstimateError(0.0, 5.0, known=0.16).bound(0.025) == pytest.approx(0.4 * 1.959964, rel=1e-4)
+    assert EstimateError(1e-9, 5.0, known=1.0).freedom == 1e6
 
 
 def test_picked_part_is_the_largest_of_all_tried() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((200_000, 20)).max(axis=1)
-    error = Error(0.04, 1e6, known=0.05, kept=0.3, tried=20)
+    error = EstimateError(0.04, 1e6, known=0.05, kept=0.3, tried=20)
     draws = 0.3 * z + 0.3 * rng.standard_normal(len(z))
     for level in (0.2, 0.025, 0.005):
         assert error.bound(level) == pytest.approx(np.quantile(draws, 1 - level), abs=0.012)
         assert error.tail(error.bound(level)) == pytest.approx(level, rel=1e-4)
-    assert Error(0.0, 4.0, kept=0.3, tried=20).tail(10.0) == 0.0
-    assert Error(0.0, 4.0, kept=0.3, tried=20).tail(-10.0) == 1.0
+    assert EstimateError(0.0, 4.0, kept=0.3, tried=20).tail(10.0) == 0.0
+    assert EstimateError(0.0, 4.0, kept=0.3, tried=20).tail(-10.0) == 1.0
 
 
 def test_what_the_search_picked_by() -> None:
@@ -99,9 +99,9 @@ def test_the_largest_of_several_with_an_estimated_sd() -> None:
 
 
 def test_an_error_that_cannot_vary_is_reached_for_certain() -> None:
-    assert Error(0.0, 4.0).tail(0.0) == 1.0
-    assert Error(0.0, 4.0).tail(1e-9) == 0.0
-    assert Error(1.0, 1e6, kept=0.5).tail(0.0) == pytest.approx(0.5)  # one tried: nothing was picked
+    assert EstimateError(0.0, 4.0).tail(0.0) == 1.0
+    assert EstimateError(0.0, 4.0).tail(1e-9) == 0.0
+    assert EstimateError(1.0, 1e6, kept=0.5).tail(0.0) == pytest.approx(0.5)  # one tried: nothing was picked
 
 
 def test_the_level_is_spent_once_over_all_interim_analyses() -> None:
@@ -110,7 +110,7 @@ def test_the_level_is_spent_once_over_all_interim_analyses() -> None:
 
 
 def test_visible_gain_is_the_worked_example() -> None:
-    error = Error(0.04, 7.0, candidates=3)
+    error = EstimateError(0.04, 7.0, candidates=3)
     assert error.visible(0.0125) == pytest.approx(0.2 * (student.isf(0.0125 / 3, 7) + 0.8416212))
     found = Power.of(error, 4, 0.0125)
     assert (found.seeds, found.more) == (4, 8)
@@ -121,7 +121,7 @@ def test_visible_gain_is_the_worked_example() -> None:
 
 
 def test_seeds_do_not_help_beyond_the_dev_set() -> None:
-    found = Power.of(Error(0.001, 7.0, known=1.0), 5, 0.0125)
+    found = Power.of(EstimateError(0.001, 7.0, known=1.0), 5, 0.0125)
     assert found.floor == pytest.approx(norm.isf(0.0125) + 0.8416212, rel=1e-3)
     assert not found.seeds_help
     assert not Power(5, 1.1, 10, 1.0, 1.0).seeds_help
@@ -132,7 +132,7 @@ def test_seeds_do_not_help_beyond_the_dev_set() -> None:
 def test_error_of_a_planned_confirmation(in_search: int, seeds_part: float) -> None:
     found = planned(sd=0.5, between=0.2, tried=30, in_search=in_search, rivals=3, seeds=5)
     kept, rest = split(0.1, seeds_part)
-    assert found == Error(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
+    assert found == EstimateError(2 * 0.25 / 5, 7.0, rest + 0.1, kept, 30, 3)
     more = planned(sd=0.5, between=0.2, tried=30, in_search=in_search, rivals=3, seeds=9)
     assert more.visible(0.0125) < found.visible(0.0125)
 
@@ -146,13 +146,13 @@ def test_correction_makes_no_other_point_the_best() -> None:
     seeds = [[26.29], [46.89], [44.99], [41.93], [39.89], [39.68], [38.93], [36.52], [32.98], [50.63]]
     values = {f"p{i}": [v / 100 for v in vs] for i, vs in enumerate(seeds)}
     trials = table(values, {"p0": [0.261, 0.263, 0.266, 0.263], "p9": [0.484, 0.494, 0.503, 0.493]})
-    pool, by_seed = Evaluated.of(points_table(trials), 1.0), SeedValues.of(trials, 1.0)
+    pool, by_seed = EvaluatedPoints.of(points_table(trials), 1.0), SeedValues.of(trials, 1.0)
     found = judged(pool, by_seed, METRIC, lambda *_: PairNoise(own=0.00117, between=0.00091, pairs=500))
     assert found.best == "p9"
     assert found.expected < 0.48  # the selection bias of the dev pairs is taken off
     assert found.p_best > 0.9  # 46.89 was not shown to be as good
     best = pool.best(pool.nameable())
-    picked = Picked.of(pool, pool.nameable(), best, found.noise, found.pairs)
+    picked = SelectedPoint.of(pool, pool.nameable(), best, found.noise, found.pairs)
     below, above = picked.arms([0.484, 0.494, 0.503, 0.493])
     assert found.above - above == pytest.approx(found.value - found.expected)  # both about what it is worth
     assert found.below == pytest.approx(max(below - (found.value - found.expected), 0.0))
@@ -162,22 +162,26 @@ def test_correction_makes_no_other_point_the_best() -> None:
 
 def test_what_the_best_was_picked_from() -> None:
     trials = table({"p0": [0.1, 0.3, 0.2], "p1": [0.5, 0.6], "p2": [0.4]}, {"p0": [0.2], "p1": [0.7], "p2": [0.6]})
-    points = Evaluated.of(points_table(trials), 1.0)
-    fresh = Picked.of(points, points.nameable(), 1, NOISE, None)
+    points = EvaluatedPoints.of(points_table(trials), 1.0)
+    fresh = SelectedPoint.of(points, points.nameable(), 1, NOISE, None)
     assert (fresh.n, fresh.confirmed, fresh.tried, fresh.candidates, fresh.rivals) == (1, True, 3, 3, 2)
     assert (fresh.in_search, fresh.own, fresh.between) == (2.0, 0.0, 0.0)
     search = trials[trials["stage"] == "search"]
-    points = Evaluated.of(points_table(search), 1.0)
-    plain = Picked.of(points, points.nameable(), 1, NOISE, None)
+    points = EvaluatedPoints.of(points_table(search), 1.0)
+    plain = SelectedPoint.of(points, points.nameable(), 1, NOISE, None)
     assert (plain.confirmed, plain.candidates, plain.rivals) == (False, 3, 2)
     unsearched = pd.concat([trials, trials[trials["stage"] != "search"].assign(point=["p3", "p4", "p5"])])
-    points = Evaluated.of(points_table(unsearched), 1.0)
-    assert Picked.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0  # of those that the search has tried
+    points = EvaluatedPoints.of(points_table(unsearched), 1.0)
+    assert (
+        SelectedPoint.of(points, points.nameable(), 1, NOISE, None).in_search == 2.0
+    )  # of those that the search has tried
     assert points.best_of_search() == pytest.approx(0.55)
-    named = Evaluated.of(points_table(trials[trials["stage"] == "confirm"]), 1.0)
-    assert Picked.of(named, named.nameable(), 1, NOISE, None).in_search == 1.0  # of none: as if each had one seed
-    alone = Evaluated.of(points_table(search[search["point"] == "p1"]), 1.0)
-    assert Picked.of(alone, alone.nameable(), 0, NOISE, None).rivals == 1
+    named = EvaluatedPoints.of(points_table(trials[trials["stage"] == "confirm"]), 1.0)
+    assert (
+        SelectedPoint.of(named, named.nameable(), 1, NOISE, None).in_search == 1.0
+    )  # of none: as if each had one seed
+    alone = EvaluatedPoints.of(points_table(search[search["point"] == "p1"]), 1.0)
+    assert SelectedPoint.of(alone, alone.nameable(), 0, NOISE, None).rivals == 1
 
 
 @pytest.mark.parametrize(("baseline", "other"), [(0, "r0"), (1, "r2"), (None, "r2")])
@@ -186,7 +190,9 @@ def test_with_whom_the_best_is_compared(baseline: int | None, other: str) -> Non
     worth, seen = np.array([0.5, 0.7, 0.6]), []
     names, flags = np.array(["a", "b", "c"], dtype=object), np.zeros(3, bool)
     runs = np.array(["r0", "r1", "r2"], dtype=object)
-    pool = Evaluated(names, names, runs, worth, np.ones(3), worth, np.ones(3), ~flags, flags, np.arange(3) == baseline)
+    pool = EvaluatedPoints(
+        names, names, runs, worth, np.ones(3), worth, np.ones(3), ~flags, flags, np.arange(3) == baseline
+    )
     seeds = SeedValues(names, flags, np.zeros(3, dtype=object), worth)
     judged(pool, seeds, Metric("s_dev", ("s_dev",)), lambda *points: seen.append(points))
     assert seen == [("r1", other)]

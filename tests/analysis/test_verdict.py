@@ -267,10 +267,18 @@ def test_without_a_baseline_nothing_can_be_claimed() -> None:
     found = confirm_forecast(none, top=3, seeds=5)
     assert (found.points, found.power) == (3, None)
     assert "No gain can be tested" in forecast_lines(found, none)[1]
-    alone = confirm_forecast(partly_confirmed({}, {}, value=np.append(1.0, np.zeros(11))), top=1, seeds=5)
-    assert (alone.points, alone.power) == (1, None)
+    alone = partly_confirmed({}, {})
+    object.__setattr__(alone, "trials", alone.trials[alone.trials["baseline"]])
+    found = confirm_forecast(alone, top=1, seeds=5)
+    assert (found.points, found.power) == (1, None)
     with pytest.raises(AnalysisError, match="no trial of the search has been completed"):
         confirm_forecast(partly_confirmed({}, {}, stop="pruned"), top=3, seeds=5)
+
+
+def test_forecast_compares_a_leading_baseline_with_another_point() -> None:
+    found = confirm_forecast(partly_confirmed({}, {}, value=np.append(1.0, np.zeros(11))), top=1, seeds=5)
+    assert (found.points, found.trials) == (2, 10)
+    assert found.power is not None
 
 
 def test_noise_is_the_study_s() -> None:

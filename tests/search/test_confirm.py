@@ -15,7 +15,7 @@ from harness import EVALUATIONS, Death, World, curve, make_space, recorded
 from scipy import stats
 
 from analysis.statistics.empirical_bayes import about_means, moderate
-from analysis.statistics.selection import Error, spent
+from analysis.statistics.selection import EstimateError, spent
 from search.running import runner
 from search.schema import SEED_SD
 from search.space.sections import Metric
@@ -107,7 +107,7 @@ def test_ending_with_a_lead_makes_no_false_claims() -> None:
             gaps = values[0, :n] - values[1, :n]
             if n == 10 or gain_settled(gaps, sd, 1):
                 variance, df = moderate(gaps, 2 * sd**2)
-                claims += gaps.mean() > Error(variance / n, df).bound(spent(1))
+                claims += gaps.mean() > EstimateError(variance / n, df).bound(spent(1))
                 break
     assert claims / 5000 <= 0.025
 
@@ -251,9 +251,19 @@ def test_the_best_points_and_the_baseline_get_fresh_common_seeds(tmp_path: Path)
     )
     ledger = world.session().ledger
     found = confirmed(world, top=2, seeds=2)
-    ranked = sorted(ledger.points, key=lambda n: -ledger.points[n]["value"])
+    ranked = sorted(ledger.points.keys() - {0}, key=lambda n: -ledger.points[n]["value"])
     assert found.keys() == {*ranked[:2], 0}
     assert all(seeds == [5, 6] for seeds in found.values())  # the search had seeds 3 and 4
+
+
+def test_a_leading_baseline_is_compared_with_the_best_other_points(tmp_path: Path) -> None:
+    """Point 0, the baseline, leads: the two best other points run beside it, not one of them less."""
+    world = World(make_space({"trials": 5}), tmp_path, value=noisy(0.001, -0.01))
+    world.session()
+    assert confirmed(world, top=2, seeds=2).keys() == {0, 1, 2}
+    adaptive = World(make_space({"trials": 5}), tmp_path / "adaptive", value=noisy(0.001, -0.01))
+    adaptive.session()
+    assert confirmed_adaptively(adaptive, 20, concurrency=1).keys() == {0, 1}
 
 
 @pytest.mark.parametrize("number", [{"trials": np.int64(7)}, {"top": np.int32(2), "seeds": np.uint8(3)}])
