@@ -1,4 +1,4 @@
-"""Results of finished and running studies: `read` one, rank it with its uncertainty, plot it, report it, export it.
+"""Results of finished and running studies: `read` one, rank it with its uncertainty, plot it.
 
 results = analysis.read("quickstart")
 results.points[["trial", "value", "sd", "n"]].head()

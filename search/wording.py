@@ -80,7 +80,7 @@ def seconds_left(space: Space, ledger: Ledger, elapsed: float) -> tuple[float, f
     that have ended (before that, from the pace of those that run): the start of Ray does not count.
     """
     if _confirms(ledger) is not None:
-        return None  # points that fall behind end earlier: the number of trials to come is open
+        return None  # a confirmation without a fixed plan ends when its result is decided
     seen = [r for r in list(ledger.trials.values()) if r.trial.stage == "search" and r.examples and r.seconds]
     ranges = []
     if seen:

@@ -147,7 +147,7 @@ UNTRAINED = "the start of "  # before the trials' names in the record of an open
 
 
 def of_untrained(opening: str) -> bool:
-    """Whether an opening scored the encoder before training: it says nothing about a configuration."""
+    """Whether an opening scored the encoder before training, which no configuration changes."""
     return opening.partition(": ")[2].startswith(UNTRAINED)
 
 

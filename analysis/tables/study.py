@@ -60,7 +60,7 @@ class Study:
         return f"{words} {shlex.quote(self.name)}{''.join(given)}"
 
     def _other_storage(self) -> str:
-        """Where the study's folder is, unless commands look there anyway or it is not there."""
+        """Where the study's folder is, unless commands search there anyway or it is missing."""
         folder = self.stored.tags.get(schema.FOLDER, "").rstrip("/")
         storage = os.path.dirname(folder)
         usual = os.environ.get("SEARCH_STORAGE") or schema.DEFAULT_STORAGE

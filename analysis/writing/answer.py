@@ -317,7 +317,7 @@ def forecast_lines(found: ConfirmForecast, study: Study) -> list[str]:
     cost = _cost(found.trials * found.seconds)
     lines = [
         f"{study.name}: {found.points} points on {found.seeds} fresh seeds, {found.trials} trials, {cost} of training "
-        f"at {found.seconds:.0f} s a trial. Points that fall behind stop earlier."
+        f"at {found.seconds:.0f} s a trial."
     ]
     if found.power is None:
         lines.append("No gain can be tested: the baseline has no completed trial, or is the only point to confirm.")

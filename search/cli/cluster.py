@@ -58,7 +58,7 @@ def at_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--cluster", metavar="FILE", help="read studies of this `ray up` cluster")
     @functools.wraps(command)
     def wrapped(cluster: str | None, **given: Any) -> Any:
-        if not cluster:
+        if not cluster or given.get("spaces"):  # the ready spaces are those of this machine
             return command(**given)
 
         @user_errors
@@ -121,7 +121,7 @@ def _job(context: click.Context, carry: tuple[str, ...]) -> Job:
         options = typed_arguments(context, (*sent, "study"))
         return Job(verb=verb, options=options, study=given["study"], carry=carry)
     options = typed_arguments(context, (*sent, "space", "overrides", "start", "smoke", "name"))
-    space = read_space(given["space"], given["overrides"], given["start"], given["smoke"], find_data=True)
+    space = read_space(given["space"], given["overrides"], given["start"], given["smoke"], find_data=not given["smoke"])
     return Job(verb=verb, options=options, space=space, study=given["name"], carry=carry)
 
 

@@ -248,7 +248,10 @@ def check_versions(head: Head, allow: bool, say: Say) -> None:
         return
     text = f"cluster {head.name} differs from this machine: {'; '.join(differing)}"
     if not allow:
-        raise UserError(f"{text}. Run `ray up {head.config}` to update it when no study runs, or pass --allow-mismatch")
+        raise UserError(
+            f'{text}. Here run `pip install -c cluster.lock -e ".[cluster]"`; if the cluster is the older one, '
+            f"`ray up {head.config}` when no study runs; or pass --allow-mismatch"
+        )
     say(text)
 
 
@@ -375,5 +378,5 @@ def _check_size(target: Path, names: Mapping[str, Path]) -> None:
         size, largest = max((mib(target / name), name) for name in names)  # there is one: the project alone is small
         raise UserError(
             f"a job carries at most {LIMIT_MIB} MiB, got {total:.0f} MiB; the largest: {largest} ({size:.0f} MiB). "
-            "Put it on every node with file_mounts in the cluster file and name it by its absolute path there"
+            "List it under file_mounts in the cluster file, and start the search on the head (docs/cluster.md)"
         )

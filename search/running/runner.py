@@ -34,7 +34,7 @@ CHANGEABLE = {
     "resources": {"gpus", "cpus", "workers"},
 }  # fmt: skip
 EXTERNAL = ("data", "disk", "process", "device")  # failures that the point did not cause; a retry may succeed
-TOP, SEEDS = 3, 5  # of one with a fixed plan
+TOP, SEEDS = 3, 5  # defaults of a confirmation with a fixed plan
 ANY_EXTERNAL = "outside"  # all of them, as a kind of `--retry-failed`
 RETRYABLE_KINDS = (ANY_EXTERNAL, *EXTERNAL, *OWN_FAULTS, "error")
 
@@ -131,7 +131,7 @@ def confirm_study(
     options: Options | None = None,
 ) -> StudyResult:
     """Run the best points and the baseline on fresh seeds, `trials` (20) at most in all, where they decide most; with
-    `top` or `seeds` the `top` best points (3) on `seeds` each (5), dominated ones on fewer.
+    `top` or `seeds` the `top` best points (3) and the baseline on `seeds` each (5).
 
     Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged,
         another driver runs it, a number is below 1, or `trials` is given beside `top` or `seeds`.

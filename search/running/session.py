@@ -96,7 +96,8 @@ class Session:
         """Run the stages that have work; return the result.
 
         Args: before: called with the open journal before anything is planned (trials to retry).
-        Raises: UserError for a study that another driver runs, or a first stage that cannot be.
+        Raises: UserError for a study that another driver runs, or when the first stage is a
+            confirmation and no point is complete.
         """
         with exclusive(self.folder):
             self.folder.asked_to_stop()  # a request to an earlier driver: from the lock on this one counts as running

@@ -41,7 +41,9 @@ class TuneTrials:
         self.driver = driver
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
         self.errors: dict[str, BaseException | None] = {}  # the last one of a Tune trial
-        self._doubtful: list[tuple[Trial, BaseException | None, float]] = []  # until then: see `doubt`
+        self._doubtful: list[
+            tuple[Trial, BaseException | None, float]
+        ] = []  # with the end of the wait for its node's news
         self._resolved = 0.0
 
     def take(self, tune_id: str) -> Trial | None:
@@ -257,7 +259,7 @@ def avoided(driver: Driver, trial: Trial) -> set[str]:
 
 
 def run_tune(driver: Driver, trainable: type[tune.Trainable]) -> None:
-    """Run a session of a study to its end. Ray is initialised; Tune's own files go to a temporary folder.
+    """Run one stage of a session to its end. Ray is initialised; Tune's own files go to a temporary folder.
 
     Trials are started again by the driver, not by Tune, which would take the same node. Tune reuses a process for
     trials that reserve the same.

@@ -23,9 +23,10 @@ from trainables.data.retrieval import dev_metrics
 
 READY = {PAIRS: "retrieval", TRIPLETS: "retrieval", SCORED: "similarity", SENTENCES: "simcse_unsup"}
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+BATCHES = re.compile(r"batch_size: \{choice: \[(.*?)\]\}")
 STEPS = 4  # batches of an epoch: with fewer, batch sizes differ by the number of steps only
 MANY = 300  # queries or pairs of a dev set: with fewer, gains of a few percentage points stay undecided
-FEWEST, EVALUATIONS = 4, 6  # of a trial: with fewer than 4 the pruner cannot pause it early, and 6 are written
+EVALUATIONS = 4  # of a trial at least: with fewer the pruner cannot pause it early enough
 
 
 @dataclass(frozen=True)
@@ -65,24 +66,26 @@ def space_from_data(
         sets = [_named(one) for one in dev]
         roles = {role: column for role, column in found.roles.items() if role != column}
         beside = Path(re.sub(r"dev(?=[^/]*$)", "test", dev[0]))
-        test = _named(str(beside)) if str(beside) != dev[0] and beside.exists() else ""
+        test = _named(str(beside)) if beside != Path(dev[0]) and beside.exists() else ""
     else:
         parts = split(found, str(file.with_suffix("")))
         train, roles = str(parts["train"].path), {}
         sets, test = [_named(str(parts["dev"].path))], _named(str(parts["test"].path))
         lines += _parts_lines(parts, "pairs" if found.kind == SCORED else "queries")
     ready = READY[found.kind]
-    text = (ready_folder() / f"{ready}.yaml").read_text(encoding="utf-8")
+    ready_text = (ready_folder() / f"{ready}.yaml").read_text(encoding="utf-8")
     metrics = [dev_metrics(one)[0] for one in sets]
     selects = _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"})
     data_of: dict[str, Any] = {"train": train, **({"columns": roles} if roles else {}), "dev": sets}
     data_of["language"] = found.language
-    text = fitted(text, data_of, found)
+    text = fitted(ready_text, data_of, found)
     values = {
         "name": name, "encoder": f"{_flow(encoder)}  # a hub id or a folder", "data": _flow(data_of),
         "metric": f"{selects}  # on the dev set; the test set is for `analysis test`",
     }  # fmt: skip
-    head = f"# {found.kind} of {found.path}: a first search, with the ranges of the ready space {ready}.\n"
+    lost = BATCHES.search(ready_text)[0] not in text  # type: ignore[index]
+    fewer = ", without batch sizes too large for this data" if lost else ""
+    head = f"# {found.kind} of {found.path}: a first search, with the ranges of the ready space {ready}{fewer}.\n"
     _write(file, head + with_values(text, values))
     (checked,) = check_spaces([str(file)])
     if checked.space is None:
@@ -118,7 +121,7 @@ def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
     rows = corpus_size({"method": ready["method"], "data": data}, COUNTED) or len(found)
     train = {**declared(ready["method"]).values(None), **ready["train"]}
     length = min(rows * train["epochs"], train["max_examples"] or rows * train["epochs"])
-    if length < FEWEST * train["eval_examples"]:
+    if length < EVALUATIONS * train["eval_examples"]:
         every = f"eval_examples: {max(length // EVALUATIONS, 1)}"
         text, given = re.subn(r"eval_examples: \d+", every, text)
         if not given:
@@ -131,7 +134,7 @@ def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
         least = min(sizes) * STEPS
         raise DataError(f"{found.path}: expected at least {least} rows to train on, {STEPS} batches, got {rows}")
 
-    return re.sub(r"batch_size: \{choice: \[(.*?)\]\}", fewer, text)
+    return BATCHES.sub(fewer, text)
 
 
 def _write(file: Path, text: str) -> None:

@@ -28,8 +28,8 @@ Event = dict[str, Any]  # "e": kind, "t": milliseconds since 1970, and the field
 # retry    a trial's process crashed or ran out of memory, and the trial starts again: id, reason, cause (the fault's
 #          kind; oom: with a larger share; node: costs no retry; older journals have `alone` in its place)
 # eval     id, and the fields of Evaluation
-# rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or it
-#          makes way at a budget's end: the highest level that it has reached once more, -1 below all, and kept: the
+# rung     a trial has reached a rung: id, level, value (of this evaluation), go (false: it is to pause there); or, at
+#          a budget's end, it makes way for others: level is the highest one it has reached (-1: none), `kept` lists the
 #          trials that the rest of the budget is reserved for
 # pause    a trial has been stopped to be resumed, or waits at its rung: id, rung (level, or null), and
 #          best, best_at, examples, seconds so far

@@ -54,9 +54,9 @@ class CheckpointRetention:
         covered = {point: records for point, records in confirmed.items() if len(records) >= most / 2}
         means = {point: sign * fmean(s.best or 0.0 for s in records) for point, records in covered.items()}
         leader = max(means, key=means.__getitem__, default=None)
-        racing = self._ledger.stages.get("confirm", "finished") != "finished"
+        confirming = self._ledger.stages.get("confirm", "finished") != "finished"
         for number, records in confirmed.items():
-            if racing or number == leader or records[0].trial.baseline:
+            if confirming or number == leader or records[0].trial.baseline:
                 best += records
         if not any(s.trial.baseline for records in confirmed.values() for s in records):
             best += [s for s in ended if s.trial.baseline]

@@ -1,4 +1,4 @@
-"""The driver of a session: hands out trials, judges evaluations, keeps the budgets. No Ray here.
+"""The driver of a stage of a session: hands out trials, judges evaluations, keeps the budgets. No Ray here.
 
 `search.running.tuner` calls it on Tune's behalf. Every event is written to the journal first, then passed to the plan.
 """
@@ -42,7 +42,7 @@ class Fault:
 
 
 class Driver:
-    """One session of a study.
+    """One stage of a session.
 
     Args:
         capacity: how many trials can run at once now; fits: whether a trial with these resources ever can.

@@ -216,10 +216,14 @@ def test_a_cost_that_cannot_be_measured_is_no_failure(encoder: str, said: str, m
     assert (done.exit_code, "cost: not measured" in done.output, said in done.output) == (0, True, True), done.output
 
 
-@pytest.mark.parametrize(("test", "said"), [("docs_test", True), ("other_test", False)])
-def test_a_test_set_beside_the_dev_set_is_offered(test: str, said: bool) -> None:
-    beir(Path("docs_dev"))
+@pytest.mark.parametrize(
+    ("dev", "test", "offered"),
+    [("docs_dev", "docs_test", True), ("docs_dev", "other_test", False), ("./my_beir", "other_test", False)],
+)
+def test_a_test_set_beside_the_dev_set_is_offered(dev: str, test: str, offered: bool) -> None:
+    beir(Path(dev))
     beir(Path(test))
     Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
-    done = run("init", "questions.tsv", "--dev", "docs_dev", *ENCODER)
-    assert ('analysis test --reason "..." --set ./docs_test' in done.output) is said
+    done = run("init", "questions.tsv", "--dev", dev, *ENCODER)
+    assert ('analysis test --reason "..." --set ./docs_test' in done.output) is offered
+    assert ("analysis test" in done.output) is offered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,19 @@ def test_too_little_to_hold_out_is_reported(rows: list[str], why: str, tmp_path:
     with pytest.raises(DataError, match=rf"q\.tsv: cannot hold out a dev and a test set of 20 rows: .*{why}.*--dev"):
         split(found, str(tmp_path / "q"))
     assert [file.name for file in tmp_path.iterdir()] == ["q.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("question;answer\nwho sleeps;a cat\n", ":1: expected fields separated by commas, got semicolons"),
+        (
+            "Shell with C-like syntax,The C shell was first written at UCB\na b,c d e f\n",
+            "is the header missing",
+        ),
+    ],
+)
+def test_a_first_line_without_column_names_is_rejected(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text(text + "a cat,sleeps\n" * 20)
+    with pytest.raises(DataError, match=re.escape(message)):
+        recognise(tmp_path / "pairs.csv")

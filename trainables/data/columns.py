@@ -103,22 +103,32 @@ def _absent(
     missing: Sequence[str],
     columns: Mapping[str, str] | None,
 ) -> str:
-    usual = [ROLES.get(role, (role,))[0] for role in roles]
-    if kind_of(path) in (".csv", ".tsv") and header:
-        if other := _other_delimiter(path, header):
-            return other
-        if cell := next((name for name in header if not _is_name(name)), None):
-            text = ", or rename it to .txt (one sentence a line)" if len(header) == 1 and "sentence" in roles else ""
-            return (
-                f"{path}:1: expected the names of the columns, got {shown(cell)}; is the header missing? "
-                f"put a first line {_delimiter(path).join(usual)!r} above it{text}"
-            )
+    if fault := header_fault(path, header, roles):
+        return fault
     role = missing[0]
     wanted = columns[role] if columns and role in columns else " or ".join(ROLES.get(role, (role,)))
     got = ", ".join(_name(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
     return f"{path}: expected a column {wanted} ({role}), got {got or 'none'}; " + _advice(
         path, header, roles, missing, columns
     )
+
+
+def header_fault(path: Path, header: Sequence[str], roles: Sequence[str]) -> str:
+    """Why the first line of a CSV or TSV file cannot hold the names of columns, "" if it can: another delimiter, or a
+    sentence or number in it.
+
+    Args: roles: of the columns that are wanted.
+    """
+    if kind_of(path) not in (".csv", ".tsv") or not header:
+        return ""
+    if other := _other_delimiter(path, header):
+        return other
+    if (cell := next((name for name in header if not _is_name(name)), None)) is None:
+        return ""
+    usual = _delimiter(path).join(ROLES.get(role, (role,))[0] for role in roles)
+    text = ", or rename it to .txt (one sentence a line)" if len(header) == 1 and "sentence" in roles else ""
+    got = f"expected the names of the columns, got {shown(cell)}; is the header missing?"
+    return f"{path}:1: {got} put a first line {usual!r} above it{text}"
 
 
 def _advice(

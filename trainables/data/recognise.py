@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import ALIASES, ROLES
+from trainables.data.columns import ALIASES, ROLES, header_fault
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
@@ -127,6 +127,9 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
         if not given and {"premise", "hypothesis"} <= set(header):  # NLI: which rows are positive, labels decide
             raise _unclear(path, header)
         roles.update(given or _by_names(header))
+        wanted = ("sentence",) if len(header) == 1 else ("anchor", "positive")
+        if not roles and (fault := header_fault(path, header, wanted)):
+            raise DataError(fault)
         return roles or {name: name for name in header}
 
     table = read_table(path, chosen).columns
