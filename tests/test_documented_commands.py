@@ -376,6 +376,10 @@ def test_parts_of_a_method_run(block: Block, tmp_path: Path) -> None:
         del sys.modules["mine"]
     if "MyConfig" in scope:
         assert hyperparameters(scope["MyConfig"])["margin"].default == 0.1
+    elif "TripletConfig" in scope:
+        values = {name: field.default for name, field in hyperparameters(scope["TripletConfig"]).items()}
+        assert scope["TripletConfig"].unused(values | {"loss": "softplus"})["margin"] == ("loss", "softplus")
+        assert [name for name, _ in scope["TripletConfig"].conflicts(values | {"batch_size": 4})] == ["batch_size"]
     else:
         (tmp_path / "texts.txt").write_text("one\ntwo\n")
         assert scope["EVALUATION"].evaluate(lambda lines: np.eye(len(lines)), tmp_path) == {"topics": 0.5}
