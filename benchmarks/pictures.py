@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
+
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 NOTEBOOK = ROOT / "docs" / "examples" / "first_study.ipynb"
@@ -37,6 +39,7 @@ COLOURS = 64  # of a PNG
 def run(runs: int) -> dict[str, Any]:
     """All of it anew; `runs` means nothing here."""
     del runs
+    browser()  # before anything is run
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -152,13 +155,20 @@ def shrink(source: Path, target: Path, width: int) -> None:
     picture.quantize(COLOURS).save(target, optimize=True)
 
 
+def browser() -> str:
+    """The path of Chromium. Raises: ClickException where there is none."""
+    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    if path := next(found, None):
+        return path
+    raise click.ClickException("Chromium is missing: it draws report.png and interactive.png")
+
+
 def screenshot(page: Path, target: Path, width: int = 1000, height: int = 1300) -> None:
-    browser = next(p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n)))
     with tempfile.TemporaryDirectory() as profile:
         shot = Path(profile) / "shot.png"
         options = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
             f"--window-size={width},{height}", f"--screenshot={shot}", "--virtual-time-budget=15000",
         ]  # fmt: skip
-        subprocess.run([browser, *options, page.absolute().as_uri()], check=True, capture_output=True)
+        subprocess.run([browser(), *options, page.absolute().as_uri()], check=True, capture_output=True)
         shrink(shot, target, width)
