@@ -101,6 +101,7 @@ STORY = [
     Step("analysis report quickstart-1", "", "quickstart-1.html"),
     Step("analysis plot quickstart-1", "", "history.png"),
     Step("analysis export quickstart-1 --out model/", "", "model"),
+    Step("analysis export quickstart-1", "", "quickstart-1"),
     Step("search run quickstart", QUICK, "study quickstart-2 is finished"),
     Step("analysis best quickstart", "", "Study quickstart-2"),
     Step("analysis report quickstart", "", "quickstart-2.html"),
