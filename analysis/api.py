@@ -74,7 +74,7 @@ class StudyResults:
             rank: 1 = best; missing for pruned trials and where there is no value. trial, point: names; trials of one
             point differ in seed.
             value: the metric at the trial's best evaluation, in its own unit (correlations in [-1, 1]).
-            stage: "search" or "confirm". stop: "completed", "pruned", "failed:<kind>", "paused", "running", "killed".
+            stage: "search" or "confirm". stop: "completed", "pruned", "failed:<kind>", "running", "killed".
             reason: why it failed, else "". baseline: whether the point is the baseline. origin: the study or
             preset that it was taken from, else "". seed, number: of the trial, of the point in the search. examples:
             trained on at the best evaluation. seconds: of training. rate: examples per second. started: UTC. method,

@@ -34,7 +34,7 @@ from analysis.tables.optuna_study import created
 from analysis.tables.study import Study
 from analysis.tables.trials import PARAM
 
-DRAWS = 20  # bootstrap and shuffles; the ends of an interval are then about its second values
+DRAWS = 20  # bootstrap draws; the ends of an interval are then about its second values
 TREES = 64  # Optuna's default
 BOOTSTRAP_TREES = 16
 SHUFFLES = 39  # the second largest of 40 shares, the observed one included, is at 5 %

@@ -173,7 +173,7 @@ def measure(space: Space, point: Mapping[str, Any]) -> Cost:
     per_step = max(0.0, times[MORE] - times[FEW]) / (MORE - FEW)
     each_evaluation = max(0.0, times[FEW] - FEW * per_step)
     rung = values["eval_steps"] * batch if values["eval_steps"] else values["eval_examples"]
-    seconds = examples / batch * per_step + max(1, examples // rung) * each_evaluation
+    seconds = examples / batch * per_step + -(-examples // rung) * each_evaluation  # the last one is at the end
     return Cost(point, seconds, examples, weights)
 
 

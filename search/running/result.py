@@ -31,7 +31,8 @@ class StudyResult:
         space: what was searched.
         folder: of the study.
         status: finished, out_of_budget, interrupted or failed.
-        exit_code: 0 done, 1 too many trials failed or none completed, 128 + the signal that paused it (130 for Ctrl-C).
+        exit_code: 0 done, 1 too many trials failed or none was completed or pruned, 128 + the signal that paused it
+            (130 for Ctrl-C).
         reason: why it ended before its last point, else "".
         ledger: every trial and every point.
         saved: ids of the trials whose weights are on disk, best first.

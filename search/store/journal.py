@@ -78,7 +78,8 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, kind: str, at: int | None = None, **fields: Any) -> Event:
-        """Write one event and apply it. A killed process loses nothing, a power cut at most evaluations.
+        """Write one event and apply it. A killed process loses nothing, a power cut at most the
+        events since the last `SYNCED` one.
 
         Args: at: milliseconds since 1970; None = now, by the journal's clock.
         Raises: JournalWriteError when the disk is full or the event cannot be serialised, and for a good end after

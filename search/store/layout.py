@@ -148,7 +148,7 @@ class StudyFolder:
 
     @property
     def tracked(self) -> Path:
-        """How much of the journal the tracker has (a byte offset)."""
+        """How much of the journal the tracker has (JSON: store, run, byte offset)."""
         return self.local / TRACKED
 
     @property

@@ -1,6 +1,7 @@
 """What the journal of a study adds up to: the state of every trial, every point and the study as a whole.
 
-A driver's only state is the journal folded event by event, so a resumed session has the state of the first one.
+Apart from retries and faulty nodes, a driver's state is the journal folded event by event, so a resumed session has the
+state of the first one.
 """
 
 from __future__ import annotations
@@ -89,11 +90,11 @@ class TrialRecord:
         trial: the trial as it is planned.
         state: running, paused, completed, pruned or failed:<kind>.
         examples: training examples so far.
-        planned: training examples of the full-length trial, 0 = unknown.
+        planned: training examples of this trial if it runs to its end, 0 = unknown.
         value: the selecting metric at the last evaluation, as measured (Spearman in [-1, 1]); None before the first.
         best: the same at the best evaluation: the result of a completed trial.
         best_at: training examples at which `best` was reached.
-        seconds: of training and evaluation, all processes of the trial together.
+        seconds: wall-clock time of training and evaluation, across restarts.
         larger: its memory did not suffice once, so it gets a larger share of its device.
         reason: why it failed, in one line, else "".
         ended: milliseconds since 1970, 0 while it is open.

@@ -1,4 +1,4 @@
-"""Proposing points: Optuna's samplers, seeded by trial number, never the same point twice.
+"""Proposing points: Optuna's samplers, seeded by trial number, no point twice while others can be found.
 
 Every proposal makes a fresh sampler from (study seed, point number, attempt), so a resumed study proposes what the
 uninterrupted one would: the points depend on the study, not on what this process drew before. A class that a space
@@ -29,7 +29,7 @@ from trainables.contract.errors import first_line, line_in
 ATTEMPTS = 20  # proposals that repeat an earlier point before a random unseen one is taken
 RANDOM_ATTEMPTS = 1000  # then, of a continuous space, or one too large to list
 LISTABLE = 200_000  # points that may be listed to find the unseen ones
-FIRST = 10  # proposals that no sampler learns from, as in Optuna's own
+FIRST = 10  # proposals drawn evenly, without the sampler, as in Optuna's own
 EVENLY = 3  # then 1 in this many that would be learnt from paused trials is drawn evenly: see `_ask`
 Point = dict[str, Any]
 

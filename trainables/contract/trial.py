@@ -81,8 +81,8 @@ class Evaluation:
         best, best_at: best value so far and the examples at which it was reached.
         seconds: training and evaluation time of this trial so far, including before it was resumed.
         resumed_from: examples at which this process took the trial up (0 = from scratch).
-        planned: training examples of the full-length trial; 0 = unknown. Warm-up, hyperband's brackets and progress
-            need it.
+        planned: training examples of this trial if it runs to its end; 0 = unknown. Warm-up, hyperband's brackets and
+            progress need it.
         place: host and device, in a process's first evaluation of the trial; else "".
     """
 
