@@ -263,5 +263,5 @@ def test_no_second_of_the_quick_start_is_silent(tmp_path: Path) -> None:
     shown = text.decode()
     for phase in ("starting Ray", "starting a trial's process", "reading the data", "loading the encoder", "training"):
         assert phase in shown
-    assert "Ctrl-C pauses it" in shown
+    assert "Ctrl-C pauses the search" in shown
     assert "MLflow: search ui quickstart-1" in shown
