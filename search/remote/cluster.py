@@ -231,6 +231,7 @@ def find_head(path: str | os.PathLike[str], versions: bool = False) -> Head:
     Raises: UserError when the file is unfinished (a line for each fault), there is no head, or the token that `ray up`
         gave to the nodes is missing here.
     """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when the check imports it
     if faults := cluster_faults(path, versions):
         raise UserError("\n".join(faults))
     use_token(path)
