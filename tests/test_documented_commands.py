@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ OTHERS = {  # lines of other programs, by their first word -> who runs them, or 
     "chmod": "tests/cluster/test_ray_up.py",
     "sbatch": "tests/cluster/test_slurm.py",
     "export": "a server",
-    "eval": "below",
+    "eval": "tests/test_documented_code.py",
     "hf": "an account of the hub",
     "gcloud": "an account of Google Cloud; docs/cluster/README.md says that nobody has run them",
     "ssh-keygen": "makes a key for Google Cloud",
@@ -340,69 +339,3 @@ def test_what_the_decoder_learnt_is_exported_and_loaded(desk: Desk) -> None:
     for block in blocks:
         (desk.folder / "use.py").write_text(block.text)
         assert len(runpy.run_path(str(desk.folder / "use.py"))["vectors"]) == 2
-
-
-def test_the_documented_script_trains_reports_and_resumes() -> None:
-    """Its model is the reader's: a counter stands for it."""
-    (block,) = [b for b in BLOCKS if b.kind == "python" and "def train(config, report)" in b.text]
-    steps: list[int] = []
-    model = SimpleNamespace(train_on=steps.append, score=lambda: 0.5, save=lambda _: None, load=lambda _: 50)
-    scope: dict[str, Any] = {"make": lambda _: model}
-    exec(compile(block.text, str(block), "exec"), scope)
-    told: list[tuple[int, Any]] = []
-
-    def report(examples: int, values: dict[str, float], *, of: int, checkpoint: str) -> str:
-        assert (values, of) == ({"stsb_dev": 0.5}, 1600)
-        told.append((examples, checkpoint))
-        return "prune" if examples >= 1280 else "go"
-
-    config = {"learning_rate": 1e-3, "batch_size": 16, "resume": None, "checkpoints": "states"}
-    scope["train"](config, report)
-    assert (len(steps), told[0], told[-1][0]) == (80, (160, "states/10.pt"), 1280)
-    scope["train"]({**config, "resume": "states/50.pt"}, report)
-    assert len(steps) == 80 + 30
-
-
-@pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind == "python" and b.page.name == "method.md"], ids=str)
-def test_parts_of_a_method_run(block: Block, tmp_path: Path) -> None:
-    import numpy as np
-
-    from trainables.contract.config import hyperparameters
-
-    scope: dict[str, Any] = {"__name__": "mine"}
-    sys.modules["mine"] = SimpleNamespace(__dict__=scope)  # type: ignore[assignment]  # dataclasses read it from there
-    try:
-        exec(compile(block.text, str(block), "exec", dont_inherit=True), scope)
-    finally:
-        del sys.modules["mine"]
-    if "MyConfig" in scope:
-        assert hyperparameters(scope["MyConfig"])["margin"].default == 0.1
-    elif "TripletConfig" in scope:
-        values = {name: field.default for name, field in hyperparameters(scope["TripletConfig"]).items()}
-        assert scope["TripletConfig"].unused(values | {"loss": "softplus"})["margin"] == ("loss", "softplus")
-        assert [name for name, _ in scope["TripletConfig"].conflicts(values | {"batch_size": 4})] == ["batch_size"]
-    else:
-        (tmp_path / "texts.txt").write_text("one\ntwo\n")
-        assert scope["EVALUATION"].evaluate(lambda lines: np.eye(len(lines)), tmp_path) == {"topics": 0.5}
-
-
-def test_the_documented_defaults_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = [b for b in BLOCKS if b.kind == "toml" and b.page.name == "settings.md"]
-    (tmp_path / "config.toml").write_text(block.text)
-    monkeypatch.setenv("SEARCH_CONFIG", str(tmp_path / "config.toml"))
-    for name in ("MLFLOW_TRACKING_URI", "SEARCH_STORAGE"):
-        monkeypatch.delenv(name, raising=False)
-    said = call("search config").output
-    assert [value in said for value in ("/data/searches", "http://mlflow.example:5000", "/home/me/cluster.yaml")] == [
-        True, True, True
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_completion_of_the_shell() -> None:
-    (line,) = {line for block in BLOCKS for line in block.text.splitlines() if line.startswith("eval ")}
-    own = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    shown = subprocess.run(
-        ["bash", "-c", f"{line}\ncomplete -p search analysis"], env=own, text=True, capture_output=True, check=True
-    )
-    assert [line.split()[-1] for line in shown.stdout.splitlines()] == ["search", "analysis"]

@@ -35,13 +35,10 @@ class Gain:
     Attributes:
         value: corrected for selection.
         low, high: 95 % interval; `low` and `p_value` allow for selection and interim analyses.
-        p_value: two-sided; None where nothing was tested: before a confirmation, or with one seed of either.
-        significant: whether the gain is above 0 at this level.
-        observed: plain difference, over the common seeds where there are two.
-        paired: number of common seeds; 0 = fewer than two.
-        baseline: its trial id.
-        baseline_value: mean over its seeds.
-        baseline_n: their number.
+        p_value, significant: two-sided, None where nothing was tested (before a confirmation, or with one seed of
+            either); whether the gain is above 0 at this level.
+        observed, paired: plain difference, over so many common seeds (0: fewer than two).
+        baseline, baseline_value, baseline_n: its trial id, mean over its seeds, their number.
     """
 
     value: float
@@ -61,29 +58,19 @@ class Verdict:
     """The result of a study. Units of the metric.
 
     Attributes:
-        metric: the metric that selects.
-        best: point id.
-        trial: its (first) trial.
+        metric, best, trial: what selects; point id, and its (first) trial.
         confirmed: whether it was tested on fresh seeds.
-        value: mean over its seeds, fresh ones if `confirmed`.
-        sd: standard deviation over them, None of one seed.
-        n: their number.
-        runner_up: (first) trial of the second of those that could be named, unless that is the baseline; None = there
-            is none.
-        runner_up_value: its mean.
-        expected: the value corrected for selection.
-        low, high: 95 % interval of `expected` over seeds and dev pairs.
+        value, sd, n: mean over its seeds (fresh ones if `confirmed`), standard deviation (None of one), their number.
+        runner_up, runner_up_value: (first) trial of the second that could be named, unless that is the baseline, and
+            its mean; None = there is none.
+        expected, low, high: the value corrected for selection, its 95 % interval over seeds and dev pairs.
         naive: the best mean of the search.
-        tried: points evaluated.
-        candidates: those of them that could be named.
-        p_best: probability of being the best of the candidates, in [0, 1].
+        tried, candidates, p_best: points evaluated; those that could be named; probability of being the best of these.
         analyses: interim ones so far.
         below, above: how far the true value may lie from `expected`, larger is better, but for what the choice of dev
             pairs does to all points alike.
-        gain: over the baseline; None without one, or if that is the best.
-        baseline_is_best: whether the baseline is the best point.
-        noise: of seeds.
-        pairs: noise of the choice of dev pairs, None where it is not known.
+        gain, baseline_is_best: over the baseline, None without one, or if that is the best; whether it is.
+        noise, pairs: of seeds; of the choice of dev pairs, None where it is not known.
         power: None where no gain was tested.
     """
 

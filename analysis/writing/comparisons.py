@@ -17,7 +17,7 @@ from analysis.writing.output import text_table
 def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
     """A table of the gains over the baseline and what their intervals are over; scores x 100."""
     if not gains:
-        return f"Gain over {baseline} on the test sets: unknown: weights of both configurations are needed."
+        return f"Gain over {baseline} on the test sets: unknown, since weights of both configurations are needed."
     number = two_decimals(100)
     what = " or ".join(dict.fromkeys(gain.over for gain in gains))
     rows = [
@@ -35,9 +35,9 @@ def gain_text(gains: Sequence[PairedGain], baseline: str) -> str:
     over = (
         f"paired over {what} and the {seeds} seeds that both have"
         if seeds > 1
-        else f"paired over {what}; over one common seed: seed noise is not included"
+        else f"paired over {what}; one common seed, so seed noise is not included"
         if seeds
-        else f"paired over {what}; no seed in common: the seed noise of both sides is included"
+        else f"paired over {what}; no common seed, so the seed noise of both sides is included"
     )
     return f"{text_table(rows)}\n\nGain over {baseline}, {over}."
 

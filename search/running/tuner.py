@@ -41,9 +41,8 @@ class TuneTrials:
         self.driver = driver
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
         self.errors: dict[str, BaseException | None] = {}  # the last one of a Tune trial
-        self._doubtful: list[
-            tuple[Trial, BaseException | None, float]
-        ] = []  # with the end of the wait for its node's news
+        # with the end of the wait for its node's news
+        self._doubtful: list[tuple[Trial, BaseException | None, float]] = []
         self._resolved = 0.0
 
     def take(self, tune_id: str) -> Trial | None:

@@ -89,7 +89,7 @@ class Param:
         return _is_number(value) and _same(value, self.nearest(value))
 
     def nearest(self, value: Any) -> Any:
-        """The value of the space closest to `value`; the first one when closeness has no effect."""
+        """The value of the space closest to `value`; the first one where values have no distance."""
         if self.values is not None:
             numbers = [v for v in self.values if _is_number(v)]
             if any(_same(value, v) for v in self.values) or not (_is_number(value) and numbers):

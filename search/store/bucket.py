@@ -28,7 +28,6 @@ import fsspec
 
 from search.store.journal import StudyHeldError, passed
 from search.store.layout import SMALL, StorageError, StudyFolder, is_remote
-from search.store.old_journal import old_files, old_journal
 from trainables.contract.errors import first_line
 from trainables.contract.trial import whole_file
 
@@ -92,10 +91,9 @@ class Hold:
         segments = _segments(self._filesystem, self._root)
         self._number = max((last for _, last, _ in segments), default=0) + 1
         self._confirmed = passed()
-        first = b"" if segments else old_journal(self._filesystem, self._root) or b""
-        if self._create(self._number, first) is None:
+        if self._create(self._number, b"") is None:
             raise StudyHeldError(f"study {self._folder.study} has just been taken by another process")
-        if self._overwrites(self._number, first):
+        if self._overwrites(self._number, b""):
             one = "cannot create a file only if it is absent: drive its studies from one machine only"
             report(f"storage {self._folder.storage} {one}")
         journal = pull(self._folder)
@@ -104,8 +102,6 @@ class Hold:
         if self._number > 1:
             self._merge(1, self._number, journal)
         self._sent = len(journal)
-        for name in old_files(self._filesystem, self._root):  # the same events, as versions before segments wrote them
-            self._filesystem.rm_file(name)
 
     def owned(self) -> bool:
         """Whether this process may write the study now; false while the bucket has not answered for `TRUST_S`, and for
@@ -318,7 +314,7 @@ def fetch(filesystem: Any, root: str) -> bytes | None:
     """
     for _ in range(TRIES):
         if not (segments := _segments(filesystem, root)):
-            return old_journal(filesystem, root)
+            return None
         with contextlib.suppress(FileNotFoundError):  # merged with others between the listing and now
             if (chosen := _chain(segments)) is not None:
                 return b"".join(filesystem.cat_file(name).partition(b"\n")[2] for name in chosen)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray.autoscaler.sdk
 from click.testing import CliRunner
 
 from search.cli.main import main
-from search.remote.cluster import cluster_faults
+from search.remote.cluster import cluster_faults, find_head
+from search.store.layout import UserError
 
 ROOT = Path(__file__).parents[2]
 AWS = ROOT / "cluster.yaml"
@@ -132,3 +135,19 @@ def test_every_command_rejects_an_unfinished_file(
     result = CliRunner().invoke(main, [*words, "--cluster", "c.yaml"])
     assert (result.exit_code, result.output) == (2, checked.output)
     assert not asked
+
+
+def test_tokens_are_on_before_the_check_imports_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads RAY_AUTH_MODE once, when it is imported."""
+    modes = []
+
+    def faults(*_: Any) -> list[str]:
+        modes.append(os.environ.get("RAY_AUTH_MODE"))
+        return ["c.yaml:1: cluster_name: missing"]
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    monkeypatch.setattr("search.remote.cluster.cluster_faults", faults)
+    with pytest.raises(UserError):
+        find_head("c.yaml")
+    assert modes == ["token"]

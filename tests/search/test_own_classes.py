@@ -282,16 +282,14 @@ def test_after_an_error_of_a_class_the_next_command_is_a_new_study(
     journal.append("session", stage="search")
     journal.append("close", status="failed", reason=reason)
     journal.close()
-    result = StudyResult(
-        space=world.space, folder=world.folder, status="failed", exit_code=1, reason=reason, ledger=driver.ledger
-    )
+    known = {"space": world.space, "folder": world.folder, "ledger": driver.ledger}
+    result = StudyResult(status="failed", exit_code=1, reason=reason, **known)
     print_status(str(world.root), "fake-1", "table")
     expected = f"correct mine.py, then search run SPACE.yaml --from fake-1 --storage {world.root}"
     assert f"  go on: {expected}\n" in capsys.readouterr().out
     assert f"  go on:        {expected}" in closing_lines(result)
-    assert f"  go on:        search resume fake-1 --storage {world.root}" in closing_lines(
-        replace(result, reason="Ray")
-    )
+    of_ray = closing_lines(replace(result, reason="Ray"))
+    assert f"  go on:        search resume fake-1 --storage {world.root}" in of_ray
 
 
 def test_arguments_of_a_named_sampler_reach_it(mine: Path) -> None:

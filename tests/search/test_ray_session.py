@@ -1,8 +1,8 @@
-"""A Ray cluster that rejects the driver, and nodes that cannot write the storage; no Ray is started."""
+"""A Ray cluster that rejects the driver, and nodes that cannot write the storage."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import os
 from typing import Any
 
 import pytest
@@ -46,29 +46,20 @@ def test_the_probe_leaves_nothing_in_the_storage(bucket: Any) -> None:
     assert "Contents" not in bucket.list_objects_v2(Bucket="bucket")
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("bucket")
-def test_a_node_that_cannot_write_the_storage_is_named_before_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {f"{number:056x}": name for number, name in enumerate(("first", "second"), 1)}
-    answers = {"first": "", "second": "storage s3://bucket/search: NoCredentialsError: Unable to locate credentials"}
-
-    class Probe:
-        def options(self, scheduling_strategy: Any) -> Any:
-            return SimpleNamespace(remote=lambda _: names[scheduling_strategy.node_id])
-
-    nodes = [
-        {"Alive": True, "Resources": {"CPU": 1}, "NodeID": node, "NodeManagerHostname": f"{name}-host"}
-        for node, name in names.items()
-    ]
-    nodes.append({"Alive": True, "Resources": {}, "NodeID": "head", "NodeManagerHostname": "head"})
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray, "remote", lambda **_: lambda _: Probe())
-    monkeypatch.setattr(ray, "wait", lambda asked, **_: (asked, []))
-    monkeypatch.setattr(ray, "get", answers.__getitem__)
-    with pytest.raises(UserError, match=r"node second-host: storage s3://bucket/search: NoCredentialsError: [^\n]*$"):
-        check_storage("s3://bucket/search")
-    answers["second"] = ""
-    check_storage("s3://bucket/search")
-    check_storage("/a/disk")
+def test_a_node_without_credentials_is_named_before_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has the environment in which its Ray was started, not the driver's."""
+    keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in keys:
+        monkeypatch.delenv(name)
+    with ray_session(None, Resources(), None):
+        for name, key in keys.items():
+            monkeypatch.setenv(name, key)
+        with pytest.raises(UserError, match=r"^node \S+: storage s3://bucket/search: NoCredentialsError: [^\n]*$"):
+            check_storage("s3://bucket/search")
+        check_storage("/a/disk")
 
 
 @pytest.mark.usefixtures("bucket")

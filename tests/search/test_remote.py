@@ -22,7 +22,7 @@ from harness import make_space
 from search.cli.cluster import typed_arguments
 from search.cli.main import main
 from search.remote import jobs as remote
-from search.remote.cluster import DASHBOARD, Head, find_head, read_cluster, use_token
+from search.remote.cluster import DASHBOARD, Head, read_cluster, use_token
 from search.remote.jobs import bundled_name, make_bundle, mismatches
 from search.remote.servers import out_of_reach
 from search.space import Space, load_space
@@ -393,19 +393,3 @@ def test_commands_on_the_head_get_storage_and_cluster_file(monkeypatch: pytest.M
     assert lines[0].startswith('export SEARCH_STORAGE="${SEARCH_STORAGE:-$HOME/runs}"')
     assert lines[0].endswith("export SEARCH_CLUSTER='my c.yaml'; search status 'a study'")
     assert lines[1].endswith("export SEARCH_CLUSTER=c.yaml; search list --storage=s3://b")
-
-
-def test_tokens_are_on_before_the_check_imports_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray reads RAY_AUTH_MODE once, when it is imported."""
-    modes = []
-
-    def faults(*_: Any) -> list[str]:
-        modes.append(os.environ.get("RAY_AUTH_MODE"))
-        return ["c.yaml:1: cluster_name: missing"]
-
-    monkeypatch.setenv("RAY_AUTH_MODE", "")
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    monkeypatch.setattr("search.remote.cluster.cluster_faults", faults)
-    with pytest.raises(UserError):
-        find_head("c.yaml")
-    assert modes == ["token"]

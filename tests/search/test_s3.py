@@ -249,21 +249,6 @@ def test_a_store_that_overwrites_is_for_one_machine(monkeypatch: pytest.MonkeyPa
     assert fetched() == folder.journal.read_bytes()
 
 
-def test_a_study_in_parts_of_an_older_version_goes_on(bucket: Any) -> None:
-    """`tracking.jsonl` and overlapping parts, as 011c595 wrote them."""
-    lines = b"".join(b'{"e":"eval","t":%d}\n' % n for n in range(9))
-    parts = {"": lines[:40], ".000000000000030": lines[30:90], ".000000000000090": lines[90:]}
-    for name, part in parts.items():
-        bucket.put_object(Bucket="bucket", Key=f"search/mine-1/tracking.jsonl{name}", Body=part)
-    bucket.put_object(Bucket="bucket", Key="search/mine-1/space.yaml", Body=b"name: mine\n")
-    folder = find_study(STORAGE, "mine-1")
-    pull(folder)
-    assert folder.journal.read_bytes() == lines
-    with held(folder, str):
-        assert fetched() == lines
-    assert not [key for key in objects(bucket) if "tracking" in key]
-
-
 @pytest.mark.usefixtures("bucket", "quick")
 def test_a_store_in_trouble_is_not_a_lost_study(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study()

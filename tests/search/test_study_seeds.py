@@ -262,7 +262,7 @@ def test_dominated_point_is_compared_with_the_best_other_completed_one() -> None
     complete, pruned = {"state": "complete", "value": 0.9}, {"state": "pruned", "value": 0.9}
     assert dominated({1: complete})
     assert dominated({1: complete, 2: {"state": "complete", "value": 0.1}})
-    assert not dominated({1: pruned}), "stopped: nobody knows what it is worth"
+    assert not dominated({1: pruned}), "stopped, so its value is not known"
     assert not dominated({0: complete}), "not against itself"
     assert not dominated({0: complete, 1: {"state": "complete", "value": 0.51}})
     assert not dominated({})
