@@ -92,7 +92,7 @@ class Promotion:
 
 
 class BudgetEnd:
-    """Which trials have the rest of `search.budget` or `search.examples` to themselves.
+    """Which trials have the rest of `search.budget`, `examples`, `time` or `device_hours` to themselves.
 
     With four trials at once, the training of ten full-length trials lasts as long as two and a half of them: points
     found in the last third would never be trained to their end. So when no more is left than the leader needs, the
@@ -100,7 +100,7 @@ class BudgetEnd:
     """
 
     def __init__(self, space: Space, ledger: Ledger) -> None:
-        self._search, self._ledger, self._pauses = space.search, ledger, space.pruner.kind == "asha"
+        self._space, self._search, self._ledger = space, space.search, ledger
 
     def kept(self, judged: str = "") -> list[str]:
         """Ids of the baseline, if it is open, and of the leader; none while more is left than they take, with one more
@@ -108,20 +108,16 @@ class BudgetEnd:
 
         Args: judged: a trial that has evaluated just now, and can make way at once.
         """
-        left = self._left()
-        if not self._pauses or not math.isfinite(left):
+        if self._space.pruner.kind != "asha" or not math.isfinite(self._spare([], set())):
             return []
         trials = [r for r in self._ledger.open_trials.values() if r.trial.stage == "search"]
         running = {r.trial.id for r in trials if r.state == "running" and r.waiting is None} - {judged}
         kept = [r for r in trials if r.trial.baseline and not r.trial.repeat]
-        if leader := self._leader(trials, kept, running, left):
+        if leader := self._leader(trials, kept, running):
             kept.append(leader)
-        near = left <= self._take(kept, running) + self._ledger.longest_step
-        return [r.trial.id for r in kept] if near else []
+        return [r.trial.id for r in kept] if self._spare(kept, running) <= self._ledger.longest_step else []
 
-    def _leader(
-        self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str], left: float
-    ) -> TrialRecord | None:
+    def _leader(self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str]) -> TrialRecord | None:
         """Of the first seeds that are better already than every completed trial and can be finished, the one that shows
         most now. A trial's value is the best of its evaluations, in part noise: one that has since fallen far below the
         completed ones (`MAX_DROP`) does not count.
@@ -140,17 +136,31 @@ class BudgetEnd:
             if not (r.trial.repeat or r in kept or r.value is None or r.best is None)
             and sign * r.best > best
             and sign * r.value >= fallen
-            and self._take([*kept, r], running) <= left
+            and self._spare([*kept, r], running) >= 0
         ]
         return max(found)[2] if found else None
 
-    def _take(self, kept: list[TrialRecord], running: set[str]) -> int:
-        """Examples that these take to their ends, while other trials make way."""
-        needs = sum((r.planned or self._ledger.full_length) - r.examples for r in kept)
-        return needs + len(running - {r.trial.id for r in kept}) * self._ledger.longest_step
-
-    def _left(self) -> float:
-        """Examples; infinite without a budget in training, or until a trial has reported its length."""
+    def _spare(self, kept: list[TrialRecord], running: set[str]) -> float:
+        """Examples that could be trained and yet leave these as much as they need to their ends, while other trials
+        make way; infinite without a budget, or until a trial has reported its length or its pace."""
         search, ledger = self._search, self._ledger
-        whole = math.inf if search.budget is None or not ledger.full_length else search.budget * ledger.full_length
-        return min(whole, math.inf if search.examples is None else search.examples) - ledger.examples
+        needs = [(r.planned or ledger.full_length) - r.examples for r in kept]
+        making_way = len(running - {r.trial.id for r in kept})
+        left = math.inf
+        if search.budget is not None and ledger.full_length:
+            left = search.budget * ledger.full_length - ledger.examples
+        if search.examples is not None:
+            left = min(left, search.examples - ledger.examples)
+        seconds = ledger.trial_seconds() if search.time or search.device_hours else 0
+        pace = ledger.examples / seconds if seconds else 0  # examples a second of a trial
+        if search.device_hours is not None and pace:
+            resources = self._space.resources.numbers()
+            gpus = ledger.share["gpus"] if ledger.share else resources.gpus
+            whole = 3600 * search.device_hours / resources.workers / (gpus or 1.0)
+            left = min(left, pace * (whole - seconds))
+        spare = left - sum(needs) - making_way * ledger.longest_step
+        if search.time is not None and pace:  # the others make way side by side, as the kept trials train
+            until_end = pace * (search.time - ledger.elapsed(stage="search"))
+            together = max(needs, default=0) if running else sum(needs)
+            spare = min(spare, until_end - together - bool(making_way) * ledger.longest_step)
+        return spare

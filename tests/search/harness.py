@@ -84,6 +84,7 @@ class World:
     now: float = 1_000_000.0
     memory: list[dict[str, Any]] = field(default_factory=list)  # what is tried first, as at a study's creation
     planned: int = EVALUATIONS * RUNG  # what trials say of their length; 0: nothing
+    lasts: float = 0.1  # seconds of an evaluation
     ends: Callable[[Trial], int] = lambda trial: EVALUATIONS  # noqa: ARG005  # after so many evaluations, by itself
 
     @property
@@ -126,7 +127,7 @@ class World:
             budgets=not confirm,
             clock=lambda: self._tick() / 1000,
         )
-        self._work(driver, random.Random(seed), interrupt_at)
+        self._work(driver, random.Random(seed), interrupt_at, concurrency)
         driver.close_session()
         journal.close()
         return driver
@@ -137,7 +138,7 @@ class World:
 
         return SearchPlan(self.space, self.study, journal.ledger, read(self.folder.journal), note)
 
-    def _work(self, driver: Driver, rng: random.Random, interrupt_at: int | None) -> None:
+    def _work(self, driver: Driver, rng: random.Random, interrupt_at: int | None, concurrency: int) -> None:
         active: list[Trial] = []
         while True:
             while (trial := driver.next_trial()) is not None:
@@ -156,15 +157,16 @@ class World:
             at = (values.index(best) + 1) * RUNG
             if (kind := self.fault(trial, k)) is not None:
                 driver.on_trial_end(
-                    trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, 0.1 * k, f"{kind} happened")
+                    trial.id, Outcome(f"failed:{kind}", best, at, k * RUNG, self.lasts * k, f"{kind} happened")
                 )
                 active.remove(trial)
                 continue
             if k > length:
-                driver.on_trial_end(trial.id, Outcome("completed", best, at, length * RUNG, 0.1 * length))
+                driver.on_trial_end(trial.id, Outcome("completed", best, at, length * RUNG, self.lasts * length))
                 active.remove(trial)
                 continue
             self.evaluations += 1
+            self.now += self.lasts / concurrency  # trials run side by side
             evaluation = Evaluation(
                 rung=k * RUNG,
                 examples=k * RUNG,
@@ -172,7 +174,7 @@ class World:
                 metrics={"stsb_dev": value, "loss": 1 / k},
                 best=best,
                 best_at=at,
-                seconds=0.1 * k,
+                seconds=self.lasts * k,
                 planned=self.planned,
             )
             decision = driver.on_evaluation(trial.id, evaluation)

@@ -26,6 +26,16 @@ def test_the_rest_of_a_budget_finishes_the_leader(budget: dict[str, Any], tmp_pa
     assert finished >= 15  # other trials showed too late that they were better
 
 
+@pytest.mark.parametrize("concurrency", [2, 4])
+@pytest.mark.parametrize("budget", [{"time": 100}, {"device_hours": 0.05}])
+def test_the_rest_of_the_time_finishes_a_trial(budget: dict[str, float], concurrency: int, tmp_path: Path) -> None:
+    for seed in range(10):
+        world = World(asha_space(trials=None, seed=seed, **budget), tmp_path / str(seed), lasts=10.0)
+        driver = world.session(concurrency=concurrency, seed=seed)
+        assert driver.status == "out_of_budget"
+        assert driver.ledger.best is not None
+
+
 def test_who_has_fallen_far_is_not_finished(tmp_path: Path) -> None:
     """Its first evaluation was high by chance: the rest of the budget would raise nothing, and name a poor setting."""
 
