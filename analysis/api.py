@@ -34,7 +34,7 @@ def read(
     """The results of a study, finished or not.
 
     Args:
-        study: its name, its uuid, or the name of a space, whose newest study is taken; None = the newest of all.
+        study: its name, its uuid, or the name of a space, whose newest study is taken; None = your newest one.
         storage: where the studies and `mlflow.db` lie. tracking_uri: of another tracking store; without it
             MLFLOW_TRACKING_URI wins over `storage`.
         metric: what trials are valued by: a dev metric or `mean(a_dev,b_dev)`; None = the one that selected.

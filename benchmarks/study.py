@@ -214,7 +214,7 @@ def run_product(
     settings = {
         "encoder": encoder, "data.train": train, "data.dev": f"[{data_folder() / 'debian_dev'}]", "search.seed": seed,
         "search.trials": "null", "search.budget": "null", "search.time": f"{seconds:.0f}s",
-        "train.max_examples": pairs, "train.eval_examples": pairs // 4,
+        "train.max_examples": pairs, "train.eval_examples": pairs // 2,
         "params.max_length": LENGTH, "params.eval_max_length": LENGTH,
     }  # fmt: skip
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]

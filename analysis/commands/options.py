@@ -75,7 +75,7 @@ def on_study(command: Command) -> Command:
         "--study",
         "named",
         metavar="NAME",
-        help="name or UUID of a study, or a space for its newest study [newest study]",
+        help="name or UUID of a study, or a space for its newest study [your newest study]",
     )
     return click.argument("positional", metavar="[STUDY]", required=False)(option(wrapped))
 

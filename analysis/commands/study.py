@@ -29,7 +29,7 @@ ROOMY = 100  # characters of a terminal that takes the headings in full
 def best(study: Study, top: int, trials: bool, explain: bool, style: str) -> None:
     """Rank configurations and test the best against the defaults.
 
-    STUDY defaults to the newest one.
+    STUDY defaults to your newest one.
     """
     from analysis.checkpoints.choice import way_to_export
     from analysis.statistics.verdict import study_verdict

@@ -42,6 +42,7 @@ from search.schema import (
 )
 from trainables.contract.errors import first_line
 from trainables.contract.origin import JOURNAL
+from trainables.contract.remote_code import this_user
 
 MetricRow = tuple[str, str, int, float]  # (run id, metric, step = training examples seen, value)
 SHORT_UUID = 8  # digits that name a study in messages
@@ -312,15 +313,21 @@ def studies(store: Store) -> list[StoredRun]:
 
 
 def find_study(store: Store, name: str | None = None) -> StoredRun:
-    """The newest study, or the one called `name`: its name, the first 8 or more digits of its uuid, or the name of a
-    space (then the newest study of that space). Of several studies called so the newest in the store's `storage`.
+    """This user's newest study (anybody's, if all studies are of one user), or the one called `name`: its name, the
+    first 8 or more digits of its uuid, or the name of a space (then this user's newest study of that space, or
+    anybody's). Of several studies called so the newest in the store's `storage`.
 
-    Raises: AnalysisError for a store without studies, InputError for an unknown name, or one that several studies have
-        of which none lies in the storage, or those of several users do (on machines of their own).
+    Raises: AnalysisError for a store without studies, InputError for an unknown name, one that several studies have of
+        which none lies in the storage, or those of several users do (on machines of their own), and without a name for
+        a store of several other users.
     """
     found = studies(store)
     if name is None:
-        return found[0]
+        newest = {study.tags.get(USER, ""): study for study in reversed(found)}
+        if len(newest) > 1 and this_user() not in newest:
+            each = ", ".join(f"{study_name(study)} (of {user or 'no one'})" for user, study in newest.items())
+            raise InputError(f"{masked(store.uri)} has studies of several users, none of yours; name one: {each}")
+        return newest.get(this_user(), found[0])
     of_name = {_which(study): study for study in reversed(found) if study_name(study) == name}
     if len(of_name) > 1:
         here = [study for study in of_name.values() if study.tags.get(FOLDER) == f"{store.storage}/{name}"]
@@ -328,7 +335,8 @@ def find_study(store: Store, name: str | None = None) -> StoredRun:
             raise InputError(_ambiguous(name, list(of_name.values())))
         return here[-1]  # the other folders are gone
     of_uuid = [study for study in found if len(name) >= SHORT_UUID and study.tags.get(STUDY_UUID, "").startswith(name)]
-    for study in [*of_name.values(), *of_uuid, *(study for study in found if study.space == name)]:
+    of_space = sorted((s for s in found if s.space == name), key=lambda s: s.tags.get(USER, "") != this_user())
+    for study in [*of_name.values(), *of_uuid, *of_space]:
         return study
     if (other := recorded_uri(store.storage, name)) not in ("", masked(store.uri)):
         raise InputError(f"study {name!r} was tracked at {other}; set MLFLOW_TRACKING_URI or give --tracking-uri")

@@ -31,7 +31,7 @@ from search.space import Space
 from search.store.environment import environment
 from search.store.layout import CLUSTER_FILE, UserError
 from trainables.contract.errors import last_line
-from trainables.contract.remote_code import mark_of, without_code
+from trainables.contract.remote_code import USER_VARIABLE, mark_of, this_user, without_code
 
 PACKAGES = ("search", "trainables", "analysis")
 CARRIED = "carried"
@@ -142,6 +142,7 @@ def submit(way: Tunnel, job: Job) -> str:
     with tempfile.TemporaryDirectory(prefix="search-job-") as folder, _job_client(way) as client:
         env = make_bundle(Path(folder), job.space, job.carry)
         env |= {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+        env |= {USER_VARIABLE: this_user()}  # not that of the head
         client.submit_job(
             entrypoint=f"bash -c {shlex.quote(entrypoint)}",
             submission_id=name,

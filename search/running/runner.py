@@ -16,13 +16,14 @@ from search.space import Space, load_space, space_from
 from search.space.checks import encoder_notes
 from search.store.bucket import held, pull
 from search.store.environment import environment
-from search.store.journal import Journal, StudyHeldError, exclusive, fold, identity, new_identity, salvage, this_user
+from search.store.journal import Journal, StudyHeldError, exclusive, fold, identity, new_identity, salvage
 from search.store.layout import StudyFolder, UserError, absolute, find_study, new_study, storage_option
 from search.store.ledger import Ledger
 from search.study.related import related_points
 from search.study.search_plan import OWN_FAULTS
 from trainables.contract.errors import close_to
 from trainables.contract.origin import origin
+from trainables.contract.remote_code import this_user
 
 __all__ = ["Options", "StudyResult", "confirm_study", "resume_study", "run_study"]
 # What `resume --set` may change: how much is searched and on what, never what a point means.

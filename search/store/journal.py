@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import itertools
 import json
 import math
@@ -26,6 +25,7 @@ from filelock import FileLock, Timeout
 from search.store.layout import StorageError, StudyFolder, UserError, is_remote, reading, studies
 from search.store.ledger import OLDER, Event, Ledger
 from trainables.contract.formats import NewerFormatError
+from trainables.contract.remote_code import this_user
 from trainables.contract.trial import whole_file
 
 SYNCED = ("space", "session", "start", "end", "reopen", "point", "close")  # events that a power cut must not lose
@@ -202,14 +202,6 @@ def identity(path: Path) -> Identity | None:
 def new_identity() -> dict[str, str]:
     """The fields of a study's first event that say which study it is, and who began it."""
     return {"uuid": uuid4().hex, "user": this_user()}
-
-
-def this_user() -> str:
-    """The name of the user of this process, "" where the system has none (a container's bare number)."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 def read(path: Path) -> Iterator[Event]:

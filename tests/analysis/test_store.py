@@ -133,6 +133,20 @@ def test_find_study_by_id_space_and_age(small: SmallStore) -> None:
         find_study(store, "smal-1")
 
 
+def test_without_a_name_the_own_newest_study_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = SmallStore(tmp_path)
+    for number, user in enumerate(["me", "ann", "bob"], start=1):
+        written.client.set_tag(written.study(f"small-{number}"), "mlflow.user", user)
+    store = open_store(written.uri)
+    monkeypatch.setenv("SEARCH_USER", "me")
+    assert find_study(store).name == "small-1"
+    assert find_study(store, "small").name == "small-1"
+    monkeypatch.setenv("SEARCH_USER", "eve")
+    assert find_study(store, "small").name == "small-3"
+    with pytest.raises(InputError, match=r"none of yours; name one: small-1 \(of me\), small-2 \(of ann\), small-3"):
+        find_study(store)
+
+
 def test_a_study_tracked_elsewhere_names_the_store(small: SmallStore, tmp_path: Path) -> None:
     (tmp_path / "shared-1").mkdir()
     (tmp_path / "shared-1" / TRACKED).write_text('{"uri": "http://mlflow.lan:5000", "offset": 9}')

@@ -17,6 +17,7 @@ from trainables.contract.errors import EncoderError
 
 MARK = "?trust_remote_code"
 ALLOWED_VARIABLE = "SEARCH_TRUST_REMOTE_CODE"  # encoders of other users' studies whose code may run, after commas
+USER_VARIABLE = "SEARCH_USER"  # who begins studies, where that is not the user of the process
 COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -76,6 +77,15 @@ def lacks_code(folder: Path) -> bool:
     return any(not (folder / f"{module}.py").is_file() for module in own)
 
 
+def this_user() -> str:
+    """The name of the user whose studies this process begins: USER_VARIABLE, which a job on a cluster has from the
+    machine that sent it, or the system's; "" where that has none (a container's bare number)."""
+    try:
+        return os.environ.get(USER_VARIABLE) or getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 def check_owner(journal: str, encoder: str) -> None:
     """Check that code may run: it is of a study that this user began, or of an encoder that this user allows.
 
@@ -90,7 +100,7 @@ def check_owner(journal: str, encoder: str) -> None:
             user, mine = json.loads(file.readline()).get("user"), os.fstat(file.fileno()).st_uid == os.getuid()
     except (OSError, ValueError, AttributeError):  # behind a URI, or no study
         user, mine = None, False
-    if not mine or user != getpass.getuser():
+    if not mine or user != this_user():
         raise EncoderError(
             f"encoder {without_code(encoder)!r}: runs code of its own (trust_remote_code), in a study that "
             f"{user or 'somebody else'} began; to allow it, set {ALLOWED_VARIABLE}={without_code(encoder)}"
