@@ -104,7 +104,8 @@ def confirm(
     quiet: bool = False,
     verbose: bool = False,
 ) -> StudyResult:
-    """Run the best points and the baseline on fresh seeds, one at a time where they decide most.
+    """Run the best points and the baseline on fresh seeds, each for the point whose result is most likely to
+    change the answer.
 
     Args:
         trials: at most so many (20) in all, those of earlier confirmations included; it ends before when the choice and

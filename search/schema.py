@@ -1,7 +1,7 @@
 """The tracking schema: the words that `search` writes to MLflow and `analysis` reads.
 
 Experiment = space name. Parent run = study, child run = trial. The tag keys and metric names below, and where
-the store is, are a contract between the two packages; nothing else is shared.
+the store is, are a contract between the two packages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METRIC: Final = "metric"  # on the study run: what selects, such as "stsb_dev"
 MODE: Final = "mode"  # on the study run: "max" | "min"
 BASELINE: Final = "baseline"  # "paper" on trials of the enqueued default point
 MOVED: Final = "baseline_moved"  # study run: comma-separated parameters of the baseline that the space has changed
-ORIGIN: Final = "origin"  # on trials of a remembered point: the study and trial that it comes from
+ORIGIN: Final = "origin"  # on trials of a point of `search.start`: the study and trial that it comes from
 PLACE: Final = "place"  # on trials: host and device that ran it last
 FOLDER: Final = "folder"  # study run: folder or URI of the study; trial run: of the trial, relative to it
 SEARCHED: Final = "searched"  # study run: comma-separated names of the searched parameters

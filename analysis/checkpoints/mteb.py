@@ -74,7 +74,7 @@ def open_mteb(
     MTEB's result files go to `mteb/results/<space>__<study>-<trial>/<weights>/<task>.json` of the study's folder, and
     as `mteb/<space>__...` to the trial's artifacts.
 
-    Args: trials: rows of `study.trials`. reason: why, one line. names: as `mteb_tasks.find_tasks`.
+    Args: trials: rows of `study.trials`. reason: why, one line. names: as `find_tasks`.
     Raises: InputError and AnalysisError, all before anything is opened: no reason, no MTEB, an unknown task, data or
         weights that are not there; AnalysisError for a task that fails.
     """

@@ -20,7 +20,7 @@ class Metric:
     name: str
     parts: tuple[str, ...]
     mode: Mode = "max"
-    said: bool = False  # whether the mode was typed: `min(eval_loss_dev)`
+    explicit_mode: bool = False  # whether the mode was typed: `min(eval_loss_dev)`
 
     @property
     def sign(self) -> float:
@@ -38,9 +38,8 @@ def parse_metric(text: str, mode: Mode = "max") -> Metric:
 
     Raises: InputError for test metrics, which rank nothing, and for anything that is no metric name.
     """
-    said = re.fullmatch(r"\s*(min|max)\((.+)\)\s*", text)
-    if said:
-        mode, text = cast(Mode, said[1]), said[2]
+    if explicit := re.fullmatch(r"\s*(min|max)\((.+)\)\s*", text):
+        mode, text = cast(Mode, explicit[1]), explicit[2]
     try:
         parts = tuple(metric_parts(text))
     except ValueError as error:
@@ -48,4 +47,4 @@ def parse_metric(text: str, mode: Mode = "max") -> Metric:
     for part in parts:
         if part.endswith(TEST_SUFFIX):
             raise InputError(f"'{part}' is a test metric: those are reported, never ranked; use a *{DEV_SUFFIX} metric")
-    return Metric(normal_metric(text), parts, mode, said is not None)
+    return Metric(normal_metric(text), parts, mode, explicit is not None)

@@ -64,11 +64,11 @@ def cost(study: Study) -> Cost:
     resources: Mapping[str, Any] = study.space.get("resources") or {}
     # gpus: null or auto are numbers only once trials run
     gpus, workers = study.stored.tags.get(SHARED_GPUS, resources.get("gpus")), float(resources.get("workers") or 1)
-    told = study.trials["run_id"].map({run.run_id: _device(run) for run in study.stored_trials}).fillna("")
-    cpu = told.str.startswith("CPU ")
-    devices = tuple(told[~cpu & (told != "")].unique())
+    device_names = study.trials["run_id"].map({run.run_id: _device(run) for run in study.stored_trials}).fillna("")
+    cpu = device_names.str.startswith("CPU ")
+    devices = tuple(device_names[~cpu & (device_names != "")].unique())
     gpus = None if gpus in (None, "auto") else float(gpus)
-    if told.any():
+    if device_names.any():
         gpus = (gpus or 1.0) if devices else 0.0
     seconds = study.trials["seconds"]
     ends = [run.end for run in study.stored_trials if run.end] + ([study.stored.end] if study.stored.end else [])

@@ -181,7 +181,7 @@ def read_study(
         searched=_searched(study, table),
         planned=planned if isinstance(planned, int) else None,
     )
-    if not (selected or parsed.said or read.known_metric):
+    if not (selected or parsed.explicit_mode or read.known_metric):
         raise InputError(
             f"{parsed.name} did not select, and its direction is not known: "
             f"write max({parsed.name}) or min({parsed.name})"
@@ -212,9 +212,9 @@ def _values(store: Store, study: StoredRun, trials: Sequence[StoredRun], metric:
 
 def _searched(study: StoredRun, table: pd.DataFrame) -> tuple[str, ...]:
     """Searched parameters by the study's tag, else those that vary."""
-    told = [name for name in study.tags.get(schema.SEARCHED, "").split(",") if name]
+    tagged = [name for name in study.tags.get(schema.SEARCHED, "").split(",") if name]
     columns = [c for c in map(str, table.columns) if c.startswith(PARAM)]
-    return tuple(told) or tuple(c.removeprefix(PARAM) for c in columns if table[c].astype(str).nunique() > 1)
+    return tuple(tagged) or tuple(c.removeprefix(PARAM) for c in columns if table[c].astype(str).nunique() > 1)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The answer in words: a study's state, its verdict, gains on test sets, forecasts, leagues, tables of papers.
+"""The answer in words: a study's state, its verdict and forecasts.
 
 Values are times the metric's scale (correlations x 100), one statement a line.
 """

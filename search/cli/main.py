@@ -155,7 +155,12 @@ def confirm(
         raise UserError(str(error)) from None
     if "trials" in plan:
         most = plan["trials"]
-        say([f"That is --top {TOP} --seeds {SEEDS}; without them at most {most} trials go where they decide most."])
+        say(
+            [
+                f"This forecast is of a fixed plan (--top {TOP} --seeds {SEEDS}). Without these options, `search confirm` "
+                f"runs at most {most} trials and chooses the point of each."
+            ]
+        )
 
 
 @main.command(

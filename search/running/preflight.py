@@ -18,7 +18,7 @@ from trainables.training.machine import cuda_problem
 
 CARDS_S = 15.0  # how long a node may take to report whether torch can use its GPUs; a busy one does not answer
 
-OR = " or "  # between the names of one revision: of two that have one in common nothing changed
+OR = " or "  # between the names of one revision; two revisions that share a name are equal
 
 
 def preflight(space: Space) -> list[str]:
@@ -89,7 +89,7 @@ def check_cards(resources: Resources) -> None:
 
 
 def check_files(space: Space, journal: Journal) -> None:
-    """The files that trials read hold what they held when the study began; of those met first that is written down.
+    """Check that the files that trials read have not changed since the study began; record the revision of new ones.
 
     Raises: UserError naming those that do not: what trials of then and now measure could not be compared; or one that
         may not be read.
@@ -97,7 +97,7 @@ def check_files(space: Space, journal: Journal) -> None:
     try:
         known, now = journal.ledger.files or {}, _revisions(space)
     except OSError as error:
-        raise UserError(f"what trials read cannot be read: {first_line(error)}. Nothing was run") from error
+        raise UserError(f"cannot read a file that trials need: {first_line(error)}. Nothing was run") from error
     if changed := [
         f"{name} ({known[name]} is now {is_})"
         for name, is_ in now.items()

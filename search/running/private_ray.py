@@ -113,7 +113,7 @@ def _init(folder: Path) -> None:
     import ray
 
     shutil.rmtree(folder, ignore_errors=True)
-    with own_session(), kept():
+    with own_session(), signal_handlers_restored():
         ray.init(
             num_cpus=cores(),  # Ray itself counts the machine's, whatever this process is bound to
             include_dashboard=False,
@@ -136,15 +136,15 @@ def own_token() -> Iterator[None]:
         yield
         return
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    _look_again_for_the_token()
+    _reset_token_cache()
     try:
         yield
     finally:
         os.environ.pop("RAY_AUTH_TOKEN", None)
-        _look_again_for_the_token()
+        _reset_token_cache()
 
 
-def _look_again_for_the_token() -> None:
+def _reset_token_cache() -> None:
     from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # no public way; guarded by a test
 
     AuthenticationTokenLoader.instance().reset_cache()
@@ -222,8 +222,8 @@ def leave_lost_terminal() -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """The ending signals mean what they meant before: Ray takes SIGTERM for itself, from the middle of its start on."""
+def signal_handlers_restored() -> Iterator[None]:
+    """Restores the handlers of the ending signals: Ray replaces SIGTERM's while it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -17,7 +17,7 @@ from uuid import uuid4
 import fsspec
 import yaml
 
-from search.running.private_ray import LOOPBACK, job_config, kept, leave_ray, private_ray
+from search.running.private_ray import LOOPBACK, job_config, signal_handlers_restored, leave_ray, private_ray
 from search.space import Resources
 from search.store.layout import UserError, is_remote
 from trainables.contract.errors import first_line, storage_line
@@ -88,7 +88,7 @@ def _cluster(address: str) -> Iterator[None]:
 
     check_head(address)
     try:
-        with kept():
+        with signal_handlers_restored():
             config = (
                 None if address.startswith("ray://") else job_config(private=False)
             )  # a client's driver is on the head
@@ -271,7 +271,7 @@ class _Capacity:
 
 
 def fitting(resources: Resources, there: dict[str, float]) -> int:
-    """How many trials fit into a cluster's resources. Several fit on a GPU, none across two machines' halves of one."""
+    """How many trials fit into a cluster's resources. Several may share a GPU; none combines parts of two GPUs."""
     counts: list[float] = [there.get("CPU", 0.0) / (resources.cpus * resources.workers)]
     if resources.gpus:  # decided
         per_gpu = math.floor(1 / resources.gpus + 1e-9) if resources.gpus < 1 else 1 / resources.gpus

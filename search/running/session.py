@@ -291,7 +291,7 @@ class Session:
         except KeyboardInterrupt:
             driver.interrupt("SIGINT")
         except Exception as error:  # Ray itself: whatever it was, the study can be resumed
-            if not driver.pausing:  # Tune trips over trials that are dropped while they start; the pause goes on
+            if not driver.pausing:  # Tune raises when a starting trial is dropped; the pause goes on
                 driver.fail(last_line(error))
         except BaseException as error:  # whatever ends the process: an unfinished session never counts as finished
             driver.interrupt(type(error).__name__)
@@ -305,7 +305,7 @@ class Session:
                 driver.status, driver.reason = "failed", str(error)
 
     def _plan(self, stage: Stage, journal: Journal) -> Plan | None:
-        """The stage's plan as the journal stands now; None for a later stage that has lost its ground."""
+        """The stage's plan as the journal stands now; None for a later stage that has no completed point to confirm."""
         space, ledger = self.space, journal.ledger
         if stage["stage"] == "confirm":
             try:
@@ -336,7 +336,7 @@ class Session:
 
 
 class _Observer:
-    """What follows an event while trials run: now and then the checkpoints, the display, a word about the tracker.
+    """Handles each event while trials run: checkpoint retention, the display, a warning when the tracker has trouble.
 
     It is called from inside Tune, which would take an error for the trial's: none leaves it.
     """

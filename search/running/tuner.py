@@ -41,7 +41,7 @@ class TuneTrials:
         self.driver = driver
         self.ours: dict[str, Trial] = {}  # by Tune's trial id
         self.errors: dict[str, BaseException | None] = {}  # the last one of a Tune trial
-        # with the end of the wait for its node's news
+        # (trial, its error, until when Ray may report that its node was lost)
         self._doubtful: list[tuple[Trial, BaseException | None, float]] = []
         self._resolved = 0.0
 

@@ -64,7 +64,8 @@ class Trial:
         params: all hyperparameters.
         point_id: hash of all hyperparameters, so that points of different studies can be compared.
         baseline: "paper" for the baseline, else "".
-        origin: the study and trial that a remembered point comes from ("simcse-1 t0007", "paper bert-large"), else "".
+        origin: the study and trial that a point of `search.start` comes from ("simcse-1 t0007", "paper bert-large"),
+            else "".
     """
 
     id: str

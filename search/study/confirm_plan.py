@@ -1,4 +1,5 @@
-"""Confirmation: fresh seeds for the best points and the baseline, where they decide most or a fixed number each."""
+"""Confirmation: fresh seeds for the best points and the baseline, where they are most likely to change the answer, or a
+fixed number each."""
 
 from __future__ import annotations
 

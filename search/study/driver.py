@@ -101,7 +101,7 @@ class Driver:
         self._take_up()
         self.tick()
         if self.pausing or (self.reason and not self._to_restart) or self._taken() >= max(1, self._capacity()):
-            return None  # patience starts nothing new, and what is open goes on
+            return None  # when patience has run out, no new trial starts; open trials continue
         trial = self._to_restart.pop(0) if self._to_restart else self.plan.next(self._capacity())
         if trial is None:
             return None
@@ -117,8 +117,8 @@ class Driver:
         return not self._active
 
     def spec(self, trial: Trial) -> TrialSpec:
-        """What the trial process gets: the resources that are reserved for it; a whole GPU's memory where it is the one
-        that measures, alone."""
+        """The trial's specification, with its reserved resources. The trial that measures how many can share a GPU runs
+        alone, and may use the whole GPU's memory."""
         resources = self.reserved(trial.id)
         gpus = resources.gpus or 0.0
         return self.space.trial_spec(
@@ -225,7 +225,7 @@ class Driver:
     def _retry(self, trial_id: str, kind: str, reason: str) -> None:
         trial = self._active.pop(trial_id)
         self._decisions.pop(trial_id, None)
-        self._to_restart.insert(0, trial)  # first: what is written is shown, which may fail
+        self._to_restart.insert(0, trial)  # before the write: whoever displays the event may raise
         self._write("retry", id=trial_id, cause=kind, reason=f"{kind}: {reason}")
 
     def _larger(self) -> Resources | None:
@@ -274,7 +274,7 @@ class Driver:
         if self.pausing:
             return
         over = self._over_budget(self._now())
-        if over and (over[2] or not self.reason):  # patience lets trials run on: what they cost counts, too
+        if over and (over[2] or not self.reason):  # patience does not stop running trials; their cost still counts
             self._end(*over)
         elif over is None:  # one of them improved the best: patience begins anew
             self.reason = ""

@@ -57,8 +57,8 @@ def warmup_examples(settings: Pruner, params: Mapping[str, Any], planned: int) -
     """Training examples before which a trial may not be pruned.
 
     `warmup: auto` follows the learning-rate schedule: `warmup_share` of the trial, or `warmup_epochs` of its epochs
-    (GCLSR); values during warm-up say little about what a rate will do. Where trials pause it is none: who is judged
-    too early is taken up later, and to wait would train every point for its warm-up before the first is compared.
+    (GCLSR); values during warm-up say little about what a rate will do. Under asha it is 0: a trial that was
+    paused too early can be promoted later, and waiting would train every point for its warm-up before it is compared.
     """
     if settings.warmup is not None:
         return settings.warmup

@@ -102,9 +102,9 @@ class BudgetEnd:
     def __init__(self, space: Space, ledger: Ledger) -> None:
         self._space, self._search, self._ledger = space, space.search, ledger
 
-    def kept(self, judged: str = "") -> list[str]:
-        """Ids of the baseline, if it is open, and of the leader; none while more is left than they take, with one more
-        evaluation of each running trial, after which it makes way, and of one that might be started.
+    def reserved(self, judged: str = "") -> list[str]:
+        """Ids of the open baseline and of the leader, once the remaining budget is at most what they need to finish and
+        one evaluation of every other running trial and of one new trial; none before.
 
         Args: judged: a trial that has evaluated just now, and can make way at once.
         """
@@ -118,9 +118,9 @@ class BudgetEnd:
         return [r.trial.id for r in kept] if self._spare(kept, running) <= self._ledger.longest_step else []
 
     def _leader(self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str]) -> TrialRecord | None:
-        """Of the first seeds that are better already than every completed trial and can be finished, the one that shows
-        most now. A trial's value is the best of its evaluations, in part noise: one that has since fallen far below the
-        completed ones (`MAX_DROP`) does not count.
+        """Among first seeds whose best value already exceeds every completed trial and which the budget can finish, the
+        one with the best latest value. A trial's value is the best of its evaluations, in part noise: one that has since
+        fallen far below the completed ones (`MAX_DROP`) does not count.
 
         None where the analysis would not name a point with one seed, since others have three.
         """

@@ -2,7 +2,7 @@
 
 Every proposal makes a fresh sampler from (study seed, point number, attempt), so a resumed study proposes what the
 uninterrupted one would: the points depend on the study, not on what this process drew before. A class that a space
-names is made once a session: others keep state in their instances (docs/howto/sampler.md).
+names is instantiated once a session, since it may keep state in its instance (docs/howto/sampler.md).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def key(point: Mapping[str, Any]) -> str:
 
 
 class PointSampler(BaseSampler):
-    """Proposes whole points, each once: the baseline, what is remembered, rows of a grid, or what a sampler draws.
+    """Proposes whole points, each once: the baseline, those of `search.start`, rows of a grid, or what a sampler draws.
 
     Args:
         space: what may be proposed.
@@ -125,7 +125,7 @@ class PointSampler(BaseSampler):
             return self._grid[number]
         if number == 0 and space.search.baseline == "paper":
             return paper_point(space)
-        place = number - first_remembered(space)
+        place = number - first_enqueued(space)
         if 0 <= place < len(self._memory):
             return dict(self._memory[place]["point"])
         for attempt in range(ATTEMPTS):
@@ -209,8 +209,8 @@ def _evenly(number: int) -> bool:
     return number < FIRST or number % EVENLY == 0
 
 
-def first_remembered(space: Space) -> int:
-    """The number of the first remembered point: they come after the baseline."""
+def first_enqueued(space: Space) -> int:
+    """The number of the first point of `search.start`: they come after the baseline."""
     return int(space.search.baseline == PAPER)
 
 

@@ -22,7 +22,7 @@ from search.study.plan import make_trial, seed_values
 from search.study.pruners import earliest, first_rung, make_pruner, non_negative, warmup_examples
 from search.study.rungs import BudgetEnd, Promotion
 from search.study.sampler_view import FAILURE, distribution, label, value_of
-from search.study.samplers import Point, PointSampler, first_remembered, key, named_error, rows
+from search.study.samplers import Point, PointSampler, first_enqueued, key, named_error, rows
 from search.study.seeds import ENDLESS, Seeds
 from trainables.contract.trial import Decision, Evaluation
 
@@ -74,7 +74,7 @@ class SearchPlan:
         self._replaying = False
 
     def next(self, slots: int = 1) -> Trial | None:
-        if self._promotion and (kept := self._end.kept()):
+        if self._promotion and (kept := self._end.reserved()):
             records = [self.ledger.trials[name] for name in kept]
             return next((record.trial for record in records if record.waits), None)
         if self._promotion and (promoted := self._promotion.next()):
@@ -106,7 +106,7 @@ class SearchPlan:
     def exhausted(self) -> bool:
         if self._proposed < self._limit:
             return False
-        if self._promotion and (self._end.kept() or self._promotion.next() or self._leader()):
+        if self._promotion and (self._end.reserved() or self._promotion.next() or self._leader()):
             return False
         return all(self._waits(number) for number in self._open)
 
@@ -144,7 +144,7 @@ class SearchPlan:
         assert self._promotion is not None
         if evaluation.planned and evaluation.examples >= evaluation.planned:
             return "go"
-        passed, kept = max(record.rungs, default=-1), [] if self._replaying else self._end.kept(trial.id)
+        passed, kept = max(record.rungs, default=-1), [] if self._replaying else self._end.reserved(trial.id)
         if kept and trial.id not in kept:
             if record.waiting is None:
                 value = record.rungs.get(passed, evaluation.value)
@@ -206,8 +206,8 @@ class SearchPlan:
         )
 
     def _origin(self, number: int) -> str:
-        """Where a remembered point comes from; "" for one that the sampler proposed."""
-        place = number - first_remembered(self.space)
+        """Where a point of `search.start` comes from; "" for one that the sampler proposed."""
+        place = number - first_enqueued(self.space)
         return str(self.ledger.memory[place]["origin"]) if 0 <= place < len(self.ledger.memory) else ""
 
     def _further(self, number: int) -> Trial:

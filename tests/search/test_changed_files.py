@@ -100,7 +100,7 @@ def test_a_file_that_may_not_be_read_is_one_line(unread: str, tmp_path: Path, mo
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(UserError) as raised:
         check_files(space, Journal(tmp_path / "tracking.jsonl", Ledger()))
-    told = f"what trials read cannot be read: [Errno 13] Permission denied: '{tmp_path / unread}'. Nothing was run"
+    told = f"cannot read a file that trials need: [Errno 13] Permission denied: '{tmp_path / unread}'. Nothing was run"
     assert str(raised.value) == told
 
 

@@ -1,4 +1,4 @@
-"""What a trial's process and the host that trains in it exchange, and where they ask for pauses.
+"""Messages between a trial's process and the host that trains in it, and where both check for a pause request.
 
 Free of torch and Ray Train: the driver imports this module, and so does the process of a `Mailbox`.
 """

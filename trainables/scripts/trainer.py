@@ -16,7 +16,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     """Reports every evaluation of a Trainer, and one at its end; stops it, saving its state first, when it is to end.
 
     The Trainer's `output_dir` is `config["checkpoints"]`, and it goes on by
-    `trainer.train(resume_from_checkpoint=config["resume"])`; its `save_steps` bound what a death loses.
+    `trainer.train(resume_from_checkpoint=config["resume"])`; its `save_steps` bounds the work that a crash loses.
 
     Args:
         report: of the script's function.
