@@ -157,8 +157,8 @@ def confirm(
         most = plan["trials"]
         say(
             [
-                f"This forecast is of a fixed plan (--top {TOP} --seeds {SEEDS}). Without these options, `search confirm` "
-                f"runs at most {most} trials and chooses the point of each."
+                f"This forecast is of a fixed plan (--top {TOP} --seeds {SEEDS}). Without these options,"
+                f" `search confirm` runs at most {most} trials and chooses the point of each."
             ]
         )
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 import fsspec
 import yaml
 
-from search.running.private_ray import LOOPBACK, job_config, signal_handlers_restored, leave_ray, private_ray
+from search.running.private_ray import LOOPBACK, job_config, leave_ray, private_ray, signal_handlers_restored
 from search.space import Resources
 from search.store.layout import UserError, is_remote
 from trainables.contract.errors import first_line, storage_line

@@ -131,9 +131,9 @@ def confirm_study(
     seeds: int | None = None,
     options: Options | None = None,
 ) -> StudyResult:
-    """Run the best points and the baseline on fresh seeds, `trials` (20) at most in all, each for the point whose result
-    is most likely to change the answer; with `top` or `seeds` the `top` best points (3) and the baseline on `seeds`
-    each (5).
+    """Run the best points and the baseline on fresh seeds, `trials` (20) at most in all, each for the point whose
+    result is most likely to change the answer; with `top` or `seeds` the `top` best points (3) and the baseline on
+    `seeds` each (5).
 
     Raises: UserError when there is no such study, none of its points is complete, its files were edited or damaged,
         another driver runs it, a number is below 1, or `trials` is given beside `top` or `seeds`.

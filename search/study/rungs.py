@@ -118,9 +118,9 @@ class BudgetEnd:
         return [r.trial.id for r in kept] if self._spare(kept, running) <= self._ledger.longest_step else []
 
     def _leader(self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str]) -> TrialRecord | None:
-        """Among first seeds whose best value already exceeds every completed trial and which the budget can finish, the
-        one with the best latest value. A trial's value is the best of its evaluations, in part noise: one that has since
-        fallen far below the completed ones (`MAX_DROP`) does not count.
+        """Among first seeds whose best value already exceeds every completed trial and which the budget can finish,
+        the one with the best latest value. A trial's value is the best of its evaluations, in part noise: one that has
+        since fallen far below the completed ones (`MAX_DROP`) does not count.
 
         None where the analysis would not name a point with one seed, since others have three.
         """
