@@ -156,23 +156,18 @@ def tune(case: str) -> None:
     def searched() -> None:
         import optuna
 
-        def start(trial: Any) -> Any:
-            if trial is not None and hasattr(trainer, "loss") and hasattr(trainer.loss, "scale"):
-                trainer.loss.scale = 1 / trial.params["temperature"]
-            return model_of(given["encoder"])
-
-        def space(trial: Any) -> dict[str, Any]:
+        def space(trial: Any) -> dict[str, Any]:  # called after the model and its loss were made
+            trainer.loss.scale = 1 / trial.suggest_float("temperature", 0.01, 0.1, log=True)  # type: ignore[union-attr]
             return {
                 "learning_rate": trial.suggest_float("learning_rate", 2e-6, 2e-4, log=True),
                 "per_device_train_batch_size": trial.suggest_categorical(
                     "per_device_train_batch_size", [16, 32, 64, 128]
                 ),
-                "temperature": trial.suggest_float("temperature", 0.01, 0.1, log=True),
             }
 
         trainer = SentenceTransformerTrainer(
-            model=None, model_init=start, args=arguments(DEFAULTS, given["seed"]), train_dataset=train,
-            evaluator=evaluator, callbacks=[Deadline()],
+            model=None, model_init=lambda: model_of(given["encoder"]), args=arguments(DEFAULTS, given["seed"]),
+            train_dataset=train, evaluator=evaluator, callbacks=[Deadline()],
             loss=lambda model: losses.MultipleNegativesRankingLoss(model, scale=1 / DEFAULTS["temperature"]),
         )  # fmt: skip
         trainer.hyperparameter_search(

@@ -32,7 +32,7 @@ from trainables.contract.errors import DataError
 from trainables.contract.origin import JOURNAL, at_origin
 from trainables.contract.trial import QUERIES_SUFFIX, RETRIEVAL_MEASURES, study_folder
 from trainables.data.catalogue import SUITES
-from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
+from trainables.data.retrieval import Retrieval, folder_entry, is_retrieval, load_retrieval
 from trainables.data.sets import Pairs, load_pairs
 from trainables.encoders.network import SentenceNetwork, wanted_states
 from trainables.evaluation.metrics import percent, sts_average
@@ -164,7 +164,7 @@ def load_sets(
     """
     sets: list[Pairs | Retrieval] = []
     missing: dict[str, str] = {}
-    for name in names:
+    for name in map(folder_entry, names):
         ranked = is_retrieval(name)
         for wanted in (columns, None) if columns and not ranked else (None,):
             try:

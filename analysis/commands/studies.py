@@ -38,12 +38,13 @@ def table(
     store: Store, studies: tuple[str, ...], metric: str | None, every: bool, points: bool, style: str
 ) -> None:  # fmt: skip
     """List the trials or configurations of studies, best first."""
+    from analysis.reading.store import find_study
     from analysis.tables.trials import rank_points, rank_trials
     from analysis.writing.answer import state_lines
     from analysis.writing.output import least_important, printed, records, terminal_width, text_table
 
-    runs = runs_of(store, () if every else studies)
-    read, left_out = studies_with_trials(store, runs if every or studies else runs[:1], metric, named=not every)
+    runs = runs_of(store, ()) if every else [find_study(store, name) for name in studies or (None,)]
+    read, left_out = studies_with_trials(store, runs, metric, named=not every)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     for study in read:
@@ -85,14 +86,18 @@ def _league_studies(store: Store, names: tuple[str, ...], metric: str | None) ->
 
     Raises: NoTrialsError and InputError for a study that was named; InputError where no study has the metric.
     """
-    from analysis.reading.store import study_name
+    from analysis.reading.store import find_study, study_name
     from analysis.tables.comparable import same_data
     from analysis.tables.study import read_study
 
     chosen: list[Study] = []
     left_out = []
     refused: InputError | None = None
-    for run in runs_of(store, names):
+    runs = runs_of(store, names)
+    if not names:
+        mine = find_study(store)
+        runs = [mine, *(run for run in runs if run.run_id != mine.run_id)]
+    for run in runs:
         first = chosen[0] if chosen else None
         language = run.params.get("data.language")
         same_language = first is None or language == first.stored.params.get("data.language")

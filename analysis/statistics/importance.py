@@ -92,8 +92,8 @@ class Importance:
             "as worse than all completed. Intervals: 90 % bootstrap over points."
         ]
         named = [p.name for p in self.params if p.important]
-        chance = f"what shuffled values give in {LEVEL:.0%} of cases".replace("%", " %")
-        lines.append(f"More than {chance}: {', '.join(named)}." if named else f"No parameter has more than {chance}.")
+        whose = f"shares larger than chance allows (values shuffled among the points, {100 * LEVEL:g} %)"
+        lines.append(f"Parameters with {whose}: {', '.join(named) or 'none'}.")
         if self.completed < FEW_POINTS:
             lines.append(f"Caution: {self.completed} points are few; the order of the parameters may be chance.")
         return " ".join(lines)

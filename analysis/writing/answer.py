@@ -77,7 +77,7 @@ def unit_lines(study: Study) -> list[str]:
             f"Ranked by {study.metric.name}; {study.selecting} selected, and by that `search confirm`, "
             "`analysis export` and `analysis test` choose."
         )
-    gain = f"The column gain is the difference to {study.baseline_name} as measured; the answer's is corrected."
+    gain = f"The column gain is the measured difference to {study.baseline_name}; the line Gain corrects for selection."
     return [*unit, gain] if study.trials["baseline"].any() else unit
 
 
@@ -98,7 +98,7 @@ def answer(study: Study, verdict: Verdict) -> list[Line]:
         ("Gain", _gain(v, number, study, held_gain)),
         ("Runner-up", _runner_up(v, number) if v.confirmed and _compared(study) else ""),
         ("Limits", _limits(v.power, number) if v.power else ""),
-        ("Next", _next(study, command) if command else ""),
+        ("Next", _next(study, v, command)),
         ("Weights", missing),
     ]
     return [(label, text) for label, text in lines if text]
@@ -154,8 +154,13 @@ def _untrained(v: Verdict, before: float, number: Number) -> str:
     return f"{number(before)} on the same dev set{note}"
 
 
-def _next(study: Study, export: str) -> str:
-    """The export, after the test where none was made; a point that is best by another metric is no result to test."""
+def _next(study: Study, v: Verdict, export: str | None) -> str:
+    """The confirmation while the gain is not tested; then the export, after the test where none was made. A point that
+    is best by another metric is no result to confirm or test."""
+    if v.gain is not None and v.gain.p_value is None and not v.confirmed and study.metric.name == study.selecting:
+        return study.command("search confirm")
+    if not export:
+        return ""
     test = way_to_test(study) if study.metric.name == study.selecting else None
     return f"{test} && {export}" if test else export
 
@@ -171,10 +176,9 @@ def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
         seeds = "one seed" if min(v.n, g.baseline_n) == 1 else f"the search's {v.n} seeds"
         if v.confirmed:
             return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested"
-        command = study.command("search confirm")
-        does = f"run {command} ({_cost(CONFIRMATION_TRIALS * _trial_seconds(study))})"
+        does = f"a confirmation takes {_cost(CONFIRMATION_TRIALS * _trial_seconds(study))}"
         if v.metric.name != study.selecting:
-            does = f"{command} confirms what {study.selecting} selected"
+            does = f"{study.command('search confirm')} confirms what {study.selecting} selected"
         return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested; {does}"
     figures = f"{number(g.value, '+')} over {baseline}, {PERCENT} CI {number(g.low, '+')} to {number(g.high, '+')}"
     return f"{figures}: significant{outside}" if g.significant else f"Inconclusive: {figures}{outside}"

@@ -233,7 +233,7 @@ def ui(study: str | None, storage: str, port: int, cluster: str | None, detach: 
         if not detach:
             running.callback(server.close)
         click.echo(f"MLflow: {server.url}")
-        _print_views(server.url)
+        _print_views(server.url, study)
         if live or (server.process is not None and not detach):
             _wait()
 
@@ -270,17 +270,19 @@ def _through_tunnel(cluster: str, port: int) -> None:
         _wait(way.ensure)
 
 
-SHOWN_LINKS = 12  # of the newest studies
+SHOWN_LINKS = 12
 
 
-def _print_views(url: str) -> None:
+def _print_views(url: str, study: str | None = None) -> None:
+    """The links to the views of a study, or of the newest ones."""
     from search.tracking.mlflow_store import view_links
 
     try:
-        links = list(view_links(url).items())
+        links = view_links(url)
     except Exception:  # MLflow raises what it likes: where it wants a login, behind a tunnel that is not up yet
         links = []
-    for name, address in links[:SHOWN_LINKS]:
+    of_study = [link for link in links if link[0].startswith(f"{study}: ")]
+    for name, address in of_study or links[:SHOWN_LINKS]:
         click.echo(f"  {name}\n    {address}")
     if links:  # what no address can do: the front page and the list of experiments open the other product
         click.echo("  on other pages of MLflow, switch from GenAI to Model training at the top left")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from search.space.nodes import Node, Problems, Schema, entries, text
 from trainables.contract.errors import did_you_mean
 from trainables.data.catalogue import set_name, train_parts
 from trainables.data.columns import ROLES, Columns, is_role
-from trainables.data.retrieval import dev_metrics, is_beir
+from trainables.data.retrieval import dev_metrics, folder_entry
 
 TEXT: Schema = {"type": "string", "minLength": 1}
 OWN_COLUMNS: Schema = {
@@ -72,8 +70,7 @@ def dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     items = [item for item, _ in set_nodes(node)]
     if not items:
         problems.add(node.where, "expected at least one set, got an empty list")
-    names = [text(item, problems) for item in items]
-    names = [f".{os.sep}{name}" if name and os.sep not in name and is_beir(Path(name)) else name for name in names]
+    names = [folder_entry(text(item, problems)) for item in items]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
         if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:

@@ -175,7 +175,7 @@ def _flow(value: object) -> str:
 
 def _next(file: Path, study: str, test: str) -> list[str]:
     commands = {
-        f"search check {file} --forecast": "its cost by whole evaluations, disk, memory",
+        f"search check {file} --forecast": "a more exact cost, disk, memory",
         f"search run {file}": "",
         f"search confirm {study}": "the best and the defaults on fresh seeds",
         "analysis best": "the answer",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -78,16 +79,22 @@ def _client_class() -> Any:
     return MlflowClient
 
 
-def view_links(url: str) -> dict[str, str]:
-    """Name of each saved view of a server -> its address, newest study first. Raises: what MLflow raises."""
-    links: dict[str, str] = {}
+def view_links(url: str) -> list[tuple[str, str]]:
+    """(name, address) of each saved view of a server, the space that was changed last first, and of a space the study
+    with the highest number first. Raises: what MLflow raises."""
+    links: list[tuple[str, str]] = []
     for experiment in pages(client_of(url).search_experiments, order_by=["last_update_time DESC"]):
-        views = {json.loads(view)["name"]: tag for tag, view in experiment.tags.items() if tag.startswith(VIEW)}
-        links |= {
-            name: view_address(url, experiment.experiment_id, tag.removeprefix(VIEW))
-            for name, tag in sorted(views.items())
-        }
+        views = {tag: json.loads(view)["name"] for tag, view in experiment.tags.items() if tag.startswith(VIEW)}
+        links += [
+            (name, view_address(url, experiment.experiment_id, tag.removeprefix(VIEW)))
+            for tag, name in sorted(views.items(), key=lambda view: _natural(view[1]), reverse=True)
+        ]
     return links
+
+
+def _natural(name: str) -> list[str | int]:
+    """Sorts simcse-9 before simcse-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def make_store(uri: str) -> None:

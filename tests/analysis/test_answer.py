@@ -33,8 +33,9 @@ def test_one_seed() -> None:
     assert found["Dev"].startswith("76.0 (one seed); ")
     assert "corrected for selection, 95 % CI " in found["Dev"]
     assert found["Gain"].endswith(
-        "over the paper's setting, estimated from one seed: not tested; run search confirm s-1 (about 30 minutes)"
+        "over the paper's setting, estimated from one seed: not tested; a confirmation takes about 30 minutes"
     )
+    assert found["Next"] == "search confirm s-1"
 
 
 def test_repeats_of_the_search_are_an_estimate() -> None:

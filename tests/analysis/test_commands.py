@@ -72,6 +72,8 @@ def test_best_prints_ranking_and_verdict(store: SmallStore) -> None:
     assert lines[header + 5 : header + 7] == ["(10 more rows: --top 14)", ""]
     labels = [line.split("  ")[0] for line in lines[header + 7 :]]
     assert labels == ["Best", "Dev", "Gain", "Limits", "Next"]
+    where = f"small-1 --storage {store.folder}"
+    assert lines[-1] == f'Next    analysis test {where} --reason "final result" && analysis export {where}'
     explained = call(store, "best", "--study", "small-1", "--explain").output.splitlines()
     for word in ("Value: ", "Probability that ", "Gain: ", "Power: ", "Seed noise: ", "Intervals: "):
         assert sum(line.startswith(word) for line in explained) == 1
@@ -101,10 +103,9 @@ def test_export_is_offered_only_of_present_weights(tmp_path: Path) -> None:
         (folder / "weights.safetensors").write_bytes(b"")
     where = f"small-1 --storage {store.folder}"
     export = f"analysis export {where}"
-    order = f'Next  analysis test {where} --reason "final result" && {export}\n'
-    assert call(store, "best").output.endswith(order)
+    assert call(store, "best").output.endswith(f"Next  search confirm {where}\n")
     assert content(store, "best")["export"] == export
-    assert f"run search confirm {where} (about " in call(store, "best").output
+    assert ": not tested; a confirmation takes about " in call(store, "best").output
     (best / "weights.safetensors").unlink()
     other = rows[1]["trial"]
     assert call(store, "best").output.endswith(f"those of {other} are: {export} --trial {other}\n")

@@ -84,7 +84,7 @@ def test_named_commands_follow_the_metric_that_selected(store: SmallStore) -> No
     assert answered(found)["Next"] == f"{export} --trial t0001"
     document = json.loads(call(store, "best", "new-1", "--metric", "max(x_dev)", "--format", "json").output)
     assert document["export"] == f"{export} --trial t0001"
-    assert answered(call(store, "best", "new-1").output)["Next"].endswith(f" && {export}")
+    assert answered(call(store, "best", "new-1").output)["Next"] == f"search confirm new-1 --storage {store.folder}"
 
 
 @pytest.mark.parametrize("metric", [MEAN, MEAN.replace(",", ", "), "a_mse_dev", "mean(b_mse_dev,a_mse_dev)"])

@@ -89,9 +89,9 @@ def test_a_head_s_server_is_started_again(tmp_path: Path, monkeypatch: pytest.Mo
 def test_saved_views_come_back_as_written(server: ui.Server) -> None:
     from mlflow import MlflowClient
 
-    links = view_links(server.url)
+    links = dict(view_links(server.url))
     assert list(links) == [
-        f"{STUDY}: configurations, mean over seeds", f"{STUDY}: trials, best first", "fake: studies"
+        "fake: studies", f"{STUDY}: trials, best first", f"{STUDY}: configurations, mean over seeds"
     ]  # fmt: skip
     experiment = MlflowClient(server.url).get_experiment_by_name("fake")
     number = experiment.experiment_id

@@ -121,23 +121,25 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
     roles: dict[str, str] = {}
 
     def chosen(header: Sequence[str]) -> Mapping[str, str]:
+        names = {name.strip(): name for name in header}  # as trials read them
         for role, column in given.items():
-            if column not in header:
-                raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(header)}")
-        if not given and {"premise", "hypothesis"} <= set(header):  # NLI: which rows are positive, labels decide
-            raise _unclear(path, header)
-        roles.update(given or _by_names(header))
+            if column.strip() not in names:
+                raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(names)}")
+        if not given and {"premise", "hypothesis"} <= names.keys():  # NLI: which rows are positive, labels decide
+            raise _unclear(path, [*names])
+        roles.update(given or _by_names([*names]))
         wanted = ("sentence",) if len(header) == 1 else ("anchor", "positive")
         if not roles and (fault := header_fault(path, header, wanted)):
             raise DataError(fault)
-        return roles or {name: name for name in header}
+        return {role: names[column.strip()] for role, column in roles.items()} or {name: name for name in header}
 
     table = read_table(path, chosen).columns
     if "score" in roles and not _numeric(table["score"]):  # words: which of them mean similar is not known
         raise _unclear(path, list(roles.values()))
     if not roles:
-        roles = _by_content(path, table)
-        table = {role: table[column] for role, column in roles.items()}
+        found = _by_content(path, table)
+        table = {role: table[column] for role, column in found.items()}
+        roles = {role: column.strip() for role, column in found.items()}
     wanted = ({"sentence"}, {"anchor", "positive"}, {"first", "second", "score"})
     if not any(some <= roles.keys() for some in wanted):
         raise _unclear(path, list(roles.values()))
@@ -161,9 +163,9 @@ def _by_names(header: Sequence[str]) -> dict[str, str]:
 
 
 def _by_content(path: Path, table: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Roles of unknown columns: one or two columns of texts, with a column of numbers beside two or not."""
+    """Roles of unknown columns: one or two columns of texts, with a column of scores beside two or not."""
     texts = [name for name, values in table.items() if _prose(values)]
-    numbers = [name for name, values in table.items() if name not in texts and _numeric(values)]
+    numbers = [name for name, values in table.items() if name not in texts and _numeric(values) and not _ids(values)]
     if len(texts) == 1 and len(table) == 1:
         return {"sentence": texts[0]}
     if len(texts) == 2 and len(numbers) == 1 and len(table) == 3:
@@ -183,6 +185,11 @@ def _numeric(values: Sequence[str]) -> bool:
         return bool([score_of(value) for value in values[:LOOK] if has_score(value)])
     except ValueError:
         return False
+
+
+def _ids(values: Sequence[str]) -> bool:
+    """Whether the numbers may count rows rather than score them: whole ones, each there once."""
+    return all(value.strip().isdecimal() for value in values) and len(set(values)) == len(values)
 
 
 def _prose(values: Sequence[str]) -> bool:

@@ -81,6 +81,11 @@ def is_beir(folder: Path) -> bool:
     return os.path.isdir(folder / QRELS)
 
 
+def folder_entry(name: str) -> str:
+    """An entry of `data.dev` or a test set; a bare name of a BEIR folder here becomes its path."""
+    return f".{os.sep}{name}" if name and os.sep not in name and is_beir(Path(name)) else name
+
+
 def is_retrieval(name: str) -> bool:
     """Whether an entry of `data.dev` is a retrieval set: a folder, a whole repository, or a known name."""
     if is_hub(name):
