@@ -204,13 +204,13 @@ def go_on(space: Space, ledger: Ledger, study: str, options: str, reason: str) -
         if own.code and own.code.text and reason.startswith(f"{kind} {own.name}"):
             best = f" --from {study}" if ledger.best is not None else ""
             return f"correct {own.name.rpartition(':')[0]}, then search run SPACE.yaml{best}{options}"
-    return f"search resume {study}{options}{larger(reason)}"
+    return f"search resume {study}{options}{_larger(space, reason)}"
 
 
-def larger(reason: str) -> str:
-    """The option of `search resume` that a study needs to go on whose budget is spent, "" where it ended otherwise."""
+def _larger(space: Space, reason: str) -> str:
+    """The option of `search resume` that doubles the spent budget of a study, "" where it ended otherwise."""
     spent = next((key for words, key in BUDGETS.items() if reason.endswith("is spent") and words in reason), None)
-    return f" --set search.{spent}=..." if spent else ""
+    return f" --set search.{spent}={2 * getattr(space.search, spent):.12g}" if spent else ""
 
 
 def number(value: float | None) -> str:

@@ -250,7 +250,8 @@ def print_status(storage: str, study: str | None, form: str) -> None:
         lines.append(f"  open: {status.open}")
     if status.open or status.state not in ("running", "finished"):
         options = storage_option(absolute(storage))
-        lines.append(f"  go on: {go_on(space, ledger, status.study, options, status.reason)}")
+        label = "extend" if status.state == "out_of_budget" else "go on"
+        lines.append(f"  {label}: {go_on(space, ledger, status.study, options, status.reason)}")
     print("\n".join(map(fitted, lines)))
 
 

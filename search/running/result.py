@@ -103,8 +103,9 @@ def closing_lines(result: StudyResult) -> list[str]:
         command = f"search status {study}{result.storage_option}"
         lines.append(f"  the tracker is behind ({result.trouble}); `{command}` brings it up to date")
     if left or result.status in ("interrupted", "out_of_budget", "failed"):
-        lines.append(f"  go on:        {go_on(space, ledger, study, options, result.reason)}")
-    if stage == "search" and result.status == "finished" and result.exit_code == 0:
+        label = "extend:" if result.status == "out_of_budget" else "go on:"
+        lines.append(f"  {label:<13} {go_on(space, ledger, study, options, result.reason)}")
+    if stage == "search" and result.status in ("finished", "out_of_budget") and ledger.best is not None:
         lines.append(f"  confirm:      search confirm {study}{options}")
     lines.append(f"  answer:       analysis best {study}{result.tracking_option}")
     if result.saved:

@@ -143,6 +143,10 @@ def test_without_a_name_the_own_newest_study_is_read(tmp_path: Path, monkeypatch
     assert find_study(store, "small").name == "small-1"
     monkeypatch.setenv("SEARCH_USER", "eve")
     assert find_study(store, "small").name == "small-3"
+    monkeypatch.setenv("SEARCH_USER", "ann")
+    first = CliRunner().invoke(analysis, ["table", "--storage", str(tmp_path), "--tracking-uri", written.uri])
+    assert "small-2" in first.output
+    monkeypatch.setenv("SEARCH_USER", "eve")
     with pytest.raises(InputError, match=r"none of yours; name one: small-1 \(of me\), small-2 \(of ann\), small-3"):
         find_study(store)
 

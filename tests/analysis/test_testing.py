@@ -199,6 +199,18 @@ def test_test_file_is_read_as_the_study_reads_its_own(tmp_path: Path) -> None:
     assert "expected a column a (first)" in missing[files[2]]
 
 
+def test_a_retrieval_set_needs_no_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my_test"
+    (folder / "qrels").mkdir(parents=True)
+    texts = [json.dumps({"_id": str(i), "title": "", "text": f"text {i}"}) + "\n" for i in range(2)]
+    (folder / "corpus.jsonl").write_text("".join(texts))
+    (folder / "queries.jsonl").write_text(texts[0])
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n0\t1\t1\n")
+    monkeypatch.chdir(tmp_path)
+    (found,), missing = load_sets(["my_test"], "en")
+    assert (found.name, missing) == ("my_test", {})
+
+
 def test_missing_dev_file_takes_no_score_along(
     store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

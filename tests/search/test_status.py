@@ -196,8 +196,8 @@ def test_a_finished_search_names_confirmation_and_answer(world: World) -> None:
 @pytest.mark.parametrize("budget", [{"budget": 3}, {"examples": 1800}, {"time": 2}, {"device_hours": 1 / 3600}])
 def test_the_spent_budget_is_named(budget: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(make_space({"trials": None, **budget}), tmp_path)
-    (line,) = [line for line in closing_lines(ended(world, world.session())) if "go on:" in line]
-    assert line.endswith(option := f" --set search.{next(iter(budget))}=...")
+    (line,) = [line for line in closing_lines(ended(world, world.session())) if "extend:" in line]
+    assert line.endswith(option := " --set " + " ".join(f"search.{key}={2 * n:.12g}" for key, n in budget.items()))
     print_status(str(world.root), "fake-1", "table")
     assert option in capsys.readouterr().out
 

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -26,6 +27,7 @@ from search.cli.cluster import _print_views
 from search.remote import servers as ui
 from search.remote.cluster import free_port
 from search.store.layout import UserError
+from search.tracking import mlflow_store
 from search.tracking.mlflow_store import make_store, view_links
 from search.tracking.runs import saved_views, view_key
 
@@ -146,6 +148,24 @@ class Login(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
+
+
+def test_links_lead_to_the_newest_studies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [*(f"s-{i}: {view}" for i in range(2, 12) for view in ("trials", "points")), "s: studies"]
+    tags = {f"mlflow.sharedViewState.{i}": json.dumps({"name": name}) for i, name in enumerate(names)}
+    experiment = SimpleNamespace(experiment_id="7", tags=tags)
+    from mlflow.store.entities import PagedList
+
+    client = SimpleNamespace(search_experiments=lambda **_: PagedList([experiment], None))
+    monkeypatch.setattr(mlflow_store, "client_of", lambda _: client)
+    _print_views("http://s")
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if line in names][:3] == ["s: studies", "s-11: trials", "s-11: points"]
+    _print_views("http://s", "s-9")
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if line in names] == [
+        f"s-9: {view}" for view in ("trials", "points", "plots", "more")
+    ]
 
 
 class NoServer(socketserver.StreamRequestHandler):

@@ -94,6 +94,21 @@ def test_unclear_columns_are_requested(header: str, row: str, tmp_path: Path) ->
         recognise(file, {"anchor": "nosuch", "positive": column})
 
 
+def test_a_column_of_ids_is_no_score(tmp_path: Path) -> None:
+    rows = [f"{i},a question {i % 4},an answer {i}" for i in range(9)]
+    with pytest.raises(DataError, match="cannot recognise the columns id, title, reply; name them with --column"):
+        recognise(table(tmp_path / "mine.csv", "id,title,reply", *rows))
+
+
+def test_blanks_around_column_names_do_not_count(tmp_path: Path) -> None:
+    named = table(tmp_path / "named.csv", "id, question, answer", "1,a dog,the dog")
+    assert dict(recognise(named).roles) == {"anchor": "question", "positive": "answer"}
+    other = table(tmp_path / "other.csv", "nr, left, right", "1,a dog,the dog")
+    assert recognise(other, {"anchor": "left", "positive": "right"}).columns["positive"] == ["the dog"]
+    unknown = table(tmp_path / "unknown.csv", "left, right", "a dog,the dog")
+    assert dict(recognise(unknown).roles) == {"anchor": "left", "positive": "right"}
+
+
 def test_lists_are_rows_and_rows_without_texts_are_left_out(tmp_path: Path) -> None:
     lines = [{"query": f"q {i}", "pos": [f"p {i}", f"r {i}"], "neg": [f"n {i}", f"m {i}"]} for i in range(3)]
     lines.append({"query": None, "pos": ["p"], "neg": ["n", "m"]})
