@@ -145,9 +145,10 @@ def confirm(
     from analysis.errors import AnalysisError, InputError
     from analysis.writing.answer import forecast_lines
     from search.running.runner import SEEDS, TOP, confirming
-    from search.store.layout import UserError
+    from search.store.layout import UserError, absolute, find_study
 
     plan = confirming(trials, top, seeds)
+    study = study or find_study(absolute(storage), None).study
     try:  # from the seed noise that the analysis measures
         results = analysis.read(study, storage=storage)
         say(forecast_lines(results.forecast(plan.get("top", TOP), plan.get("seeds", SEEDS)), results.study))
