@@ -35,8 +35,8 @@ def read(
 
     Args:
         study: its name, its uuid, or the name of a space, whose newest study is taken; None = your newest one.
-        storage: where the studies and `mlflow.db` lie. tracking_uri: of another tracking store; without it
-            MLFLOW_TRACKING_URI wins over `storage`.
+        storage: where the studies and `mlflow.db` lie; SEARCH_STORAGE is not read. tracking_uri: of another tracking
+            store; without it MLFLOW_TRACKING_URI wins over `storage`.
         metric: what trials are valued by: a dev metric or `mean(a_dev,b_dev)`; None = the one that selected.
     Raises: InputError for a study, metric or store that is not there; AnalysisError for a study without trials.
     """

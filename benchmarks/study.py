@@ -5,7 +5,7 @@
 Each way tunes all-MiniLM-L6-v2 on 4,000 query-passage pairs, selects by nDCG@10 on `debian_dev` and is scored on
 `debian_test`, which nothing has selected by:
 
-  product   `search run spaces/retrieval.yaml --set ...`, then `analysis export`: the commands of the README
+  product   `search init`, `search run`, `analysis export`: the commands of the README
   hf        sentence-transformers' `hyperparameter_search` with Optuna, as its documentation has it
   random    sentence-transformers' trainer in a loop over random values of the same hyperparameters
 
@@ -46,7 +46,6 @@ PAIRS, LENGTH = 4000, 128
 BATCHES = [16, 32, 64, 128]
 DEFAULTS = {"learning_rate": 2e-5, "batch_size": 64, "temperature": 0.05}  # of the trainer's examples
 CHILD = "import sys; from benchmarks.study import tune; tune(sys.argv[1])"
-SPACE = Path(__file__).parents[1] / "spaces" / "retrieval.yaml"
 OUT = Path(__file__).parent / "results" / "study.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "study.svg"
 
@@ -202,14 +201,10 @@ def run_tuned(way: str, seed: int, seconds: float, encoder: Path, train: Path, f
     return dict(json.loads((folder / "record.json").read_text()))
 
 
-def run_product(
-    seed: int, seconds: float, encoder: Path, train: Path, folder: Path, pairs: int = PAIRS
-) -> dict[str, Any]:
+def run_product(seed: int, seconds: float, encoder: Path, train: Path, folder: Path) -> dict[str, Any]:
     """The product's commands: their evaluations, and the model under `folder`/model."""
     settings = {
-        "encoder": encoder, "data.train": train, "data.dev": f"[{data_folder() / 'debian_dev'}]", "search.seed": seed,
-        "search.trials": "null", "search.budget": "null", "search.time": f"{seconds:.0f}s",
-        "train.max_examples": pairs, "train.eval_examples": pairs // 2,
+        "search.seed": seed, "search.trials": "null", "search.budget": "null",
         "params.max_length": LENGTH, "params.eval_max_length": LENGTH,
     }  # fmt: skip
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -220,8 +215,11 @@ def run_product(
         if ended.returncode:
             raise SystemExit(f"{' '.join(words[:3])}: exit code {ended.returncode}: {ended.stderr.strip()[-800:]}")
 
-    began = time.time()
-    command(str(bin_ / "search"), "run", str(SPACE), "--name", "study", *given)
+    began, search = time.time(), str(bin_ / "search")
+    dev = str(data_folder() / "debian_dev")
+    command(search, "init", str(train), "--dev", dev, "--encoder", str(encoder), "--out", "space.yaml")
+    given += ["--set", f"search.time={began + seconds - time.time():.0f}s"]
+    command(search, "run", "space.yaml", "--name", "study", *given)
     command(str(bin_ / "analysis"), "export", "study", "--out", str(folder / "model"))
     return {"trials": evaluations(next((folder / "runs").glob("study*/tracking.jsonl")), began, seconds)}
 
@@ -377,7 +375,7 @@ def main(minutes: float, runs: int, encoder: Path, pairs: int, out: Path, pictur
                 model = model_of(str(encoder.resolve()))
                 found = {"trials": [], "dev": statistics.mean(Queries(data_folder() / "debian_dev").scores(model))}
             else:
-                found = run_product(*inputs, pairs) if way == "product" else run_tuned(way, *inputs)
+                found = run_product(*inputs) if way == "product" else run_tuned(way, *inputs)
                 if not found["trials"]:
                     raise SystemExit(f"{way}, seed {seed}: no evaluation within {minutes:g} minutes")
                 model = model_of(str(folder / "model"))

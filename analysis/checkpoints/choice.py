@@ -19,9 +19,10 @@ from analysis.tables.study import Study
 from search import schema
 from trainables.contract import formats
 from trainables.contract.trial import CHECKPOINT, TRIAL, at_width, metric_parts
-from trainables.data.catalogue import BUILTIN, HUB, SUITES, hub_name, is_hub, is_path
+from trainables.data.catalogue import BUILTIN, HUB, SUITES, beside_dev, hub_name, is_hub, is_path
 from trainables.data.retrieval import NANO
 
+TEST_SET = "TEST_SET"  # in a command: one that the reader has to name
 SHOWN = 5  # trials that are named in place of one whose weights are gone
 
 
@@ -89,7 +90,7 @@ def way_to_export(study: Study, point: str) -> tuple[str | None, str]:
 def way_to_test(study: Study) -> str | None:
     """The command that opens the test sets, where none has scored a trained checkpoint and the program can.
 
-    Of own data it names the test set beside the dev set (`pairs_dev` -> `pairs_test`), else leaves its name open.
+    Of own data it names the test set beside the dev set (`pairs_dev` -> `pairs_test`), else `TEST_SET`.
     """
     if study.space.get("script") or any(not of_untrained(line) for line in openings(study.stored)):
         return None
@@ -99,18 +100,8 @@ def way_to_test(study: Study) -> str | None:
     language = str(study.data.get("language", "en"))
     if not own and (language in SUITES or BUILTIN in dev):
         return command
-    beside = [path for name in own if (path := _test_set_beside(name))]
-    return f"{command} --set {shlex.quote(beside[0]) if beside else 'TEST_SET'}"
-
-
-def _test_set_beside(dev: str) -> str | None:
-    """The path, from here if it lies below, of the test set that lies beside a dev set of own data."""
-    folder, name = os.path.split(dev.rstrip("/"))
-    path = os.path.join(folder, "test".join(name.rsplit("dev", 1)))
-    if "dev" not in name or not os.path.exists(path):
-        return None
-    below = os.path.relpath(path)
-    return path if below.startswith("..") else os.path.join(".", below)
+    beside = [path for name in own if (path := beside_dev(name))]
+    return f"{command} --set {shlex.quote(beside[0]) if beside else TEST_SET}"
 
 
 def _best_first(study: Study, trials: pd.DataFrame) -> list[str]:

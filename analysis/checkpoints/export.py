@@ -102,7 +102,7 @@ def copy_model(source: str, folder: Path, card: str) -> None:
 
 def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already; expected a new or empty folder")
+        raise InputError(f"{folder} exists already; expected a new or empty folder: give another --out")
 
 
 def _write_card(folder: Path, card: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from analysis.checkpoints.choice import way_to_export, way_to_test
+from analysis.checkpoints.choice import TEST_SET, way_to_export, way_to_test
 from analysis.statistics.empirical_bayes import PRIOR_DF
 from analysis.statistics.seed_noise import SeedNoise
 from analysis.statistics.selection import CONFIDENCE, POWER, Power
@@ -157,18 +157,21 @@ def _untrained(v: Verdict, before: float, number: Number) -> str:
 def _next(study: Study, v: Verdict, export: str | None) -> str:
     """The confirmation while the gain is not tested; then the export, after the test where none was made. A point that
     is best by another metric is no result to confirm or test."""
-    if v.gain is not None and v.gain.p_value is None and not v.confirmed and study.metric.name == study.selecting:
+    untested = v.gain.p_value is None if v.gain is not None else v.baseline_is_best
+    if untested and not v.confirmed and study.metric.name == study.selecting:
         return study.command("search confirm")
     if not export:
         return ""
     test = way_to_test(study) if study.metric.name == study.selecting else None
+    if test and test.endswith(TEST_SET):
+        return f"{export} (with a test set, before that: {test})"
     return f"{test} && {export}" if test else export
 
 
 def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
     baseline, g = study.baseline_name, v.gain
     if g is None and v.baseline_is_best:
-        return f"none: no configuration came out above {baseline}"
+        return f"none: no configuration came out above {baseline}{'' if v.confirmed else '; not confirmed'}"
     if g is None:
         return f"unknown: no trial of {baseline} was completed"
     outside = f" (held out: {number(held, '+')})" if held is not None else ""
@@ -176,7 +179,8 @@ def _gain(v: Verdict, number: Number, study: Study, held: float | None) -> str:
         seeds = "one seed" if min(v.n, g.baseline_n) == 1 else f"the search's {v.n} seeds"
         if v.confirmed:
             return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested"
-        does = f"a confirmation takes {_cost(CONFIRMATION_TRIALS * _trial_seconds(study))}"
+        cost = _cost(CONFIRMATION_TRIALS * _trial_seconds(study))
+        does = f"a confirmation takes at most {cost} of training, summed over trials"
         if v.metric.name != study.selecting:
             does = f"{study.command('search confirm')} confirms what {study.selecting} selected"
         return f"{number(g.value, '+')} over {baseline}, estimated from {seeds}{outside}: not tested; {does}"

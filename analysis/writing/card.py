@@ -105,7 +105,7 @@ def model_card(
         "## Configuration\n\n" + _table(("hyperparameter", "value"), [(k, _written(v)) for k, v in params.items()]),
         "## Data\n\n" + _table(("set", "revision"), revisions),
         "## Licence\n\n"
-        + (f"{about.licence}. " if about.licence else "Not stated for the encoder that it started from. ")
+        + (f"{about.licence}. " if about.licence else "Not known: no card of the encoder was read. ")
         + "The data sets have the licences of their owners.",
         f"## Citation\n\n```bibtex\n{bibtex}\n```" if bibtex else "",
         "## Cost\n\n" + "\n".join(f"- {line}" for line in [own_cost, *cost(study).lines()]),

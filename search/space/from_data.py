@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +15,22 @@ import yaml
 from search.space.clipped import COUNTED
 from search.space.load import check_spaces, ready_folder
 from search.space.space import Space
-from trainables.contract.errors import DataError
+from trainables.contract.errors import DataError, EncoderError
 from trainables.contract.registry import declared
 from trainables.contract.trial import whole_file
-from trainables.data.catalogue import find_file, set_name
+from trainables.data.catalogue import beside_dev, find_file, is_path, set_name
 from trainables.data.recognise import PAIRS, SCORED, SENTENCES, TRIPLETS, Part, Recognised, recognise, split
-from trainables.data.retrieval import dev_metrics
+from trainables.data.retrieval import Retrieval, dev_metrics, is_retrieval, load_retrieval
+from trainables.data.sets import load_pairs
+from trainables.encoders.facts import available_facts
 
 READY = {PAIRS: "retrieval", TRIPLETS: "retrieval", SCORED: "similarity", SENTENCES: "simcse_unsup"}
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 BATCHES = re.compile(r"batch_size: \{choice: \[(.*?)\]\}")
 STEPS = 4  # batches of an epoch: with fewer, batch sizes differ by the number of steps only
 MANY = 300  # queries or pairs of a dev set: with fewer, gains of a few percentage points stay undecided
-EVALUATIONS = 4  # of a trial at least: with fewer the pruner cannot pause it early enough
+EVALUATIONS = 4  # of a trial, for the pruner to pause it early; fewer where they would cost more than training
+TRAINING = 3  # a training step costs that many times an evaluation of its texts: forward and backward
 
 
 @dataclass(frozen=True)
@@ -52,21 +56,22 @@ def space_from_data(
     """
     found = recognise(find_file(data, "train").path, columns)
     stem = out.stem if out else re.sub(r"[\W_]*(train)?[\W_]*$", "", set_name(data), flags=re.IGNORECASE)
-    name = re.sub(r"[^\w-]+", "_", stem).strip("_") or "own"
+    name = re.sub(r"[^\w-]+", "_", stem, flags=re.ASCII).strip("_") or "own"
     file = out or Path(f"{name}.yaml")
     if file.exists():
         raise DataError(f"{file}: exists, and nothing is overwritten; choose another --out")
     if not dev and found.kind == SENTENCES:
         raise DataError(
-            f"{found.path}: sentences have no scores to select by; name a dev set with --dev: a file of scored pairs, "
-            "or a folder in BEIR's layout"
+            f"{found.path}: read as sentences ({', '.join(found.roles.values())}), which have no scores to select by; "
+            "name a dev set with --dev: a file of scored pairs, or a folder in BEIR's layout; or, if it holds pairs, "
+            "their columns with --column anchor=NAME --column positive=NAME"
         )
     lines, train, test = found.lines(), _named(data), ""
     if dev:
+        parts: Mapping[str, Part] = {}
         sets = [_named(one) for one in dev]
-        roles = {role: column for role, column in found.roles.items() if role != column}
-        beside = Path(re.sub(r"dev(?=[^/]*$)", "test", dev[0]))
-        test = _named(str(beside)) if beside != Path(dev[0]) and beside.exists() else ""
+        roles = {role: column for role, column in found.roles.items() if columns or role != column}
+        test = _named(beside) if (beside := beside_dev(dev[0])) else ""
     else:
         parts = split(found, str(file.with_suffix("")))
         train, roles = str(parts["train"].path), {}
@@ -78,7 +83,7 @@ def space_from_data(
     selects = _flow({"name": metrics[0] if len(metrics) == 1 else f"mean({','.join(metrics)})"})
     data_of: dict[str, Any] = {"train": train, **({"columns": roles} if roles else {}), "dev": sets}
     data_of["language"] = found.language
-    text = fitted(ready_text, data_of, found)
+    text = with_own_pooling(fitted(ready_text, data_of, found), encoder)
     values = {
         "name": name, "encoder": f"{_flow(encoder)}  # a hub id or a folder", "data": _flow(data_of),
         "metric": f"{selects}  # on the dev set; the test set is for `analysis test`",
@@ -89,7 +94,11 @@ def space_from_data(
     _write(file, head + with_values(text, values))
     (checked,) = check_spaces([str(file)])
     if checked.space is None:
-        raise DataError("\n".join(checked.problems))
+        beside = "".join(f", {part.path}" for part in parts.values())
+        hint = (
+            f"hint: {file} was written: correct it, then run search check {file}; or delete it{beside} and start again"
+        )
+        raise DataError("\n".join([*checked.problems, hint]))
     cost = [estimate(checked.space)] if estimate is not None else []
     if cost:
         _write(file, f"{head}# {cost[0]}.\n" + with_values(text, values))
@@ -121,8 +130,12 @@ def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
     rows = corpus_size({"method": ready["method"], "data": data}, COUNTED) or len(found)
     train = {**declared(ready["method"]).values(None), **ready["train"]}
     length = min(rows * train["epochs"], train["max_examples"] or rows * train["epochs"])
-    if length < EVALUATIONS * train["eval_examples"]:
-        every = f"eval_examples: {max(length // EVALUATIONS, 1)}"
+    trained = TRAINING * length * sum(_letters(found.columns[role]) / len(found) for role in found.texts)
+    evaluated = _dev_letters(data)
+    most = max(1.0, trained // evaluated) if evaluated else math.inf
+    evaluations = int(min(EVALUATIONS, most))
+    if not evaluations <= length / train["eval_examples"] <= most:
+        every = f"eval_examples: {max(length // evaluations, 1)}"
         text, given = re.subn(r"eval_examples: \d+", every, text)
         if not given:
             text = text.replace("\ntrain: {", f"\ntrain: {{{every}, ")
@@ -135,6 +148,36 @@ def fitted(text: str, data: Mapping[str, Any], found: Recognised) -> str:
         raise DataError(f"{found.path}: expected at least {least} rows to train on, {STEPS} batches, got {rows}")
 
     return BATCHES.sub(fewer, text)
+
+
+def _letters(texts: Sequence[str]) -> int:
+    """Characters, of which the tokens of a text are about proportional."""
+    return sum(map(len, texts))
+
+
+def _dev_letters(data: Mapping[str, Any]) -> int:
+    """Characters that an evaluation encodes; 0 where the dev sets are not files here, or cannot be read."""
+    found: set[str] = set()
+    for name in data["dev"]:
+        if not is_path(name):
+            return 0
+        try:
+            one = load_retrieval(name, "dev") if is_retrieval(name) else load_pairs(name, "dev", data["language"])
+        except DataError:  # the check of the space reports it
+            return 0
+        found.update(*((one.queries, one.documents) if isinstance(one, Retrieval) else (one.first, one.second)))
+    return _letters(list(found))
+
+
+def with_own_pooling(text: str, encoder: str) -> str:
+    """A space's text with the pooling of the encoder's own, where its files are here and it has one; else unchanged."""
+    try:
+        facts = available_facts(encoder)
+    except EncoderError:  # the check of the space reports it
+        facts = None
+    if not facts or facts.own_pooling not in ("cls", "avg", "last") or re.search(r"\bpooling:", text):
+        return text
+    return text.replace("\nparams:\n", f"\nparams:\n  pooling: {facts.own_pooling}  # the encoder's own\n", 1)
 
 
 def _write(file: Path, text: str) -> None:
@@ -179,7 +222,7 @@ def _next(file: Path, study: str, test: str) -> list[str]:
         f"search run {file}": "",
         f"search confirm {study}": "the best and the defaults on fresh seeds",
         "analysis best": "the answer",
-        **({f'analysis test --reason "..." --set {test}': "once"} if test else {}),
+        **({f'analysis test --reason "final result" --set {test}': "once"} if test else {}),
         "analysis export": "a model for sentence-transformers",
     }
     width = max(map(len, commands))

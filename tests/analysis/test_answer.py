@@ -33,7 +33,8 @@ def test_one_seed() -> None:
     assert found["Dev"].startswith("76.0 (one seed); ")
     assert "corrected for selection, 95 % CI " in found["Dev"]
     assert found["Gain"].endswith(
-        "over the paper's setting, estimated from one seed: not tested; a confirmation takes about 30 minutes"
+        "over the paper's setting, estimated from one seed: not tested; "
+        "a confirmation takes at most about 30 minutes of training, summed over trials"
     )
     assert found["Next"] == "search confirm s-1"
 

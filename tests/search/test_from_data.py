@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +17,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis.strategies import booleans, integers, sampled_from
 
 from search.cli.main import main
-from search.space import check_spaces, load_space
+from search.space import check_spaces, from_data, load_space
 from search.space.from_data import space_from_data, with_values
 from trainables.contract.errors import DataError
+from trainables.encoders.facts import BUILTIN_FACTS
 from trainables.training import pace
 
 ENCODER = ["--encoder", "builtin:tiny"]
@@ -82,7 +84,7 @@ def test_a_file_becomes_a_checked_space_with_held_out_parts(
     assert commands[:3] == ["search check questions.yaml --forecast", "search run questions.yaml",
                             "search confirm questions-1"]  # fmt: skip
     test = "./questions_test" if method == "pairs" else "questions_test.jsonl"
-    assert any(c.startswith(f'analysis test --reason "..." --set {test}') for c in commands)
+    assert any(c.startswith(f'analysis test --reason "final result" --set {test}') for c in commands)
     assert run("check", "questions.yaml").exit_code == 0
 
     before = {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
@@ -216,14 +218,47 @@ def test_a_cost_that_cannot_be_measured_is_no_failure(encoder: str, said: str, m
     assert (done.exit_code, "cost: not measured" in done.output, said in done.output) == (0, True, True), done.output
 
 
+def test_evaluations_cost_no_more_than_training() -> None:
+    beir(Path("docs_dev"))
+    Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    few, many = Path("few.yaml"), Path("many.yaml")
+    assert run("init", "questions.tsv", "--dev", "docs_dev", *ENCODER, "--out", str(few)).exit_code == 0
+    lines = [json.dumps({"_id": str(i), "text": f"corpus {i} " * 9}) for i in range(300)]
+    (Path("docs_dev") / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    assert run("init", "questions.tsv", "--dev", "docs_dev", *ENCODER, "--out", str(many)).exit_code == 0
+    assert (load_space(few).base["eval_examples"], load_space(many).base["eval_examples"]) == (100, 400)
+
+
+def test_the_pooling_of_the_encoders_own_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = replace(BUILTIN_FACTS, own_pooling="cls")
+    monkeypatch.setattr(from_data, "available_facts", lambda _: known)
+    Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    assert run("init", "questions.tsv", *ENCODER).exit_code == 0
+    assert load_space("questions.yaml").base["pooling"] == "cls"
+
+
+def test_a_failed_start_names_what_it_wrote() -> None:
+    Path("größe.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
+    wrong = run("init", "größe.tsv", "--encoder", "./nothing")
+    assert wrong.exit_code == 2
+    hint = "hint: gr_e.yaml was written: correct it and run search check gr_e.yaml, or delete it, gr_e_train.jsonl, "
+    assert hint in wrong.output
+
+
 @pytest.mark.parametrize(
     ("dev", "test", "offered"),
-    [("docs_dev", "docs_test", True), ("docs_dev", "other_test", False), ("./my_beir", "other_test", False)],
+    [
+        ("docs_dev", "docs_test", True),
+        ("docs_dev/", "docs_test", True),
+        ("my_devdocs_dev", "my_devdocs_test", True),
+        ("docs_dev", "other_test", False),
+        ("./my_beir", "other_test", False),
+    ],
 )
 def test_a_test_set_beside_the_dev_set_is_offered(dev: str, test: str, offered: bool) -> None:
     beir(Path(dev))
     beir(Path(test))
     Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
     done = run("init", "questions.tsv", "--dev", dev, *ENCODER)
-    assert ('analysis test --reason "..." --set ./docs_test' in done.output) is offered
+    assert (f'analysis test --reason "final result" --set ./{test}' in done.output) is offered
     assert ("analysis test" in done.output) is offered

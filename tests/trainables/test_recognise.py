@@ -100,6 +100,28 @@ def test_a_column_of_ids_is_no_score(tmp_path: Path) -> None:
         recognise(table(tmp_path / "mine.csv", "id,title,reply", *rows))
 
 
+def test_labels_beside_pairs_are_no_pairs(tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.csv", "query,passage,label", "a dog,the dog,1", "a cat,no dog,0")
+    scored = "--column first=query --column second=passage --column score=label"
+    with pytest.raises(DataError, match=f"column label beside query and passage: .* give {scored}; else keep only"):
+        recognise(file)
+    assert recognise(file, {"anchor": "query", "positive": "passage"}).kind == "pairs"
+    assert recognise(file, {"first": "query", "second": "passage", "score": "label"}).kind == "scored pairs"
+    with pytest.raises(DataError, match=r"--column: expected the roles .* got anchor, positive, score"):
+        recognise(file, {"anchor": "query", "positive": "passage", "score": "label"})
+    with pytest.raises(DataError, match=r"give data.columns.anchor=query data.columns.positive=passage;"):
+        load_corpus(str(file), "en", "pairs")
+    named = load_corpus(str(file), "en", "pairs", {"anchor": "query", "positive": "passage"})
+    assert len(named.columns["anchor"]) == 2
+
+
+def test_a_query_beside_a_text_is_not_dropped(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot recognise the columns query, text; name them"):
+        recognise(table(tmp_path / "mine.csv", "query,text", "a dog,the dog"))
+    found = recognise(table(tmp_path / "other.csv", "text,length", "a dog,2"))
+    assert found.lines()[0].endswith("(sentence: text; not used: length)")
+
+
 def test_blanks_around_column_names_do_not_count(tmp_path: Path) -> None:
     named = table(tmp_path / "named.csv", "id, question, answer", "1,a dog,the dog")
     assert dict(recognise(named).roles) == {"anchor": "question", "positive": "answer"}

@@ -210,6 +210,16 @@ def find_local(name: str, language: str, split: str) -> Source | None:
     return Source(found[0]) if found else None
 
 
+def beside_dev(dev: str) -> str | None:
+    """The path, from here if it lies below, of the test set that lies beside a dev set of own data."""
+    folder, name = os.path.split(dev.rstrip("/"))
+    path = os.path.join(folder, "test".join(name.rsplit("dev", 1)))
+    if "dev" not in name or not os.path.exists(path):
+        return None
+    below = os.path.relpath(path)
+    return path if below.startswith("..") else os.path.join(".", below)
+
+
 def unlisted(name: str, language: str, split: str) -> str | None:
     """Why the catalogue has no such set or no such part of it, with what to do, in one line; None if it has."""
     hub = HUB.get((language, name))
@@ -229,7 +239,11 @@ def unlisted(name: str, language: str, split: str) -> str | None:
     unknown = f"unknown data set {name!r}"
     if hint := close_to(name, names):
         return unknown + hint
-    return f"{unknown}; known: {', '.join(sorted(names))}; or give a file, or {_remedy(name, language, split)}"
+    layout = f"corpus.jsonl, queries.jsonl and qrels/{split}.tsv (BEIR's layout)"
+    if split != "train" and os.path.isdir(name):
+        return f"{name!r} is a folder without qrels: expected {layout}"
+    folder = "" if split == "train" else f" or a folder with {layout}"
+    return f"{unknown}; known: {', '.join(sorted(names))}; or give a file{folder}, or {_remedy(name, language, split)}"
 
 
 def _remedy(name: str, language: str, split: str) -> str:

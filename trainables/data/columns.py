@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainables.contract.errors import DataError
@@ -64,6 +64,25 @@ def column_of(role: str, header: Sequence[str], columns: Mapping[str, str] | Non
     others = [f"neg_{number[1]}", f"negative{number[1]}", f"neg{number[1]}"] if number else ALIASES.get(role, ())
     named = {column for column in header if column.strip() in others and column not in given.values()}
     return named.pop() if len(named) == 1 else None
+
+
+def labelled(header: Sequence[str]) -> str | None:
+    """The column that may say which rows of pairs are positive ones."""
+    return column_of("score", header, None)
+
+
+def label_beside_pairs(path: Path, pair: Mapping[str, str], label: str, give: Callable[[str, str], str]) -> str:
+    """Why pairs with a label are not read: not every row may be a positive pair.
+
+    Args: give: how a role gets its column: (role, column) -> text.
+    """
+    anchor, positive = pair["anchor"], pair["positive"]
+    all_positive = f"{give('anchor', anchor)} {give('positive', positive)}"
+    scored = f"{give('first', anchor)} {give('second', positive)} {give('score', label)}"
+    return (
+        f"{path}: column {label} beside {anchor} and {positive}: if every row is a positive pair, give {all_positive}; "
+        f"to train on the scores, give {scored}; else keep only the positive rows"
+    )
 
 
 def pick(

@@ -8,7 +8,7 @@ import re
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import ALIASES, ROLES, header_fault
+from trainables.data.columns import ALIASES, ROLES, header_fault, label_beside_pairs, labelled
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
@@ -26,6 +26,7 @@ KNOWN = {role: (*names, *ALIASES.get(role, ())) for role, names in ROLES.items()
 NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")
 SCRIPTS = {"CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "CYRILLIC": "ru", "ARABIC": "ar",
            "DEVANAGARI": "hi", "GREEK": "el", "HEBREW": "he", "THAI": "th"}  # fmt: skip
+WANTED = ({"sentence"}, {"anchor", "positive"}, {"first", "second", "score"})  # the roles of a file
 LOOK = 1000  # texts that tell the language and what a column holds
 SHARE, MOST_ROWS, MOST_QUERIES = 0.1, 5000, 1000  # of each held-out part
 MOST_PASSAGES = 10_000  # that a held-out query is searched among: every evaluation of a trial encodes them
@@ -38,6 +39,7 @@ class Recognised:
 
     kind: pairs, triplets, scored pairs or sentences. roles: role -> its column in the file ("sentence" of a text file).
     columns: role -> n texts. repeated: rows that stand there before. left_out: rows without a text or a score.
+    unused: the file's other columns.
     language: its code, detected by the script; Latin = "en", an assumption.
     """
 
@@ -47,6 +49,7 @@ class Recognised:
     columns: Mapping[str, Sequence[str]]
     repeated: int
     left_out: int
+    unused: tuple[str, ...]
     language: str
 
     def __len__(self) -> int:
@@ -60,6 +63,7 @@ class Recognised:
     def lines(self) -> list[str]:
         """What it is, for people."""
         of = ", ".join(f"{role}: {column}" for role, column in self.roles.items() if role != column)
+        of += f"{'; ' * bool(of)}not used: {', '.join(self.unused)}" if self.unused else ""
         latin = "assumed from the Latin alphabet; change data.language if it is another"
         how = latin if self.language == "en" else "detected by its script"
         words = ", ".join(f"{role} {_length(self.columns[role][:LOOK])}" for role in self.texts)
@@ -95,9 +99,9 @@ def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognise
     """
     if kind_of(path) == ".txt":
         texts: dict[str, list[str]] = {"sentence": read_lines(path)}
-        roles = {"sentence": "sentence"}
+        roles, unused = {"sentence": "sentence"}, ()
     else:
-        roles, texts = _read(path, columns or {})
+        roles, texts, unused = _read(path, columns or {})
     needed = [column for role, column in texts.items() if not role.startswith("negative")]
     lost = set(without_text(needed))
     if "score" in texts:
@@ -113,12 +117,16 @@ def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognise
     else:
         kind = SENTENCES
     repeated = sum(n - 1 for n in Counter(zip(*texts.values(), strict=True)).values())
-    return Recognised(path, kind, roles, texts, repeated, len(lost), _language(texts))
+    return Recognised(path, kind, roles, texts, repeated, len(lost), unused, _language(texts))
 
 
-def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Role -> column of a table, role -> texts."""
+def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]], tuple[str, ...]]:
+    """Role -> column of a table, role -> texts, and the columns that are not used."""
     roles: dict[str, str] = {}
+    all_names: list[str] = []
+    if given and not any(needed <= given.keys() <= _allowed(needed) for needed in WANTED):
+        expected = "sentence; anchor and positive, with negatives or not; or first, second and score"
+        raise DataError(f"--column: expected the roles {expected}; got {', '.join(given)}")
 
     def chosen(header: Sequence[str]) -> Mapping[str, str]:
         names = {name.strip(): name for name in header}  # as trials read them
@@ -127,7 +135,12 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
                 raise DataError(f"{path}: expected a column {column} ({role}), got {', '.join(names)}")
         if not given and {"premise", "hypothesis"} <= names.keys():  # NLI: which rows are positive, labels decide
             raise _unclear(path, [*names])
+        all_names.extend(names)
         roles.update(given or _by_names([*names]))
+        if not given and "anchor" in roles and (label := labelled([*names])):
+            raise DataError(label_beside_pairs(path, roles, label, "--column {}={}".format))
+        if "sentence" in roles and not given and {"anchor", "positive"} & _named([*names]).keys():
+            raise _unclear(path, [*names])
         wanted = ("sentence",) if len(header) == 1 else ("anchor", "positive")
         if not roles and (fault := header_fault(path, header, wanted)):
             raise DataError(fault)
@@ -140,15 +153,25 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
         found = _by_content(path, table)
         table = {role: table[column] for role, column in found.items()}
         roles = {role: column.strip() for role, column in found.items()}
-    wanted = ({"sentence"}, {"anchor", "positive"}, {"first", "second", "score"})
-    if not any(some <= roles.keys() for some in wanted):
+    if not any(needed <= roles.keys() for needed in WANTED):
         raise _unclear(path, list(roles.values()))
-    return roles, table
+    return roles, table, tuple(name for name in all_names if name and name not in roles.values())
+
+
+def _allowed(needed: Collection[str]) -> Set[str]:
+    """The roles that may be given together with these."""
+    negatives = {"negative", *(f"negative_{k}" for k in range(1, 100))} if "anchor" in needed else set()
+    return {*needed, *negatives}
+
+
+def _named(header: Sequence[str]) -> dict[str, str]:
+    """Role -> column of every role that has one by a known name."""
+    return {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in header), None))}
 
 
 def _by_names(header: Sequence[str]) -> dict[str, str]:
     """Role -> column by known names; {} if there are none."""
-    named = {role: name for role, names in KNOWN.items() if (name := next((n for n in names if n in header), None))}
+    named = _named(header)
     if {"first", "second", "score"} <= named.keys():
         return {role: named[role] for role in ("first", "second", "score")}
     if {"first", "second"} <= named.keys() and not {"anchor", "positive"} <= named.keys():

@@ -31,7 +31,15 @@ from trainables.data.catalogue import (
     train_parts,
 )
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import NUMBERED, NUMBERED_NAME, Columns, column_of, of_file, pick
+from trainables.data.columns import (
+    NUMBERED,
+    NUMBERED_NAME,
+    Columns,
+    column_of,
+    label_beside_pairs,
+    of_file,
+    pick,
+)
 from trainables.data.files import LineTexts, kind_of, matching, read_lines, text_size, unpacked
 from trainables.data.scores import check_same_scale, scale_note
 from trainables.data.tables import Table, read_table
@@ -228,6 +236,10 @@ def _roles(path: Path, header: Sequence[str], needs: str, columns: Mapping[str, 
         plain = there["first"] and there["second"] and not there["score"]
         if plain and not columns and not (there["anchor"] and there["positive"]):
             columns = {"anchor": str(there["first"]), "positive": str(there["second"])}
+        pair = {role: str(there[role]) for role in TRIPLET[:2] if there[role]}
+        if needs == "pairs" and there["score"] and len(pair) == 2 and not pair.keys() <= columns.keys():
+            give = "data.columns.{}={}".format
+            raise DataError(label_beside_pairs(path, pair, str(there["score"]), give))
         negatives = _negatives(path, header, columns)
         if needs == "pairs" and "negative" not in columns and column_of("negative", header, columns) is None:
             negatives = [role for role in negatives if role != "negative"]
