@@ -46,9 +46,9 @@ def load_space(
         given: a YAML file (`extends: other.yaml` in it is relative to it), the name of a ready space, or what such a
             file holds as plain data.
         overrides: `key.path=value` strings, applied in turn after `extends`.
-        find_data: also report hyperparameters without effect, points that the method would refuse, and data sets and
-            an encoder that this machine does not have or that do not fit. False for a space that is only read, scaled
-            down by `smoke`, or runs elsewhere.
+        find_data: also report hyperparameters without effect, points that the method would refuse, data sets that this
+            machine would not find, and what an encoder on this machine would ignore. False for a space that is only
+            read, whose data is elsewhere, or that `smoke` scales down.
         run_code: import its plugins and find its script. Without it, a stored space is read as it stands, without the
             checks of `find_data`.
     Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.

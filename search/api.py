@@ -38,11 +38,13 @@ def run(
     Args:
         storage: folder or fsspec URI where studies and mlflow.db lie.
         name: of the study; the space's name with the first free number by default.
-        address: of a running Ray cluster; RAY_ADDRESS where that is set, else a private Ray that ends with the study.
+        address: of a running Ray cluster; else the Ray that this process is connected to (`ray.init()`), or RAY_ADDRESS
+            where that is set, or a private Ray that ends with the study.
         quiet: print nothing; verbose: print a line for every evaluation, too.
     Returns: how it ended; `.best` is the best trial, `.exit_code` 0 when all is well.
     Raises: SpaceError for a wrong space; DataError or EncoderError when something that it names is missing; UserError
-        when the storage cannot be written, the name is taken, or a trial needs more than the machine has.
+        when the storage cannot be written, the name is taken, a trial needs more than the machine has, or this process
+        is connected to another Ray than `address`.
     """
     from search.space import Space
     from search.space import load_space as load
@@ -76,8 +78,8 @@ def resume(
     Args:
         retry_failed: kind of failed trials that are run again, "outside" for all whose cause lies outside the point.
         salvage_journal: set damaged lines of the journal aside and go on from what is left.
-    Raises: UserError when there is no such study, another driver runs it, its files are damaged, or an override
-        changes what is searched.
+    Raises: UserError when there is no such study, another driver runs it, its files are damaged, data files or encoders
+        that it began with have changed or are gone, or an override changes what is searched.
     """
     with _phases(quiet) as phases:
         phases.begin("loading the search")
@@ -112,8 +114,9 @@ def confirm(
             the gain over the baseline are decided.
         top: with `top` or `seeds`, a fixed plan instead: so many (3) best points, and the baseline.
         seeds: of the fixed plan: fresh seeds of each point (5).
-    Raises: UserError when there is no such study, none of its points is complete, another driver runs it, a number is
-        below 1, or `trials` is given beside `top` or `seeds`.
+    Raises: UserError when there is no such study, none of its points is complete, another driver runs it, data files or
+        encoders that it began with have changed or are gone, a number is below 1, or `trials` is given beside `top` or
+        `seeds`.
     """
     with _phases(quiet) as phases:
         phases.begin("loading the search")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from documented import BLOCKS, Block
 
@@ -20,21 +21,42 @@ def test_the_documented_script_trains_reports_and_resumes() -> None:
     """Its model is the reader's: a counter stands for it."""
     (block,) = [b for b in BLOCKS if b.kind == "python" and "def train(config, report)" in b.text]
     steps: list[int] = []
-    model = SimpleNamespace(train_on=steps.append, score=lambda: 0.5, save=lambda _: None, load=lambda _: 50)
+    model = SimpleNamespace(train_on=steps.append, score=lambda: 0.5, save=lambda _: None, load=lambda _: 64)
     scope: dict[str, Any] = {"make": lambda _: model}
     exec(compile(block.text, str(block), "exec"), scope)
     told: list[tuple[int, Any]] = []
 
     def report(examples: int, values: dict[str, float], *, of: int, checkpoint: str) -> str:
-        assert (values, of) == ({"stsb_dev": 0.5}, 1600)
+        assert (values, of) == ({"stsb_dev": 0.5}, 8192)
         told.append((examples, checkpoint))
         return "prune" if examples >= 1280 else "go"
 
-    config = {"learning_rate": 1e-3, "batch_size": 16, "resume": None, "checkpoints": "states"}
+    config = {"learning_rate": 1e-3, "batch_size": 16, "eval_examples": 512, "resume": None, "checkpoints": "states"}
     scope["train"](config, report)
-    assert (len(steps), told[0], told[-1][0]) == (80, (160, "states/10.pt"), 1280)
-    scope["train"]({**config, "resume": "states/50.pt"}, report)
-    assert len(steps) == 80 + 30
+    assert (len(steps), told) == (96, [(512, "states/32.pt"), (1024, "states/64.pt"), (1536, "states/96.pt")])
+    scope["train"]({**config, "resume": "states/64.pt"}, report)
+    assert len(steps) == 96 + 32
+
+
+def test_the_documented_script_evaluates_where_trials_are_compared() -> None:
+    """The k-th evaluation counts as k times `eval_examples`: so many have been trained on, with every batch size."""
+    (block,) = [b for b in BLOCKS if b.kind == "python" and "def train(config, report)" in b.text]
+    (space,) = [b for b in BLOCKS if b.kind == "yaml" and b.page == block.page]
+    params = yaml.safe_load(space.text)["params"]
+    model = SimpleNamespace(train_on=lambda _: None, score=lambda: 0.5, save=lambda _: None)
+    scope: dict[str, Any] = {"make": lambda _: model}
+    exec(compile(block.text, str(block), "exec"), scope)
+    every = params["eval_examples"]
+    for batch_size in params["batch_size"]["choice"]:
+        evaluations: list[int] = []
+
+        def report(examples: int, *_: Any, found: list[int] = evaluations, **__: Any) -> str:
+            found.append(examples)
+            return "go"
+
+        config = {"learning_rate": 1e-3, "eval_examples": every, "resume": None, "checkpoints": "states"}
+        scope["train"]({**config, "batch_size": batch_size}, report)
+        assert evaluations == [every * k for k in range(1, 8192 // every + 1)]
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind == "python" and b.page.name == "method.md"], ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -181,7 +182,7 @@ def follow(job: str | None, cluster: str) -> None:
 
 @click.command(cls=Command, epilog=examples("search stop", "search stop --cluster cluster.yaml"))
 @STUDY
-@click.option("--cluster", metavar="FILE", help="stop a job on this cluster; its name stands in place of STUDY")
+@click.option("--cluster", metavar="FILE", help="stop a job on this cluster; STUDY is its name or its study's")
 @STORAGE
 @user_errors
 def stop(study: str | None, cluster: str | None, storage: str) -> None:
@@ -192,8 +193,9 @@ def stop(study: str | None, cluster: str | None, storage: str) -> None:
     if cluster:
         from search.remote.jobs import stop_job
 
-        job = stop_job(cluster, study)
-        click.echo(f"job {job} pauses its study; go on with `search resume --cluster {cluster}`")
+        job, name = stop_job(cluster, study)
+        where = f"{name} --cluster" if name else "--cluster"
+        click.echo(f"job {job} pauses its study; go on with `search resume {where} {shlex.quote(cluster)}`")
         return
     from search.running.remove import stop_study
     from search.store.layout import absolute, storage_option

@@ -81,13 +81,29 @@ def follow_job(cluster: str, name: str | None, say: Say) -> int:
         return follow(way, name or newest_job(way), say)
 
 
-def stop_job(cluster: str, name: str | None) -> str:
-    """Pause the study of a running job (the newest by default): its trials save their state. Returns the job's name."""
-    with Tunnel(find_head(cluster), {DASHBOARD: 0}) as way:
-        name = name or newest_job(way)
-        with _job_client(way) as client:
-            client.stop_job(name)
-        return name
+def stop_job(cluster: str, name: str | None) -> tuple[str, str]:
+    """Pause the study of a running job: its trials save their state.
+
+    Args: name: of the job or of its study; the newest running job by default.
+    Returns: the names of the job and of its study, "" for a job that was started without one.
+    Raises: UserError when there is no such job, or it has ended.
+    """
+    with Tunnel(find_head(cluster), {DASHBOARD: 0}) as way, _job_client(way) as client:
+        jobs = [job for job in client.list_jobs() if job.submission_id]
+        named = [job for job in jobs if name in (None, job.submission_id, _study_of(job))]
+        running = [job for job in named if not job.status.is_terminal()]
+        if name is None and not running:
+            listing = f"`search list --cluster {shlex.quote(cluster)}` lists its studies"
+            raise UserError(f"cluster {way.head.name}: no job runs there; {listing}")
+        if not named:
+            there = ", ".join(str(job.submission_id) for job in jobs if not job.status.is_terminal()) or "none"
+            raise UserError(f"cluster {way.head.name}: no job or study {name!r}; running jobs: {there}")
+        job = _newest(running or named)
+        if not running or not client.stop_job(job.submission_id):
+            study = f"{_study_of(job)} " if _study_of(job) else ""
+            again = f"search resume {study}--cluster {shlex.quote(cluster)}"
+            raise UserError(f"job {job.submission_id} has already ended; go on with `{again}`")
+        return str(job.submission_id), _study_of(job)
 
 
 def newest_job(way: Tunnel) -> str:
@@ -99,7 +115,17 @@ def newest_job(way: Tunnel) -> str:
         jobs = [job for job in client.list_jobs() if job.submission_id]
     if not jobs:
         raise UserError("no job was submitted to this cluster; start one with `search run SPACE.yaml --cluster FILE`")
-    return str(max(jobs, key=lambda job: job.start_time or 0).submission_id)
+    return str(_newest(jobs).submission_id)
+
+
+def _newest(jobs: Sequence[Any]) -> Any:
+    """The job that was submitted last."""
+    return max(jobs, key=lambda job: job.start_time or 0)
+
+
+def _study_of(job: Any) -> str:
+    """The study's name in a job's details; "" for a job without one, such as `search resume` of the newest study."""
+    return str((job.metadata or {}).get("study", ""))
 
 
 def remote_command(cluster: str, words: Sequence[str]) -> int:
@@ -174,7 +200,7 @@ def follow(way: Tunnel, name: str, say: Say) -> int:
         while True:
             try:
                 with _job_client(way) as client:
-                    study = (client.get_job_info(name).metadata or {}).get("study", "")
+                    study = _study_of(client.get_job_info(name))
                     lost = 0.0
                     asyncio.run(printer.follow(client.tail_job_logs(name)))
                     info = client.get_job_info(name)

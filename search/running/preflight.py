@@ -18,6 +18,7 @@ from trainables.training.machine import cuda_problem
 
 CARDS_S = 15.0  # how long a node may take to report whether torch can use its GPUs; a busy one does not answer
 
+OF_HUB = "commit "  # in the revision of an encoder that the hub still has when this machine's copy is gone
 OR = " or "  # between the names of one revision; two revisions that share a name are equal
 
 
@@ -91,8 +92,8 @@ def check_cards(resources: Resources) -> None:
 def check_files(space: Space, journal: Journal) -> None:
     """Check that the files that trials read have not changed since the study began; record the revision of new ones.
 
-    Raises: UserError naming those that do not: what trials of then and now measure could not be compared; or one that
-        may not be read.
+    Raises: UserError naming those that have: what trials of then and now measure could not be compared; those that are
+        gone; or one that may not be read.
     """
     try:
         known, now = journal.ledger.files or {}, _revisions(space)
@@ -107,8 +108,22 @@ def check_files(space: Space, journal: Journal) -> None:
             f"changed since the study began: {'; '.join(changed)}. Nothing was run: results before and after could not"
             " be compared. Put back what was there, or start another study"
         )
+    if gone := [name for name, of in known.items() if name not in now and OF_HUB not in of]:
+        raise UserError("\n".join(map(_gone, gone)))
     if new := {name: revision for name, revision in now.items() if name not in known}:
         journal.append("files", revisions=new)
+
+
+def _gone(name: str) -> str:
+    """A line for a file or folder that was there when the study began."""
+    from trainables.data.catalogue import DATA_DIR_VARIABLE, is_path
+
+    source = name.partition(" ")[2]
+    if name.startswith("data.") and not is_path(source):
+        remedy = f"set {DATA_DIR_VARIABLE} to the folder that had it"
+    else:
+        remedy = f"put it back into {Path(source).expanduser().absolute().parent}"
+    return f"{name}: is not on this machine any more; {remedy} (or --carry FILE on a cluster)"
 
 
 def _revisions(space: Space) -> Mapping[str, str]:
@@ -137,6 +152,6 @@ def _encoder_revision(source: str) -> str:
     if (folder := available_folder(source)) is not None:
         of = folder_revision(folder, code=runs_code(source))
         names = [f"{of['files'][:12]}+{of['weights'][:12]}"]
-        return OR.join([*names, *([f"commit {of['commit'][:12]}"] if "commit" in of else [])])
+        return OR.join([*names, *([f"{OF_HUB}{of['commit'][:12]}"] if "commit" in of else [])])
     vectors = Path(source).expanduser()
     return hash_of([vectors], whole=False)[:12] if vectors.is_file() else ""

@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec
@@ -24,6 +26,7 @@ from trainables.contract.errors import first_line, storage_line
 
 HEAD_S = 5.0  # how long a cluster's head may take to answer
 PROBE_S = 30.0  # how long a node may take to write the storage
+PROBE = ".probe-"  # begins the names of files that are written to try a storage
 CAPACITY_S = 5.0  # seconds between two queries of a cluster's size
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # the cluster file as `ray up` leaves it on the head
 # Tune's own output, loggers, snapshots and signal handler are off; ours take their place.
@@ -54,13 +57,16 @@ def ray_session(
     Yields: a function that returns how many trials of given resources can run at once now, and the resources with
         `gpus` decided. An autoscaling cluster grows by the trials that wait, so there it is what fits into its
         largest size (one more than fits now if its file is not available), or `concurrent` where given.
-    Raises: UserError when a trial needs more than this machine has, or the cluster cannot be reached.
+    Raises: UserError when a trial needs more than this machine has, the cluster cannot be reached, or this process is
+        connected to another Ray than `address`.
     """
-    address = address or os.environ.get("RAY_ADDRESS")
+    given, address = address, address or os.environ.get("RAY_ADDRESS")
     with _environment(ENVIRONMENT if address else ENVIRONMENT | LOOPBACK):
         import ray
 
         if ray.is_initialized():
+            if given:
+                check_connection(given)
             known = decided(resources, ray.cluster_resources(), grows=False)
             yield _Capacity(known, concurrent, grows=False), known
             return
@@ -126,6 +132,37 @@ def check_head(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S).close()
     except OSError as error:
         raise UserError(f"Ray cluster {address}: cannot be reached: {error.strerror or error}") from error
+
+
+def connected() -> bool:
+    """Whether this process is connected to a Ray already, as a notebook after `ray.init()`. Does not import Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def check_connection(address: str) -> None:
+    """Whether the Ray that this process is connected to is the one at `address`.
+
+    Raises: UserError when it is another one. Ray's client does not give its address: nothing is raised then.
+    """
+    import ray
+
+    def place(text: str) -> tuple[str, str]:
+        host, _, port = text.removeprefix("ray://").rpartition(":")
+        with contextlib.suppress(OSError):
+            host = socket.gethostbyname(host) if host else ""
+        return ray.util.get_node_ip_address() if host.startswith("127.") else host, port
+
+    try:
+        now = str(ray.get_runtime_context().gcs_address)
+    except Exception:
+        return
+    (host, port), (wanted, of_gcs) = place(now), place(address)
+    if address != "auto" and (host != wanted or (port != of_gcs and not address.startswith("ray://"))):
+        raise UserError(
+            f"Ray cluster {address}: this process is connected to the Ray at {now}; call `ray.shutdown()` first, or "
+            "leave out the address to use that Ray"
+        )
 
 
 def may_grow(environ: Mapping[str, str] = os.environ) -> bool:
@@ -204,22 +241,39 @@ def ever_fits(resources: Resources) -> bool:
 
 
 def check_storage(storage: str) -> None:
-    """Every live node with CPUs can write the bucket of the studies: trials have their node's environment, not that of
-    this shell.
+    """Every live node with CPUs can write the storage of the studies: trials have their node's environment, not that of
+    this shell. With several nodes, a folder must be the driver's on each of them.
 
     Raises: UserError naming a node that cannot. Nothing is raised for a node without an answer within PROBE_S.
     """
-    if not is_remote(storage):
-        return
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if is_remote(storage):
+        _probe(storage, "", nodes)
+    elif len(nodes) > 1:
+        ours = Path(storage) / f"{PROBE}{uuid4().hex}"
+        try:
+            ours.touch()
+        except OSError as error:
+            raise UserError(f"storage {storage}: cannot be written: {error.strerror or error}") from error
+        try:
+            _probe(storage, ours.name, nodes)
+        finally:
+            ours.unlink(missing_ok=True)
+
+
+def _probe(storage: str, ours: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """`storage_problem` on every node with CPUs. Raises: UserError with the first problem."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     probe = ray.remote(num_cpus=0, max_retries=0)(storage_problem)
     asked = {}
-    for node in ray.nodes():
-        if node["Alive"] and node["Resources"].get("CPU"):
+    for node in nodes:
+        if node["Resources"].get("CPU"):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked[probe.options(scheduling_strategy=there).remote(storage)] = node["NodeManagerHostname"]
+            asked[probe.options(scheduling_strategy=there).remote(storage, ours)] = node["NodeManagerHostname"]
     answered, silent = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S) if asked else ([], [])
     for answer in silent:
         ray.cancel(answer, force=True)
@@ -229,10 +283,15 @@ def check_storage(storage: str) -> None:
                 raise UserError(f"node {asked[answer]}: {problem}")
 
 
-def storage_problem(storage: str) -> str:
-    """Write a small object and delete it. Returns: what prevented it, one line, else ""."""
+def storage_problem(storage: str, ours: str = "") -> str:
+    """Find the driver's file `ours`, if there is one, write a small object and delete it.
+
+    Returns: what prevented it, one line, else "".
+    """
     try:
-        filesystem, path = fsspec.core.url_to_fs(f"{storage}/.probe-{uuid4().hex}")
+        filesystem, path = fsspec.core.url_to_fs(f"{storage}/{PROBE}{uuid4().hex}")
+        if ours and not filesystem.exists(f"{storage}/{ours}"):
+            return f"storage {storage}: not the driver's folder; give a --storage that all nodes reach"
         filesystem.pipe_file(path, b"x")
         filesystem.rm_file(path)
     except Exception as error:  # stores raise what they like

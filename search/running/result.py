@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.remote.servers import out_of_reach
-from search.schema import masked, tracking_uri
+from search.schema import SQLITE, masked, tracking_uri
 from search.space import Space
 from search.store.layout import CLUSTER_FILE, StudyFolder, storage_option
 from search.store.ledger import Ledger, TrialRecord
@@ -83,6 +83,14 @@ def address_option(address: str | None) -> str:
     return f" --address {shlex.quote(address)}" if address and CLUSTER_FILE not in os.environ else ""
 
 
+def _answer(result: StudyResult) -> str:
+    """The command for the answer. Where a laptop follows a cluster, `search ui` gives it the MLflow of the head."""
+    command, uri = f"analysis best {result.study}", result.tracking_uri
+    if out_of_reach(uri) or (CLUSTER_FILE in os.environ and uri.startswith(SQLITE)):
+        return f"search ui{result.storage_option}, then {command} with the MLFLOW_TRACKING_URI that it prints"
+    return command + result.tracking_option
+
+
 def closing_lines(result: StudyResult) -> list[str]:
     """What is printed at the end of a session: its outcome, the best trials, where the results are, how to continue."""
     space, ledger, study = result.space, result.ledger, result.folder.study
@@ -107,7 +115,7 @@ def closing_lines(result: StudyResult) -> list[str]:
         lines.append(f"  {label:<13} {go_on(space, ledger, study, options, result.reason)}")
     if stage == "search" and result.status in ("finished", "out_of_budget") and ledger.best is not None:
         lines.append(f"  confirm:      search confirm {study}{options}")
-    lines.append(f"  answer:       analysis best {study}{result.tracking_option}")
+    lines.append(f"  answer:       {_answer(result)}")
     if result.saved:
         lines.append(f"  checkpoints:  {', '.join(result.saved)} in {result.folder.uri}/trials")
     if result.link:

@@ -30,7 +30,7 @@ from search.store.bucket import Hold, held
 from search.store.environment import moved_on
 from search.store.housekeeper import Housekeeper
 from search.store.journal import Journal, JournalWriteError, exclusive, read, running_beside, writable
-from search.store.layout import StudyFolder, UserError, storage_option
+from search.store.layout import CLUSTER_FILE, StudyFolder, UserError, storage_option
 from search.store.ledger import Event, Ledger
 from search.store.retention import CheckpointRetention
 from search.study.confirm_plan import ConfirmPlan
@@ -238,7 +238,8 @@ class Session:
         where = tracker.uri if tracker.uri.startswith("http") else f"search ui {self.folder.study}"
         where += "" if tracker.uri.startswith("http") else storage_option(self.folder.storage)
         self._print(parted(f"study {self.folder.study}: {space.what}, {extent}, by {metric} (shown x 100)"))
-        self._print(f"Ctrl-C pauses the search; search resume continues it\nMLflow: {where}")
+        pauses = "Ctrl-C pauses the search; search resume continues it\n"  # on a cluster Ctrl-C detaches
+        self._print(f"{'' if CLUSTER_FILE in os.environ else pauses}MLflow: {where}")
         if not (self.options.address or os.environ.get("RAY_ADDRESS")) and (beside := running_beside(self.folder)):
             line = (
                 f"{', '.join(beside)} of this storage is running, too; each search takes all CPUs and GPUs of a"

@@ -1,8 +1,8 @@
 """Search spaces: YAML files in, checked and typed spaces out. No torch, ray, optuna or mlflow.
 
-`load_space(path, overrides)` gives a `Space` or raises `SpaceError` with every mistake, those against the data only with
-`find_data` (the default of `search.load_space`); `smoke(space)` scales it down;
-`paper_point(space)` is the published setting in it; `check_spaces(paths)` is what `search check` prints.
+`load_space(path, overrides)` gives a `Space` or raises `SpaceError` with every mistake, also against its data with
+`find_data` (the default of `search.load_space`); `smoke(space)` scales it down; `paper_point(space)` is the published
+setting in it; `check_spaces(paths)` is what `search check` prints.
 """
 
 from search.space.load import Checked, check_spaces, load_space, smoke, space_from

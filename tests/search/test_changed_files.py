@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,39 @@ def test_study_with_changed_dev_pairs_is_neither_resumed_nor_confirmed(tmp_path:
     assert resume_study(str(tmp_path), options=QUIET).status == "finished"
 
 
+def test_study_whose_data_are_gone_is_neither_resumed_nor_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials failed one by one, and a named set was read from the hub instead."""
+    dev = tmp_path / "mine_dev.tsv"
+    for path in (dev, tmp_path / "en_stsb_dev.tsv"):
+        path.write_text(PAIRS)
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
+    data = {"train": "builtin", "dev": ["stsb", str(dev)], "language": "en"}
+    space = make_space({"trials": 3}, data=data)
+    world = World(space, tmp_path)
+    world.session()
+    journal = Journal(world.folder.journal, Ledger())
+    check_files(space, journal)
+    journal.close()
+    before = world.folder.journal.read_bytes()
+    dev.rename(tmp_path / "elsewhere")
+    monkeypatch.delenv("SEARCH_DATA_DIR")
+    for goes_on in (resume_study, confirm_study):
+        with pytest.raises(UserError) as raised:
+            goes_on(str(tmp_path), options=QUIET)
+        gone, carry = "is not on this machine any more;", "(or --carry FILE on a cluster)"
+        assert str(raised.value).splitlines() == [
+            f"data.dev stsb: {gone} set SEARCH_DATA_DIR to the folder that had it {carry}",
+            f"data.dev {dev}: {gone} put it back into {tmp_path} {carry}",
+        ]
+        assert raised.value.exit_code == 2
+    assert world.folder.journal.read_bytes() == before
+    monkeypatch.setenv("SEARCH_DATA_DIR", str(tmp_path))
+    (tmp_path / "elsewhere").rename(dev)
+    assert resume_study(str(tmp_path), options=QUIET).status == "finished"
+
+
 PARAMS = {"learning_rate": {"float": [1e-5, 1e-3]}, "false_negatives": "margin"}
 DATA = {"train": "builtin", "dev": ["stsb"], "language": "en"}
 ROLES: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -76,6 +110,9 @@ def test_an_encoder_that_was_written_over_is_another_one(role: str, tmp_path: Pa
     assert len((tmp_path / "tracking.jsonl").read_text().splitlines()) == 1  # what is known is not reported again
     (encoder / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(UserError, match=f"{'guide' if role != 'encoder' else role} {encoder}"):
+        check_files(space, journal)
+    shutil.rmtree(encoder)
+    with pytest.raises(UserError, match=f"{encoder}: is not on this machine any more; put it back into {tmp_path} "):
         check_files(space, journal)
 
 
@@ -137,6 +174,9 @@ def test_an_encoder_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatc
     older.append("files", 0.0, revisions={name: revision.split(" or ")[0] for name, revision in known.items()})
     at(readme)
     check_files(space, older)
+
+    shutil.rmtree(cached)  # the hub has it still
+    check_files(space, journal)
 
 
 def test_only_existing_files_that_can_change_have_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,11 @@
-"""A Ray cluster that rejects the driver, and nodes that cannot write the storage."""
+"""A Ray cluster that rejects the driver or is not the connected one, and nodes that cannot write the storage."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,3 +68,45 @@ def test_a_node_without_credentials_is_named_before_the_first_trial(monkeypatch:
 @pytest.mark.usefixtures("bucket")
 def test_the_probe_reports_a_missing_bucket() -> None:
     assert storage_problem("s3://none/search").startswith("storage s3://none/search: ")
+
+
+def test_a_folder_without_the_drivers_file_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "ours").touch()
+    assert storage_problem(str(tmp_path), "ours") == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+    (tmp_path / "ours").unlink()
+    assert storage_problem(str(tmp_path), "ours").startswith(f"storage {tmp_path}: not the driver's folder; ")
+    assert storage_problem(f"{tmp_path}/none").startswith(f"storage {tmp_path}/none: FileNotFoundError: ")
+
+
+@pytest.mark.ray
+def test_nodes_that_do_not_share_the_storage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node stands for two; a node without the driver's file has a disk of its own."""
+    expected = rf"^node \S+: storage {tmp_path}: not the driver's folder; give a --storage that all nodes reach$"
+    with ray_session(None, Resources(), None), monkeypatch.context() as within:
+        nodes = ray.nodes() * 2
+        within.setattr(ray, "nodes", lambda: nodes)
+        check_storage(str(tmp_path))
+        assert list(tmp_path.iterdir()) == []
+        within.setattr(Path, "touch", lambda *_: None)
+        with pytest.raises(UserError, match=expected):
+            check_storage(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("address", "same"),
+    [
+        ("auto", True), ("127.0.0.1:6379", True), ("localhost:6379", True), ("ray://127.0.0.1:10001", True),
+        ("127.0.0.1:6380", False), ("203.0.113.5:6379", False), ("ray://203.0.113.5:10001", False), ("local", False),
+    ],
+)  # fmt: skip
+def test_an_address_of_another_than_the_connected_ray_is_rejected(
+    address: str, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:6379"))
+    expected = rf"^Ray cluster {address}: this process is connected to the Ray at 127.0.0.1:6379; call `ray.shutdown"
+    rejected = contextlib.nullcontext() if same else pytest.raises(UserError, match=expected)
+    with rejected, ray_session(address, Resources(), None):
+        pass

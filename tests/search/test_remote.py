@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -393,3 +394,66 @@ def test_commands_on_the_head_get_storage_and_cluster_file(monkeypatch: pytest.M
     assert lines[0].startswith('export SEARCH_STORAGE="${SEARCH_STORAGE:-$HOME/runs}"')
     assert lines[0].endswith("export SEARCH_CLUSTER='my c.yaml'; search status 'a study'")
     assert lines[1].endswith("export SEARCH_CLUSTER=c.yaml; search list --storage=s3://b")
+
+
+class FakeClient:
+    """Ray's job client as far as `search stop` needs it: two running jobs, and a newer one that has ended."""
+
+    def __init__(self, running: bool = True, stops: bool = True) -> None:
+        self.running, self.stops, self.stopped = running, stops, list[str]()
+
+    def list_jobs(self) -> list[Any]:
+        from ray.job_submission import JobStatus
+
+        now = "RUNNING" if self.running else "STOPPED"
+        return [
+            SimpleNamespace(submission_id=name, metadata=of, status=JobStatus(status), start_time=start)
+            for name, of, status, start in (
+                ("run-a-1", {"study": "a-1"}, now, 1), ("run-b-1", {"study": "b-1"}, now, 2),
+                ("run-c-1", {"study": "c-1"}, "SUCCEEDED", 3), (None, None, "RUNNING", 4),
+            )
+        ]  # fmt: skip
+
+    def stop_job(self, name: str) -> bool:
+        self.stopped.append(name)
+        return self.stops
+
+
+def stop(client: FakeClient, words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    way = SimpleNamespace(head=HEAD, ports={DASHBOARD: 1}, ensure=lambda: None)
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: client)  # noqa: ARG005
+    monkeypatch.setattr(remote, "find_head", lambda cluster: HEAD)  # noqa: ARG005
+    monkeypatch.setattr(remote, "Tunnel", lambda *_: contextlib.nullcontext(way))
+    result = CliRunner().invoke(main, ["stop", *words, "--cluster", "c.yaml"])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "study"), [([], "b-1"), (["a-1"], "a-1"), (["run-a-1"], "a-1")], ids=["newest", "study", "job"]
+)
+def test_stop_pauses_a_running_job_by_its_name_or_study(
+    words: list[str], study: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    printed = f"job run-{study} pauses its study; go on with `search resume {study} --cluster c.yaml`\n"
+    assert stop(client, words, monkeypatch) == (0, printed)
+    assert client.stopped == [f"run-{study}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "client", "printed"),
+    [
+        (["c-1"], FakeClient(), "job run-c-1 has already ended; go on with `search resume c-1 --cluster c.yaml`"),
+        (["run-c-1"], FakeClient(), "job run-c-1 has already ended; go on with `search resume c-1 --cluster c.yaml`"),
+        ([], FakeClient(stops=False), "job run-b-1 has already ended; go on with `search resume b-1 --cluster c.yaml`"),
+        (["d-1"], FakeClient(), "cluster search: no job or study 'd-1'; running jobs: run-a-1, run-b-1"),
+        (["d-1"], FakeClient(running=False), "cluster search: no job or study 'd-1'; running jobs: none"),
+        ([], FakeClient(running=False), "cluster search: no job runs there; `search list --cluster c.yaml` lists its"),
+    ],
+)
+def test_stop_of_a_job_that_does_not_run_is_one_line(
+    words: list[str], client: FakeClient, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, output = stop(client, words, monkeypatch)
+    assert (code, output.count("\n")) == (2, 1)
+    assert output.startswith(printed)

@@ -151,6 +151,48 @@ def finished(folder: Path) -> StudyResult:
     return resume_study(str(folder), "fake-1", options=QUIET)
 
 
+def test_answer_of_a_cluster_names_the_way_to_its_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(**changes: Any) -> str:
+        lines = closing_lines(replace(result, **changes))
+        return next(line.split(maxsplit=1)[1] for line in lines if line.startswith("  answer:"))
+
+    result = finished(tmp_path)
+    assert answer().startswith("analysis best fake-1")
+    monkeypatch.setenv("SEARCH_CLUSTER", "c.yaml")
+    there = "search ui --cluster c.yaml, then analysis best fake-1 with the MLFLOW_TRACKING_URI that it prints"
+    for uri in ("sqlite:////home/ubuntu/search/mlflow.db", "http://127.0.0.1:5000"):
+        assert answer(tracking_uri=uri) == there
+    assert answer(tracking_uri="https://a.example").startswith("analysis best fake-1"), "a server in reach"
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_ctrl_c_is_explained_by_who_gets_it(cluster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that follows a job detaches by it."""
+    monkeypatch.delenv("SEARCH_CLUSTER", raising=False)
+    if cluster:
+        monkeypatch.setenv("SEARCH_CLUSTER", "c.yaml")
+    World(make_space({"trials": 6}), tmp_path).session()
+    shown = io.StringIO()
+    resume_study(str(tmp_path), options=replace(QUIET, console=Console(file=shown, width=200)))
+    assert ("Ctrl-C pauses the search" in shown.getvalue()) is not cluster
+    assert "MLflow: " in shown.getvalue()
+
+
+def test_nodes_of_a_notebooks_ray_must_reach_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[str] = []
+
+    def unreached(storage: str) -> None:
+        probed.append(storage)
+        raise UserError("node a: storage: not the driver's folder")
+
+    monkeypatch.setattr("search.running.runner.connected", lambda: True)
+    monkeypatch.setattr("search.running.runner.check_storage", unreached)
+    with pytest.raises(UserError, match="node a"):
+        run_study(make_space(), str(tmp_path), options=QUIET)
+    assert probed == [str(tmp_path)]
+    assert not list(tmp_path.glob("fake*"))
+
+
 def test_interrupted_start_stores_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import search
 from search.space import SpaceError, check_spaces, load_space
 
 FOLDER = Path(__file__).parent / "bad_spaces"
@@ -43,6 +44,26 @@ def test_every_bad_file_has_expected_lines() -> None:
 def test_a_stored_study_is_read_without_drawing_points() -> None:
     """So that one that an earlier version began can be read and resumed."""
     assert load_space(FOLDER / "range_that_does_not_divide.yaml").params.keys() == {"num_groups", "group_size"}
+
+
+def test_the_python_function_checks_as_search_run_does(tmp_path: Path) -> None:
+    """`search.run` takes its space as it is."""
+    given = {
+        "method": "simcse", "encoder": "builtin:tiny", "data": {"train": "builtin", "dev": ["builtin"]},
+        "params": {"pooling": "avg", "head": {"choice": ["linear_tanh", "none"]}}, "search": {"trials": 2},
+    }  # fmt: skip
+    path = tmp_path / "given.yaml"
+    path.write_text(yaml.safe_dump(given))
+    for space in (given, path):
+        with pytest.raises(SpaceError, match=r"params\.head: has no effect with pooling avg$"):
+            search.load_space(space)
+        assert search.load_space(space, find_data=False).params.keys() == {"head"}
+    with pytest.raises(SpaceError, match="unknown data set 'missing'"):
+        search.load_space(given, ["data.dev=[builtin, missing]", "metric.name=builtin_dev", "params={}"])
+    drawn = FOLDER / "range_that_does_not_divide.yaml"
+    with pytest.raises(SpaceError):
+        search.load_space(drawn)
+    assert search.load_space(drawn, run_code=False).params.keys() == {"num_groups", "group_size"}
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
