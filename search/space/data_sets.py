@@ -70,7 +70,7 @@ def dev_sets(node: Node, problems: Problems) -> tuple[str, ...]:
     items = [item for item, _ in set_nodes(node)]
     if not items:
         problems.add(node.where, "expected at least one set, got an empty list")
-    names = [folder_entry(text(item, problems)) for item in items]
+    names = [folder_entry(name) if (name := text(item, problems)) else None for item in items]
     keys: dict[str, str] = {}
     for name, item in zip(names, items, strict=True):
         if name and (other := keys.setdefault(set_name(name), name)) is not None and names.count(name) > 1:

@@ -112,12 +112,12 @@ class BudgetEnd:
             return []
         trials = [r for r in self._ledger.open_trials.values() if r.trial.stage == "search"]
         running = {r.trial.id for r in trials if r.state == "running" and r.waiting is None} - {judged}
-        kept = [r for r in trials if r.trial.baseline and not r.trial.repeat]
-        if leader := self._leader(trials, kept, running):
-            kept.append(leader)
-        return [r.trial.id for r in kept] if self._spare(kept, running) <= self._ledger.longest_step else []
+        reserved = [r for r in trials if r.trial.baseline and not r.trial.repeat]
+        if leader := self._leader(trials, reserved, running):
+            reserved.append(leader)
+        return [r.trial.id for r in reserved] if self._spare(reserved, running) <= self._ledger.longest_step else []
 
-    def _leader(self, trials: list[TrialRecord], kept: list[TrialRecord], running: set[str]) -> TrialRecord | None:
+    def _leader(self, trials: list[TrialRecord], reserved: list[TrialRecord], running: set[str]) -> TrialRecord | None:
         """Among first seeds whose best value already exceeds every completed trial and which the budget can finish,
         the one with the best latest value. A trial's value is the best of its evaluations, in part noise: one that has
         since fallen far below the completed ones (`MAX_DROP`) does not count.
@@ -133,19 +133,19 @@ class BudgetEnd:
         found = [
             (sign * r.value, -r.trial.number, r)
             for r in trials
-            if not (r.trial.repeat or r in kept or r.value is None or r.best is None)
+            if not (r.trial.repeat or r in reserved or r.value is None or r.best is None)
             and sign * r.best > best
             and sign * r.value >= fallen
-            and self._spare([*kept, r], running) >= 0
+            and self._spare([*reserved, r], running) >= 0
         ]
         return max(found)[2] if found else None
 
-    def _spare(self, kept: list[TrialRecord], running: set[str]) -> float:
+    def _spare(self, reserved: list[TrialRecord], running: set[str]) -> float:
         """Examples that could be trained and yet leave these as much as they need to their ends, while other trials
         make way; infinite without a budget, or until a trial has reported its length or its pace."""
         search, ledger = self._search, self._ledger
-        needs = [(r.planned or ledger.full_length) - r.examples for r in kept]
-        making_way = len(running - {r.trial.id for r in kept})
+        needs = [(r.planned or ledger.full_length) - r.examples for r in reserved]
+        making_way = len(running - {r.trial.id for r in reserved})
         left = math.inf
         if search.budget is not None and ledger.full_length:
             left = search.budget * ledger.full_length - ledger.examples
@@ -159,7 +159,7 @@ class BudgetEnd:
             whole = 3600 * search.device_hours / resources.workers / (gpus or 1.0)
             left = min(left, pace * (whole - seconds))
         spare = left - sum(needs) - making_way * ledger.longest_step
-        if search.time is not None and pace:  # the others make way side by side, as the kept trials train
+        if search.time is not None and pace:  # trials make way side by side, while the reserved ones train
             until_end = pace * (search.time - ledger.elapsed(stage="search"))
             together = max(needs, default=0) if running else sum(needs)
             spare = min(spare, until_end - together - bool(making_way) * ledger.longest_step)

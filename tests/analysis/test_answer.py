@@ -28,7 +28,7 @@ def answered(values: Any, fresh: Any = None, **options: Any) -> dict[str, str]:
 
 def test_one_seed() -> None:
     found = answered(GAINS)
-    assert list(found) == ["Best", "Dev", "Gain", "Weights"]
+    assert list(found) == ["Best", "Dev", "Gain", "Next", "Weights"]
     assert found["Best"] == "t1: no parameters"
     assert found["Dev"].startswith("76.0 (one seed); ")
     assert "corrected for selection, 95 % CI " in found["Dev"]
@@ -68,7 +68,9 @@ def test_confirmed_without_a_gain_is_inconclusive() -> None:
 
 
 def test_nothing_beats_the_baseline() -> None:
-    assert answered({"p0": [0.8], "p1": [0.7]})["Gain"] == "none: no configuration came out above the paper's setting"
+    found = answered({"p0": [0.8], "p1": [0.7]})
+    assert found["Gain"] == "none: no configuration came out above the paper's setting; not confirmed"
+    assert found["Next"] == "search confirm s-1"
 
 
 @pytest.mark.parametrize(

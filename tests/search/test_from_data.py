@@ -131,7 +131,9 @@ def test_sentences_need_a_dev_set() -> None:
     Path("lines.txt").write_text(rows("one sentence", "sentence #"))
     done = run("init", "lines.txt", *ENCODER)
     assert done.exit_code == 2
-    assert done.output.startswith("lines.txt: sentences have no scores to select by; name a dev set with")
+    assert done.output.startswith(
+        "lines.txt: read as sentences (sentence), which have no scores to select by; name a dev"
+    )
     assert not Path("lines.yaml").exists()
     beir(Path("docs_dev"))
     assert run("init", "lines.txt", *ENCODER, "--dev", "docs_dev").exit_code == 0
@@ -144,7 +146,11 @@ def test_sentences_need_a_dev_set() -> None:
         (["nosuch.csv"], "data file 'nosuch.csv': does not exist"),
         (["odd.csv"], "odd.csv: cannot recognise the columns a, b, c; name them with --column anchor=NAME"),
         (["odd.csv", "--column", "anchor"], "--column: expected ROLE=COLUMN, such as anchor=question, got 'anchor'"),
-        (["odd.csv", "--column", "anchor=x"], "odd.csv: expected a column x (anchor), got a, b, c"),
+        (
+            ["odd.csv", "--column", "anchor=x"],
+            "--column: expected the roles sentence; anchor and positive,",
+        ),
+        (["odd.csv", "--column", "sentence=x"], "odd.csv: expected a column x (sentence), got a, b, c"),
         (["good.csv", "--dev", "nosuch_dev"], "nosuch_dev"),
         (["few.csv", "--dev", "builtin"], "few.csv: expected at least 64 rows to train on, 4 batches, got 63"),
     ],
@@ -156,7 +162,7 @@ def test_what_cannot_be_used_is_one_line(words: list[str], said: str) -> None:
     done = run("init", *words, *ENCODER)
     assert done.exit_code == 2, done.output
     assert said in done.output
-    assert len(done.output.splitlines()) == 1
+    assert len([line for line in done.output.splitlines() if not line.startswith("hint: ")]) == 1
 
 
 def test_values_are_put_in_place_of_a_ready_spaces_own() -> None:
@@ -186,7 +192,7 @@ def test_what_init_writes_passes_the_check(kind: tuple[str, str], count: int, ow
         if not refused:
             space = load_space(out)
             seen = min(space.base["max_examples"] or math.inf, space.base["epochs"] * max(4, count * 8 // 10))
-            assert seen / space.base["eval_examples"] >= 3, "too few evaluations for the pruner"
+            assert seen / space.base["eval_examples"] >= 2, "too few evaluations for the pruner"
         assert not refused or count < 200 or (kind == KINDS[3] and not own_dev)
         assert refused or check_spaces([str(out)])[0].problems == ()
 
@@ -241,7 +247,7 @@ def test_a_failed_start_names_what_it_wrote() -> None:
     Path("größe.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
     wrong = run("init", "größe.tsv", "--encoder", "./nothing")
     assert wrong.exit_code == 2
-    hint = "hint: gr_e.yaml was written: correct it and run search check gr_e.yaml, or delete it, gr_e_train.jsonl, "
+    hint = "hint: gr_e.yaml was written: correct it, then run search check gr_e.yaml; or delete it, gr_e_train.jsonl, "
     assert hint in wrong.output
 
 

@@ -163,9 +163,7 @@ def test_links_lead_to_the_newest_studies(monkeypatch: pytest.MonkeyPatch, capsy
     assert [line for line in shown if line in names][:3] == ["s: studies", "s-11: trials", "s-11: points"]
     _print_views("http://s", "s-9")
     shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in shown if line in names] == [
-        f"s-9: {view}" for view in ("trials", "points", "plots", "more")
-    ]
+    assert [line for line in shown if line in names] == [f"s-9: {view}" for view in ("trials", "points")]
 
 
 class NoServer(socketserver.StreamRequestHandler):

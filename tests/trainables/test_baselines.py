@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainables.contract.config import build, hyperparameters
+from trainables.contract.config import build, hyperparameters, values
 from trainables.contract.registry import declared
 from trainables.encoders.load import load_encoder
 from trainables.encoders.packing import pack
@@ -107,6 +107,22 @@ def test_both_views_meet_in_nt_xent(module: Any) -> None:
     z = roles("anchor", "positive")
     config = config_of(module.__name__.rsplit(".", 1)[1], temperature=0.2)
     assert module.loss(z, config) == nt_xent(z["anchor"], z["positive"], 0.2)
+
+
+def test_what_has_no_effect_is_declared() -> None:
+    names = ("momentum", "token_cutoff", "feature_cutoff")
+
+    def unused(name: str, **given: Any) -> dict[str, Any]:
+        config = config_of(name, **given)
+        return {key: why for key, why in config.unused(values(config)).items() if name == "whitening" or key in names}
+
+    assert unused("whitening") == unused("esimcse") == {}
+    assert unused("whitening", pooling="cls_before_pooler") == {"include_prompt": ("pooling", "cls_before_pooler")}
+    assert unused("esimcse", queue_batches=0.0) == {"momentum": ("queue_batches", 0)}
+    assert unused("consert") == {"token_cutoff": ("first_view", "feature_cutoff")}
+    assert unused("consert", first_view="shuffle", second_view="token_cutoff").keys() == {"feature_cutoff"}
+    assert unused("consert", first_view="token_cutoff", second_view="feature_cutoff") == {}
+    assert unused("consert", first_view="none").keys() == {"token_cutoff", "feature_cutoff"}
 
 
 # ------------------------------------------------------------------ augmentations

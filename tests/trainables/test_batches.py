@@ -17,6 +17,7 @@ from trainables.methods.batches import cut, text_numbers
 from trainables.methods.method import Examples, load_method, shuffled_epochs
 from trainables.methods.selfccl.method import paced_epochs, paced_steps
 from trainables.methods.simcse.config import SimcseConfig
+from trainables.training.method_trial import load_inputs
 from trainables.training.trial import ProcessCache
 
 OF_ENCODERS = [name for name in method_names() if issubclass(load_method(name).config, EncoderConfig)]
@@ -71,6 +72,28 @@ def test_equal_tokens_are_equal_texts() -> None:
     for batch in batches["no_duplicates"]:
         assert len({kinds[i] for i in batch}) == len(batch)
     assert sum(map(len, batches["no_duplicates"])) == 5  # the sixth would be alone in its batch: it has no negative
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", OF_ENCODERS)
+def test_distinct_texts_of_equal_length_fill_the_batches(name: str) -> None:
+    """Only texts are compared: sequences of another kind may be equal."""
+    spec = spec_of(name, batches="no_duplicates")
+    method, inputs = load_method(name), load_inputs(spec, torch.device("cpu"))
+    texts, held, rows = inputs.corpus.columns, set[str](), list[int]()
+    lengths = np.diff(inputs.tools.tokenise(next(iter(texts.values()))).starts)
+    for i in np.flatnonzero(lengths == np.bincount(lengths).argmax()).tolist():
+        own = {column[i] for role, column in texts.items() if role != "score"}
+        if held.isdisjoint(own):
+            rows.append(i)
+            held |= own
+    config = build(method.config, spec.params)
+    chosen = {role: [column[i] for i in rows] for role, column in texts.items()}
+    examples = method.prepare(chosen, config, 0, inputs.tools)
+    sizes = [len(batch) for batch in method.plan(examples, config, 0)]
+    full = len(rows) // config.batch_size - 1  # edited texts, too, may be equal, which the last batches show
+    assert full > 2
+    assert sizes[:full] == [config.batch_size] * full
 
 
 def test_selfccl_batches_without_repeated_texts() -> None:

@@ -206,6 +206,15 @@ def test_no_worker_is_without_an_example(tmp_path, monkeypatch):
     assert sizes[1] == [size for size in sizes[0] if size >= 3]
 
 
+def test_batch_smaller_than_the_group_is_reported(tmp_path):
+    config = SimcseConfig(batch_size=2)
+    with pytest.raises(ValueError, match=r"batch_size: expected at least 3, one .* of the workers, got 2"):
+        Training(
+            method=toy.METHOD, config=config, network=toy.ToyNetwork(config, 0), examples=toy.examples(), evaluate=None,
+            seed=0, files=TrialFiles(str(tmp_path)), world=World(0, 3),
+        )  # fmt: skip
+
+
 def test_shares_cover_the_batch():
     for n in (2, 7, 64):
         for size in (1, 2, 3):

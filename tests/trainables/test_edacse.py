@@ -78,6 +78,14 @@ def test_on_text_every_epoch_has_its_own_marks() -> None:
         assert all("".join(c for c in text if c not in ALPHABETS["english"]) == bare for text in texts)
 
 
+@pytest.mark.parametrize("glue", [False, True])
+def test_unit_offsets_are_no_texts_of_a_batch(glue: bool) -> None:
+    """Sentences of equal length have equal offsets; of a tokenizer without isolated marks all are empty."""
+    config = replace(CONFIG, batch_size=4, epochs=1, batches="no_duplicates")
+    examples = edacse.prepare({"sentence": [f"{a}{b}好" for a in "甲乙丙丁" for b in "子丑"]}, config, 0, desk_of(glue))
+    assert [len(batch) for batch in edacse.METHOD.plan(examples, config, 0)] == [4, 4]
+
+
 def test_without_marks_or_weight_it_is_simcse() -> None:
     z = {role: torch.randn(4, 6, generator=torch.Generator().manual_seed(i)) for i, role in enumerate("ab")}
     for config in (replace(CONFIG, max_marks=0), replace(CONFIG, lambda_=0.0)):

@@ -314,11 +314,12 @@ def test_a_prompt_leaves_room_for_the_text(tmp_path: Path, max_length: int, said
     assert (noted in checked.notes) is (said == "noted")
 
 
-def test_a_trial_without_room_for_its_texts_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["simcse", "whitening"])
+def test_a_trial_without_room_for_its_texts_is_refused(method: str, tmp_path: Path) -> None:
     data = {"train": "builtin", "dev": ["builtin"], "language": "en", "prompts": {"query": "the man and the dog "}}
     params = {"max_length": 7, "max_examples": 8, "batch_size": 4}
     spec = TrialSpec(
-        method="simcse", encoder="builtin:tiny", data=data, metric="builtin_dev", params=params, folder=str(tmp_path)
+        method=method, encoder="builtin:tiny", data=data, metric="builtin_dev", params=params, folder=str(tmp_path)
     )
     outcome = run_trial(spec, lambda _: "go")
     assert outcome.stop == "failed:data"

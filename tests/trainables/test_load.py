@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from safetensors.torch import load_file, save_file
 from tiny_families import family
 from torch import nn
@@ -65,6 +68,51 @@ def assert_one_line_error(folder: Path | str, message: str) -> None:
     with pytest.raises(EncoderError, match=message) as caught:
         load_encoder(str(folder))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", ["page", "files"])
+def test_a_gated_encoder_needs_a_token(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub shows the page of most gated models to everyone."""
+    page = SimpleNamespace(gated="manual", siblings=[], sha="a" * 40)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(GatedRepoError if asked == "page" else page))
+    monkeypatch.setattr("huggingface_hub.HfApi.auth_check", answer(GatedRepoError))
+    expected = (
+        "encoder 'org/gated': gated: accept its terms on the hub, then `hf auth login`, or set HF_TOKEN (on a cluster "
+        "on every node)"
+    )
+    with pytest.raises(EncoderError) as raised:
+        locate.check_encoder("org/gated")
+    assert str(raised.value) == expected
+    assert_one_line_error("org/gated", r"'org/gated': gated: accept its terms")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(page))
+    monkeypatch.setattr("huggingface_hub.HfApi.auth_check", answer(None))
+    locate.check_encoder("org/gated")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RepositoryNotFoundError, "no such model .*; check the spelling, or it is private: set HF_TOKEN$"),
+        (RevisionNotFoundError, "no such revision .*; check the spelling$"),
+    ],
+)
+def test_an_encoder_that_the_hub_does_not_have_may_be_private(
+    error: type[HfHubHTTPError], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(error))
+    assert_one_line_error("org/name", message)
+
+
+def answer(given: Any) -> Callable[..., Any]:
+    """A request to the hub; given: what comes back, or the kind of its error."""
+
+    def request(*_: Any, **__: Any) -> Any:
+        if isinstance(given, type):
+            response: Any = SimpleNamespace(headers={}, request=None)
+            raise given("401 Client Error", response=response)
+        return given
+
+    return request
 
 
 def test_unusable_folders_are_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import toy
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from trainables.contract.trial import SIMILARITIES, STATE, TRIAL, WEIGHTS
+from trainables.contract.trial import SIMILARITIES, STATE, STEP_SECONDS, TRIAL, WEIGHTS
 from trainables.methods.simcse.config import SimcseConfig
 from trainables.training import loop
 from trainables.training.checkpoint import Snapshot, TrialFiles
@@ -223,6 +223,29 @@ def test_useless_numbers_end_the_training(kind, changes, value, tmp_path):
     with pytest.raises(TrainingFailure, match=r"loss is nan|same vector") as caught:
         session(tmp_path, config_of(**changes), evaluate=lambda _: (value, {}, {}))
     assert caught.value.kind == kind
+
+
+def test_vectors_of_broken_weights_are_no_collapse(tmp_path, monkeypatch):
+    """The loss of the last step before an evaluation is that of the weights before their update."""
+    monkeypatch.setattr(toy.ToyNetwork, "after_step", lambda network: network.words.weight.data.fill_(math.nan))
+
+    def evaluate(embed):
+        return float(embed(toy.examples().columns["sentence"].take(range(4))).sum()), {}, {}
+
+    with pytest.raises(TrainingFailure, match="vectors are NaN or infinite after 16 training examples") as caught:
+        session(tmp_path, config_of(eval_examples=16), evaluate=evaluate)
+    assert caught.value.kind == "nan"
+
+
+@pytest.mark.parametrize(("micro_batch", "size"), [(None, 16), (5, 5), ("auto", 3)])
+def test_one_piece_of_a_batch_is_measured(micro_batch, size, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "largest_piece", lambda *_: 3)
+    training = training_of(tmp_path, config_of(micro_batch=micro_batch))
+    sizes, encode = [], training.network.encode
+    training.network.encode = lambda views: sizes.append(max(map(len, views.values()))) or encode(views)
+    training.measure(1)
+    assert set(sizes) == {size}
+    assert training.metrics[f"{STEP_SECONDS}1"] > 0
 
 
 def test_attention_is_not_left_to_cudnn(tmp_path):

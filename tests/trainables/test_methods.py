@@ -284,6 +284,18 @@ def test_the_score_before_training_belongs_to_what_is_evaluated(tmp_path):
     assert read_by(config, 0, method.untrained.reads) != read_by(decoder, 0, method.untrained.reads)
 
 
+def test_cached_vectors_belong_to_length_and_special_tokens():
+    """Two folders may have the same weights, and another length or other tokens around a text."""
+    inputs, config = load_inputs(spec_of("simcse"), torch.device("cpu")), build(load_method("simcse").config, {})
+    column, source = inputs.tools.tokenise(["a man is eating a piece of bread"]), inputs.source
+    shorter = dataclasses.replace(source, facts=dataclasses.replace(source.facts, trained_length=4))
+    open_ended = dataclasses.replace(source, suffix=())
+    first, *others = (
+        dataclasses.replace(inputs.tools, source=one).embed(column, config) for one in (source, shorter, open_ended)
+    )
+    assert not any(np.allclose(first, other) for other in others)
+
+
 def test_max_length_changes_nothing_before_training():
     """Evaluations cut no sentence at it: a search over it scores the untouched encoder once."""
     source, sentence = load_inputs(spec_of("simcse"), torch.device("cpu")).source, np.arange(10, 50, dtype=np.int32)

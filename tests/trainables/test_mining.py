@@ -109,6 +109,27 @@ def test_columns_are_added_behind_those_that_are_there(caplog: pytest.LogCapture
     assert more["negative_2"] == found["negative"]
 
 
+@pytest.mark.parametrize("margin", [None, -2.0])
+def test_own_text_of_an_anchor_is_no_negative(margin: float | None) -> None:
+    """In a chain each text is an anchor and another one's positive. Ranks are as without its document."""
+    rng = np.random.default_rng(0)
+    texts = [f"t{i}" for i in range(12)]
+    vectors = {t: torch.from_numpy(rng.normal(size=8)).float() for t in texts}
+    rows = {"anchor": texts, "positive": [*texts[1:], texts[0]]}
+    found, _ = with_mined(rows, {"count": 2, "range": (0, 10), "margin": margin}, None, tools(vectors))
+    for anchor, positive, *negatives in zip(*found.values(), strict=True):
+        others = [t for t in texts if t not in (anchor, positive)]
+        near = sorted(others, key=lambda t: -torch.cosine_similarity(vectors[anchor], vectors[t], dim=0).item())
+        assert negatives == near[:2]
+
+
+def test_a_positive_that_is_the_anchors_own_text_counts_as_positive() -> None:
+    texts = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
+    found = mine(texts, texts, [[0], [1], [1]], 1, (0, 2), own=np.array([0, 1, 2]))
+    assert found.first.tolist() == [True, True, True]
+    assert found.negatives[:, 0].tolist() == [1, 2, 0]
+
+
 def test_rows_with_too_few_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     anchors, positives, vectors = example(1)
     texts = {"anchor": anchors, "positive": positives}

@@ -130,7 +130,7 @@ DEVICE_MEMORY = "device_memory_gb"  # of an evaluation: peak GPU memory of the t
 # Of the first evaluation of a trial that measures (`TrialSpec.measure`), and of every one where it is known:
 CARD_MEMORY = "system/card_memory_gb"  # of the whole card, 1e9 bytes
 MODEL_MEMORY = "system/model_memory_gb"  # weights, gradients and moments, 1e9 bytes
-STEP_SECONDS = "system/step_seconds_threads_"  # + threads: forward and backward of a batch on a CPU
+STEP_SECONDS = "system/step_seconds_threads_"  # + threads: forward and backward of a batch, or piece of it, on a CPU
 PROCESS_MEMORY = "system/process_memory_megabytes"
 GPU_BUSY = "system/gpu_utilization_percentage"
 MICRO_BATCH = "micro_batch"  # of a first evaluation: the examples that `micro_batch: auto` encodes at a time
@@ -208,12 +208,14 @@ LAST = "last"  # what a trial needs to go on
 STATE = f"{LAST}/state.pt"
 SCRIPT_STATE = f"{LAST}/script.json"  # how far a script's trial has come
 SCRIPT_FOLDER = f"{LAST}/script"  # what the script itself wrote to go on from
-WEIGHTS = "best/weights.safetensors"  # encoder and head of the best evaluation
+# Encoder and head of the best evaluation; adapters and words in use need the encoder's folder too.
+WEIGHTS = "best/weights.safetensors"
 MODEL = "best/model"  # of a script: the folder that it wrote at the best evaluation
 CHECKPOINT = (WEIGHTS, MODEL)  # the one or the other: what an ended trial stores on disk
 TRIAL = "best/trial.json"  # the trial's spec and the evaluation that the weights belong to
 LOG = "log.txt"  # what the trial printed and warned, in its first and last part
-SIMILARITIES = "best/similarities.npz"  # cosine of every dev pair at that evaluation
+# Cosines and gold scores of dev pairs, retrieval measures per query; cosines and measures of truncated vectors, too.
+SIMILARITIES = "best/similarities.npz"
 # In the study's folder.
 TRIALS = "trials"  # holds the trials' folders
 PAUSE_FILE = "PAUSE"  # while it exists, stopping trials save their state: they will be resumed

@@ -241,7 +241,7 @@ def _check_corpus(name: str, language: str, needs: str, columns: Columns | None,
     notes = [edacse_note(sources)] if name == EDACSE else []
     for part, source in sources.items():
         if matching(source.path):
-            notes.append(_looked(part, source, needs, columns)[0])
+            notes.append(_checked_corpus(part, source, needs, columns)[0])
     return "; ".join(filter(None, notes))
 
 
@@ -253,12 +253,12 @@ def _sources(name: str, language: str, needs: str, local_only: bool) -> dict[str
     return {part: found for part in parts if (found := _source(part, language, "train", local_only))}
 
 
-def _looked(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
+def _checked_corpus(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
     """The note on a corpus and the names of its columns."""
-    return _once([source], partial(_look, name, source, needs, columns), needs, columns)
+    return _once([source], partial(_check_corpus_files, name, source, needs, columns), needs, columns)
 
 
-def _look(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
+def _check_corpus_files(name: str, source: Source, needs: str, columns: Columns | None) -> tuple[str, tuple[str, ...]]:
     size, path = text_size(source.path), source.path
     stored = kind_of(path) == ".txt" and size > IN_MEMORY  # a trial reads it from the disk
     if stored and size <= WHOLE:
@@ -277,7 +277,7 @@ def _differ(parts: Sequence[str], language: str, needs: str, columns: Columns | 
     for part in parts if len(parts) > 1 else ():
         for name, source in _sources(part, language, needs, local_only=True).items():
             if matching(source.path):
-                found[name] = _looked(name, source, needs, columns)[1]
+                found[name] = _checked_corpus(name, source, needs, columns)[1]
     first = next(iter(found.items()), None)
     return [other_columns(name, roles, *first) for name, roles in found.items() if first and roles != first[1]]
 

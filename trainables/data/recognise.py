@@ -97,9 +97,10 @@ def recognise(path: Path, columns: Mapping[str, str] | None = None) -> Recognise
     Returns: the rows that have their texts and scores.
     Raises: DataError if it cannot be read, or what it holds cannot be recognised; the message requests the columns.
     """
+    unused: tuple[str, ...] = ()
     if kind_of(path) == ".txt":
         texts: dict[str, list[str]] = {"sentence": read_lines(path)}
-        roles, unused = {"sentence": "sentence"}, ()
+        roles = {"sentence": "sentence"}
     else:
         roles, texts, unused = _read(path, columns or {})
     needed = [column for role, column in texts.items() if not role.startswith("negative")]

@@ -339,12 +339,12 @@ def _spread(path: Path, read: _Rows) -> Table:
     lists = [role for role, column in read.columns.items() if any(isinstance(cell, list) for cell in column)]
     if not lists:
         return Table(cast(dict[str, list[str]], read.columns), read.lines, read.notes)
-    columns, said = dict(read.columns), ""
+    columns, note = dict(read.columns), ""
     if "negative" in lists:
         given = [[text for text in _listed(cell) if text.strip()] for cell in columns.pop("negative")]
         lengths = sorted(filter(None, map(len, given)))
         many = min(lengths[len(lengths) // 2], 99) if lengths else 1
-        said = f"; shorter lists than {many} negatives are repeated, longer ones cut"
+        note = f"; shorter lists than {many} negatives are repeated, longer ones cut"
         columns |= {f"negative_{k + 1}": [(texts * many)[k] if texts else "" for texts in given] for k in range(many)}
     out: dict[str, list[str]] = {role: [] for role in columns}
     lines = []
@@ -354,8 +354,8 @@ def _spread(path: Path, read: _Rows) -> Table:
             for column, text in zip(out.values(), texts, strict=True):
                 column.append(text)
     what = " and ".join(lists)
-    note = f"{path}: lists of {what}: {len(read.lines)} rows give {len(lines)} with {', '.join(columns)}{said}"
-    return Table(out, lines, (*read.notes, note))
+    summary = f"{path}: lists of {what}: {len(read.lines)} rows give {len(lines)} with {', '.join(columns)}{note}"
+    return Table(out, lines, (*read.notes, summary))
 
 
 def _listed(cell: Cell) -> list[str]:

@@ -26,7 +26,9 @@ from trainables.contract.errors import DataError
 from trainables.contract.trial import only_one, phase, whole_file
 from trainables.data.eviction import evict
 
-Texts = Mapping[str, Sequence[str]]  # column name -> texts: {"sentence"} or {"anchor", "positive", "negative"}
+# Column name -> texts: {"sentence"}; {"anchor", "positive"} and maybe "negative", "negative_2", ...; or {"first",
+# "second", "score"}, the scores as texts.
+Texts = Mapping[str, Sequence[str]]
 PROMPTS = ("query", "document")  # what a text is to a prompted encoder
 Tokens = NDArray[np.int32]  # one sentence: token (or word) ids without special tokens, not truncated
 
@@ -93,7 +95,7 @@ class PromptSizes:
         ]
 
 
-def measured(prompts: Mapping[str, str]) -> dict[str, str]:
+def without_trailing_blanks(prompts: Mapping[str, str]) -> dict[str, str]:
     """The prompts as their tokens are counted: a blank at the end may be part of the text's first token."""
     return {name: prompt.rstrip() for name, prompt in prompts.items()}
 
@@ -114,7 +116,7 @@ def local_prompt_sizes(folder: Path, prompts: tuple[tuple[str, str], ...]) -> Pr
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return PromptSizes(
-        {name: count(text, special=False) for name, text in measured(dict(prompts)).items()},
+        {name: count(text, special=False) for name, text in without_trailing_blanks(dict(prompts)).items()},
         count("a", special=True) - count("a", special=False),
     )
 

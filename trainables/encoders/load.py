@@ -28,10 +28,10 @@ from trainables.data.tokens import (
     Encode,
     Tokens,
     content_hash,
-    measured,
     ready,
     tokenizer_encoder,
     tokenizer_fingerprint,
+    without_trailing_blanks,
 )
 from trainables.data.tokens import cache_dir as default_cache_dir
 from trainables.encoders.adapters import Base, add_adapters, freeze, sharing_copy
@@ -290,7 +290,7 @@ def _prompt_tokens(loaded: LoadedEncoder, prompts: Mapping[str, str]) -> dict[tu
     """`LoadedEncoder.prompts`, longest first. A prompt is as long as it is alone, as in sentence-transformers: where a
     blank at the end becomes part of the text's first token, that counts as the prompt's."""
     encode = tokenizer_encoder(loaded.tokenizer)
-    begin = [tuple(ids) for ids in encode(list(measured(prompts).values()))] if prompts else []
+    begin = [tuple(ids) for ids in encode(list(without_trailing_blanks(prompts).values()))] if prompts else []
     alone = [len(loaded.prefix) + len(ids) for ids in encode(list(prompts.values()))] if prompts else []
     found = {ids: length for ids, length in zip(begin, alone, strict=True) if ids}
     return dict(sorted(found.items(), key=lambda item: -len(item[0])))

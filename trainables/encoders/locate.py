@@ -165,10 +165,10 @@ def hub_folder(source: str, *, download: bool = True) -> Path | None:
     Args:
         source: `id` or `id@revision`; with its code, if that runs.
         download: False = only check that it could be; None when it is not on this machine yet.
-    Raises: EncoderError if the hub has no such model or cannot be reached.
+    Raises: EncoderError if the hub has no such model, does not give its files to this user, or cannot be reached.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     at = without_code(source)
     name, _, revision = at.partition("@")
@@ -177,15 +177,23 @@ def hub_folder(source: str, *, download: bool = True) -> Path | None:
             return folder
         # One request with a time limit first: the download functions retry an unreachable hub for half a minute.
         info = HfApi().model_info(name, revision=revision or None, timeout=HUB_SECONDS)
+        if getattr(info, "gated", False):  # its page is open to all, its files are not
+            HfApi().auth_check(name)
         if not download:
             return None
         safe = any(s.rfilename.endswith(".safetensors") for s in info.siblings or ())
         files = [*FILES, *([] if safe else ["*.bin"]), *(["*.py"] if runs_code(source) else [])]
         return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
+    except GatedRepoError as error:  # a kind of RepositoryNotFoundError
+        raise EncoderError(
+            f"encoder {at!r}: gated: accept its terms on the hub, then `hf auth login`, or set HF_TOKEN (on a cluster "
+            "on every node)"
+        ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         what = "revision" if isinstance(error, RevisionNotFoundError) else "model"
+        private = ", or it is private: set HF_TOKEN" if isinstance(error, RepositoryNotFoundError) else ""
         raise EncoderError(
-            f"encoder {at!r}: no such {what} on the hub and no folder of that name here; check the spelling"
+            f"encoder {at!r}: no such {what} on the hub and no folder of that name here; check the spelling{private}"
         ) from error
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
         raise EncoderError(

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 
 def text_numbers(texts: Iterable[str | bytes], n: int) -> NDArray[np.int64]:
-    """(n,) hashes, equal for equal texts; among a million others two are equal once in 10^7 corpora."""
+    """(n,) 64-bit hashes, salted per process: only equality within a process counts.
+
+    A corpus of a million distinct texts has a collision with probability of about 3e-8.
+    """
     return np.fromiter(map(hash, texts), np.int64, n)
 
 
@@ -54,8 +57,9 @@ def one_set_each(
 
     Args:
         chosen: (n,) example numbers; sets: number of the set of all examples, from 0.
-        how: proportional: about as many batches as the sets have together, in random order, a set's share of them its
-            own batches times its weight; round_robin: in turn `weight` batches of each set, until one has no more.
+        how: proportional: in random order, about as many batches as all sets have in total; a set's share is
+            proportional to its number of batches times its weight. round_robin: in turn `weight` batches of each set,
+            until one has no more.
         weights: >= 0, one for each set, not all 0; None = 1. A set that runs out begins again, in a new order.
         texts: as `cut` takes them.
     """

@@ -43,7 +43,8 @@ class Examples:
     """Prepared training data of one trial.
 
     Attributes:
-        columns: role or column name -> token sequences; all of the same length n.
+        columns: role or column name -> token sequences of texts; all of the same length n. `batches: no_duplicates`
+            compares them, so other sequences are fields of a subclass.
         order: (n,) example numbers from easiest to hardest (SelfCCL), else None.
         facts: numbers worth logging once, such as an augmentation's coverage in [0, 1] or class shares.
         numbers: name -> (n,) or (n, D) numbers that the loss gets beside the vectors, such as a pair's score.
@@ -131,7 +132,9 @@ class TextTools:
 
         read = read_by(config, 0, PLAIN_ENCODER.reads)
         prompts = [] if config.include_prompt else [sorted(source.prompts.items())]
-        return self.cached("vectors", [source.fingerprint, *read, *prompts, column], make)
+        # of folders with the same weights: where texts are cut, and the special tokens around them
+        around = [source.facts.evaluated_length, list(source.prefix), list(source.suffix)]
+        return self.cached("vectors", [source.fingerprint, around, *read, *prompts, column], make)
 
     def cached(self, name: str, parts: Sequence[object], make: Callable[[], T]) -> T:
         """`make()`, or its earlier result for equal `parts` (hashed); stored on disk and in this process."""
@@ -200,7 +203,7 @@ def texts_apart(examples: Examples, config: RunConfig) -> NDArray[np.int64] | No
 
 
 def shuffled_epochs(examples: Examples, config: RunConfig, seed: int) -> Iterator[Batch]:
-    """Batches: every epoch a new permutation, including the last smaller batch (if it has 2 examples)."""
+    """Batches: every epoch a new permutation, including the last smaller batch (if it has at least 2 examples)."""
     chosen, texts, size = sampled(len(examples), config, seed), texts_apart(examples, config), config.batch_size
     for epoch in range(config.epochs):
         rng = np.random.default_rng([seed, SHUFFLE, epoch])

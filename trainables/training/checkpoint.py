@@ -1,9 +1,12 @@
 """A trial's files: `last/` to resume from, `best/` what the study saves. Local folders or fsspec URIs.
 
 <trial>/last/state.pt             everything training needs to resume; replaced whole, deleted when the trial has ended
-<trial>/best/weights.safetensors  network weights of the best evaluation (encoder and head)
+<trial>/best/weights.safetensors  network weights of the best evaluation (encoder and head); with LoRA, or of the
+                                  words in use only, they need the encoder's folder too (`encoders.load.is_part`)
 <trial>/best/trial.json           the trial's spec and the evaluation they belong to
-<trial>/best/similarities.npz     cosine of every dev pair at that evaluation, float32, one array per dev set
+<trial>/best/similarities.npz     float32 arrays of that evaluation: cosines (`<set>_dev`) and gold scores
+                                  (`<set>_gold`) of dev pairs; retrieval measures per query (`<set>_ndcg10_queries`);
+                                  cosines and measures of truncated vectors (`...@<width>`)
 """
 
 from __future__ import annotations
@@ -161,7 +164,10 @@ class TrialFiles(TrialFolder):
     def save_best(
         self, weights: Mapping[str, Tensor], trial: Mapping[str, Any], similarities: Mapping[str, NDArray[np.float32]]
     ) -> None:
-        """Write the best checkpoint; trial.json comes last, so that a reader who sees it sees the rest."""
+        """Write the best checkpoint; trial.json comes last, so that a reader who sees it sees the rest.
+
+        That holds for the first one. Until a later one is complete, new files stand beside the older trial.json.
+        """
         self.write(WEIGHTS, save_safetensors({k: v.contiguous() for k, v in weights.items()}))
         buffer = io.BytesIO()
         np.savez(buffer, **similarities)  # type: ignore[arg-type]  # numpy's stub accepts no mapping of arrays

@@ -40,7 +40,8 @@ LOSS_CHECK_STEPS = 16  # between evaluations: each check for NaN waits for the d
 FIRST_SCALE = 2.0**16  # of an fp16 loss: halved when gradients overflow, doubled after 2,000 steps without
 MEASURED = 2  # batches at each number of threads, the fastest counts
 SAVE_EVERY = 20  # times what a save takes: the least time from one save to the next
-Evaluate = Callable[[Callable[[Sequence[Tokens]], Tensor]], tuple[float, dict[str, float], dict[str, Any]]]
+Embed = Callable[[Sequence[Tokens]], Tensor]
+Evaluate = Callable[[Embed], tuple[float, dict[str, float], dict[str, Any]]]
 
 
 @dataclass
@@ -87,6 +88,11 @@ class Training:
         self.fp16 = in_fp16(config.precision, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, FIRST_SCALE, enabled=self.fp16)
         network.move_to_device(self.device, self.bf16)
+        if config.batch_size < self.world.size:
+            raise ValueError(
+                f"batch_size: expected at least {self.world.size}, one example for each of the workers, "
+                f"got {config.batch_size}"
+            )
         # a last batch smaller than the group would leave a worker without an example
         batches = (batch for batch in method.plan(self.examples, config, self.seed) if len(batch) >= self.world.size)
         self.batches = first_batches(batches, config.max_examples)
@@ -164,21 +170,24 @@ class Training:
     def measure(self, threads: int) -> None:
         """Add what decides how many trials share this device to the next evaluation's metrics; nothing else changes.
 
-        On a CPU those are the seconds of a batch through the encoder and back with 1, 2, 4, ... and `threads` threads.
+        On a CPU those are the seconds of a batch through the encoder and back with 1, 2, 4, ... and `threads` threads;
+        with `micro_batch` of one piece of it.
         """
         self.metrics[MODEL_MEMORY] = model_memory(self.network) / 1e9
         if self.device.type != "cpu" or self.method.loss is None:
             return
-        views = self._views(self.batches[self.progress.step])[0]
+        batch = self.batches[self.progress.step]
+        share = {role: rows[self.world.share(len(batch))] for role, rows in self._views(batch)[0].items()}
         before, own = random_state(self.device), torch.get_num_threads()
         self.network.train()
+        size = self._piece_size(share)
+        piece = {role: rows[:size] for role, rows in share.items()}
         for count in sorted({threads, *(2**k for k in range(threads.bit_length()) if 2**k <= threads)}):
             torch.set_num_threads(count)
             taken = []
             for _ in range(MEASURED + 1):
                 began = time.perf_counter()
-                with self._autocast():
-                    vectors = self.network.encode(views)
+                vectors = self._encode(piece)
                 torch.stack([v.float().sum() for v in vectors.values()]).sum().backward()  # type: ignore[no-untyped-call]
                 taken.append(time.perf_counter() - began)
             self.metrics[f"{STEP_SECONDS}{count}"] = min(taken[1:])
@@ -235,21 +244,25 @@ class Training:
 
     def _vectors(self, share: Views) -> tuple[dict[str, Tensor], Callable[[], None]]:
         """This worker's vectors, and what to call after backward, see `encode_in_pieces`."""
+        size = self._piece_size(share)
+        if size >= max(map(len, share.values())):
+            return self._encode(share), lambda: None
+        return encode_in_pieces(self._encode, share, size, self.device)
 
-        def encode(views: Views) -> dict[str, Tensor]:
-            with self._autocast():  # one for each piece: it caches casts, also those made without a graph
-                return self.network.encode(views)
+    def _encode(self, views: Views) -> dict[str, Tensor]:
+        with self._autocast():  # one for each piece: it caches casts, also those made without a graph
+            return self.network.encode(views)
 
+    def _piece_size(self, share: Views) -> int:
+        """How many examples of this worker's share are encoded at a time (`micro_batch`)."""
         size, examples = self.config.micro_batch, max(map(len, share.values()))
         if size == AUTO:
             if self.progress.piece is None:
                 room = room_for_graphs(self.network, self.device)
-                self.progress.piece = min(examples, largest_piece(encode, share, room, self.device))
+                self.progress.piece = min(examples, largest_piece(self._encode, share, room, self.device))
                 self.metrics[MICRO_BATCH] = float(self.progress.piece)
             size = self.progress.piece
-        if not isinstance(size, int) or size >= examples:
-            return encode(share), lambda: None
-        return encode_in_pieces(encode, share, size, self.device)
+        return min(size, examples) if isinstance(size, int) else examples
 
     def _pause_requested(self) -> bool:
         """Whether to end here, between evaluations. Workers check it together, every few steps."""
@@ -281,11 +294,13 @@ class Training:
         self.losses.clear()
         self.network.eval()
         with self._autocast():
-            value, metrics, similarities = self.world.by_one(self.evaluate, self.network.embed)
+            value, metrics, similarities, finite = self.world.by_one(self._evaluated, self.network.embed)
         release_memory()
         if not math.isfinite(value):
-            reason = f"all sentences have the same vector after {p.examples} training examples"
-            raise TrainingFailure("collapse", reason)
+            kind, what = ("nan", "vectors are NaN or infinite")
+            if finite:
+                kind, what = "collapse", "all sentences have the same vector"
+            raise TrainingFailure(kind, f"{what} after {p.examples} training examples")
         metrics = {**self.metrics, **metrics}
         self.metrics = {}  # facts are logged once
         if self.scheduler is not None:
@@ -303,6 +318,18 @@ class Training:
             rung=rung, examples=p.examples, value=value, metrics=metrics, best=p.best, best_at=p.best_at,
             seconds=p.seconds, resumed_from=self.resumed_from, planned=self.planned,
         )  # fmt: skip
+
+    def _evaluated(self, embed: Embed) -> tuple[float, dict[str, float], dict[str, Any], bool]:
+        """What `evaluate` returns, and whether an unusable value comes of finite vectors."""
+        finite: list[Tensor] = []
+
+        def checked(sequences: Sequence[Tokens]) -> Tensor:
+            vectors = embed(sequences)
+            finite.append(torch.isfinite(vectors).all())  # read only after a failure: nothing waits for the device
+            return vectors
+
+        value, metrics, similarities = self.evaluate(checked)
+        return value, metrics, similarities, math.isfinite(value) or all(map(bool, finite))
 
     def _save_due(self) -> bool:
         if self.config.checkpoint_seconds == 0:

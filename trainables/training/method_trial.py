@@ -40,7 +40,7 @@ from trainables.contract.trial import (
 )
 from trainables.data.retrieval import Retrieval, is_retrieval, load_retrieval
 from trainables.data.sets import Corpus, Pairs, held_out, load_corpus, load_pairs
-from trainables.data.tokens import MAX_TOKENS, DiskCache, PromptSizes, TokenCache, Tokens, measured
+from trainables.data.tokens import MAX_TOKENS, DiskCache, PromptSizes, TokenCache, Tokens, without_trailing_blanks
 from trainables.encoders.load import (
     EncoderSource,
     LoadedEncoder,
@@ -181,7 +181,7 @@ def text_tools(source: EncoderSource, data: Mapping[str, Any], device: torch.dev
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A method's examples, and the (n,) ids of all tokens that they or what they were made of hold."""
+    """A method's examples, and the (n,) ids of the tokens in their columns and in all that `prepare` tokenised."""
 
     examples: Examples
     tokens: NDArray[np.int64]
@@ -212,15 +212,16 @@ class TrialInputs:
 
     def check_prompts(self, config: RunConfig) -> None:
         """That training sees something of every text behind its prompt. Raises: DataError."""
-        if not isinstance(self.source, LoadedEncoder) or not isinstance(config, EncoderConfig):
+        max_length = getattr(config, "max_length", None)  # whitening has it too, whose class is no EncoderConfig
+        if not isinstance(self.source, LoadedEncoder) or max_length is None:
             return
-        prompts = measured(self.tools.prompts)
+        prompts = without_trailing_blanks(self.tools.prompts)
         counted = map(len, self.tools.tokens.encode(list(prompts.values())) if prompts else ())
         special = len(self.source.prefix) + len(self.source.suffix)
         sizes = PromptSizes(dict(zip(prompts, counted, strict=True)), special)
-        if wrong := sizes.problems(config.max_length):
+        if wrong := sizes.problems(max_length):
             raise DataError("; ".join(f"{key}: {message}" for key, message in wrong))
-        for note in sizes.notes(config.max_length):
+        for note in sizes.notes(max_length):
             log.warning(note)
 
     def prepared(self, method: Method, config: RunConfig, seed: int) -> Prepared:
@@ -247,7 +248,7 @@ class TrialInputs:
                 f"method {method.name}: its prepare puts no prompt of data.prompts before its sentences; "
                 'tools.tokenise(texts, "query") does'
             )
-        query = measured(self.tools.prompts).get("query")
+        query = without_trailing_blanks(self.tools.prompts).get("query")
         return len(next(iter(self.tools.tokens.encode([query])))) if query else 0
 
     def outside_scores(self, embed: Embed) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Hard negatives for pairs, found by the untouched encoder: `data.mine` of a space.
 
 Each anchor gets the positives of other anchors that are most similar to it, from a range of ranks, as NV-Retriever
-(arXiv:2407.15831) and `sentence_transformers.util.mine_hard_negatives` choose them. Search is exact and in blocks.
+(arXiv:2407.15831) and `sentence_transformers.util.mine_hard_negatives` choose them. Unlike theirs, a document with the
+anchor's own text is no negative. Search is exact and in blocks.
 """
 
 from __future__ import annotations
@@ -40,15 +41,18 @@ class Mined:
 
 def mine(
     anchors: Tensor, documents: Tensor, answers: Sequence[Sequence[int]], count: int,
-    ranks: tuple[int, int], margin: float | None = None,
+    ranks: tuple[int, int], margin: float | None = None, own: NDArray[np.int64] | None = None,
 ) -> Mined:  # fmt: skip
     """The hard negatives of every anchor, most similar first.
 
     Args:
         anchors: (q, D), documents: (d, D); norms do not matter.
         answers: per anchor, its positives among the documents: no negatives of its own.
-        count: of negatives per anchor. ranks: [low, high) among the documents that are no positives and not too close,
-            from 0. margin: a negative's cosine is at most the least similar positive's less this; None = any cosine.
+        count: of negatives per anchor.
+        ranks: [low, high), from 0, among the `high` + most positives nearest documents, after positives and too close
+            ones are removed.
+        margin: a negative's cosine is at most the least similar positive's less this; None = any cosine.
+        own: (q,) the document with the anchor's own text, -1 = none. It is no candidate, unless it is a positive.
     """
     anchors, documents = (v.float() / v.float().norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
                           for v in (anchors, documents))  # fmt: skip
@@ -59,14 +63,17 @@ def mine(
     for start in range(0, len(anchors), ANCHORS_AT_ONCE):
         phase("mining hard negatives", start, len(anchors))
         some = anchors[start : start + ANCHORS_AT_ONCE]
-        scores, found = (part.numpy() for part in search(some, documents, depth))
-        for row, own in enumerate(answers[start : start + ANCHORS_AT_ONCE]):
-            positive = np.isin(found[row], own)
+        scores, found = (part.numpy() for part in search(some, documents, depth + 1))  # one more: the anchor's own text
+        for row, positives in enumerate(answers[start : start + ANCHORS_AT_ONCE]):
+            same = -1 if own is None else int(own[start + row])
+            other = (found[row] != same) | (same in positives)
+            near, cosine = found[row][other][:depth], scores[row][other][:depth]
+            positive = np.isin(near, positives)
             far = np.full(len(positive), True)
             if margin is not None:
-                limit = float((documents[list(own)] @ some[row]).min())
-                far = scores[row] + margin <= limit
-            kept = found[row][~positive & far][:high][low : low + count]
+                limit = float((documents[list(positives)] @ some[row]).min())
+                far = cosine + margin <= limit
+            kept = near[~positive & far][:high][low : low + count]
             negatives[start + row, : len(kept)] = kept
             first[start + row] = positive[0]
             passed_over += int((~positive & ~far).sum())
@@ -96,9 +103,10 @@ def with_mined(
     ]
     count, margin = settings["count"], settings["margin"]
     low, high = settings["range"]
+    own = np.array([documents.get(anchor, -1) for anchor in anchors])
     found = tools.cached(
-        "mined", [*(v.cpu().numpy() for v in vectors), answers, count, low, high, margin],
-        lambda: mine(vectors[0], vectors[1], answers, count, (low, high), margin),
+        "mined", [*(v.cpu().numpy() for v in vectors), answers, own, count, low, high, margin],
+        lambda: mine(vectors[0], vectors[1], answers, count, (low, high), margin, own),
     )  # fmt: skip
     of_rows = found.negatives[[anchors[anchor] for anchor, _ in pairs]]
     whole = np.flatnonzero((of_rows >= 0).all(1))

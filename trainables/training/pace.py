@@ -58,7 +58,8 @@ def paces(specs: Sequence[TrialSpec], world: World) -> list[Pace]:
         sample = sentences[:: -(-len(sentences) // EVALUATED)]
         network.eval()
         began = time.perf_counter()
-        network.embed(sample)
+        with training._autocast():  # as a trial evaluates
+            network.embed(sample)
         evaluation = (time.perf_counter() - began) * sum(map(len, sentences)) / sum(map(len, sample))
         evaluations = -(-training.planned // training.rung_size)
         found.append(Pace(len(training.batches) * step + evaluations * evaluation, training.planned))

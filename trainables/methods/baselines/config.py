@@ -28,6 +28,10 @@ class WhiteningConfig(RunConfig):
     )
     dimensions: int | None = hyperparameter(None, "k, leading directions used; null = all", kind="int", low=1)
 
+    @staticmethod
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return {} if v["pooling"].startswith("avg") else {"include_prompt": ("pooling", v["pooling"])}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsertConfig(EncoderConfig):
@@ -48,6 +52,13 @@ class ConsertConfig(EncoderConfig):
     token_cutoff: float = hyperparameter(0.15, "share of a sentence's tokens set to zero", low=0, below=1)
     feature_cutoff: float = hyperparameter(0.2, "share of the embedding's features set to zero", low=0, below=1)
 
+    @staticmethod
+    def unused(v: Mapping[str, Any]) -> Unused:
+        found = dict(EncoderConfig.unused(v))
+        views = v["first_view"], v["second_view"]
+        cutoffs = [name for name in ("token_cutoff", "feature_cutoff") if name not in views]
+        return found | dict.fromkeys(cutoffs, ("first_view", v["first_view"]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EsimcseConfig(EncoderConfig):
@@ -58,6 +69,10 @@ class EsimcseConfig(EncoderConfig):
     )
     queue_batches: float = hyperparameter(2.5, "queue length in batches, 0 = no queue (Sec. 3.2)", low=0)
     momentum: float = hyperparameter(0.995, "of the momentum encoder (Sec. 3.2)", low=0, below=1)
+
+    @staticmethod
+    def unused(v: Mapping[str, Any]) -> Unused:
+        return dict(EncoderConfig.unused(v)) | unused_if(v, "queue_batches", 0, "momentum")
 
     @staticmethod
     def saturation_values(v: Mapping[str, Any], examples: int) -> dict[str, float]:

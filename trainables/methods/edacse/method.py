@@ -34,13 +34,15 @@ Tokenise = Callable[[Sequence[str]], TokenColumn]
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedExamples(Examples):
-    """Examples of one column "sentence" and "ends", where marks go.
+    """Examples of one column "sentence", and where marks go.
 
+    ends: token offset behind each unit of a sentence, see `unit_ends`; empty where no ids may be inserted.
     marks: (A,) token ids of the alphabet.
     on_text: (n,) row in `prepared` of a sentence whose marks must be inserted as text, else -1.
     prepared: for every epoch those sentences with their marks inserted, tokenised.
     """
 
+    ends: TokenColumn
     marks: NDArray[np.int32]
     on_text: NDArray[np.int64]
     prepared: tuple[TokenColumn, ...]
@@ -81,8 +83,9 @@ def prepare(texts: Texts, config: EdacseConfig, seed: int, tools: TextTools) -> 
         inserted = [insert_marks(sentences[i], config.max_marks, config.alphabet, rng, config.unit) for i in needed]
         prepared.append(tools.tokenise(inserted, "query"))
     return MarkedExamples(
-        {"sentence": tokens, "ends": ends},
+        {"sentence": tokens},
         facts={"inserted_as_text_share": float(1 - by_ids.mean())},
+        ends=ends,
         marks=marks,
         on_text=on_text,
         prepared=tuple(prepared),
@@ -95,7 +98,7 @@ def views(examples: Examples, batch: Batch, config: EdacseConfig, rng: np.random
     if _plain(config):
         return twice
     assert isinstance(examples, MarkedExamples)
-    ends = examples.columns["ends"]
+    ends = examples.ends
 
     def augmented(tokens: Tokens, i: int) -> Tokens:
         if (row := examples.on_text[i]) >= 0:

@@ -111,8 +111,8 @@ def rule_for(edit: str, rule_set: str, language: str, mask: str = "") -> Rule:
 
 # ------------------------------------------------------------ comparison edits (Tables 8 and 9)
 # The paper names them without their details; each docstring names the recipe that is followed. An edit takes the words
-# of a sentence (at least one) and returns words; shares are of the words, and every edit by share changes at least one
-# word and leaves at least one.
+# of a sentence (at least one) and returns words; shares are of the words. An edit by share changes at least one word
+# and leaves at least one: a sentence of one word is not cropped, deleted or masked.
 def word_edit(name: str, language: str, mask: str = "") -> Callable[[Sequence[str], Dice], Words]:
     """The edit of a name in `COMPARISON_EDITS`.
 

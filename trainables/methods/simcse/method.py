@@ -27,7 +27,7 @@ def views(examples: Examples, batch: Batch, config: SimcseConfig, rng: np.random
 
 
 def supervised_views(examples: Examples, batch: Batch, config: SimcseSupConfig, rng: np.random.Generator) -> Views:
-    """Premise, entailed and contradicted hypothesis (Sec. 4), of which there may be several, or none."""
+    """Premise and entailed hypothesis (Sec. 4), with any number of hard negatives; `in_batch` leaves them out."""
     found = all_columns(examples, batch, config, rng)
     return {role: rows for role, rows in found.items() if not is_negative(role) or config.loss_form != "in_batch"}
 
