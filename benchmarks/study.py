@@ -320,7 +320,7 @@ def draw(record: Mapping[str, Any], picture: Path) -> None:
 
     with style():
         figure = Figure(figsize=(8, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1))
         for way in WAYS:
             for number, one in enumerate(of_way(record, way)):
                 minutes = [trial["minute"] for trial in one["trials"]]
@@ -332,14 +332,14 @@ def draw(record: Mapping[str, Any], picture: Path) -> None:
                     color=COLOURS[way],
                     label="" if number else LABELS[way],
                 )
-        left.set(xlabel="minutes", ylabel="best nDCG@10 x 100 on debian_dev", title="While they search")
-        left.legend(loc="lower right")
+        left.set(xlabel="minutes", ylabel="best dev nDCG@10 x 100", title="While they search")
+        left.legend(loc="best")
         measured = [way for way in LABELS if of_way(record, way)]
         for place, way in enumerate(measured):
             mean, half = interval([row["test"] for row in of_way(record, way)])
             right.errorbar(100 * mean, -place, xerr=100 * half, fmt="o", color=COLOURS[way], capsize=3)
         right.set_yticks([-place for place in range(len(measured))], [LABELS[way] for way in measured])
-        right.set(xlabel="nDCG@10 x 100 on debian_test, 95 % interval", title="On queries that selected nothing")
+        right.set(xlabel="test nDCG@10 x 100, 95 % interval", title="On queries that selected nothing")
         figure.savefig(picture, metadata={"Date": None, "Description": f"data {fingerprint(record)}"})
 
 
