@@ -105,7 +105,7 @@ def test_export_is_offered_only_of_present_weights(tmp_path: Path) -> None:
     export = f"analysis export {where}"
     assert call(store, "best").output.endswith(f"Next  search confirm {where}\n")
     assert content(store, "best")["export"] == export
-    assert ": not tested; a confirmation takes about " in call(store, "best").output
+    assert ": not tested; a confirmation takes at most about " in call(store, "best").output
     (best / "weights.safetensors").unlink()
     other = rows[1]["trial"]
     assert call(store, "best").output.endswith(f"those of {other} are: {export} --trial {other}\n")

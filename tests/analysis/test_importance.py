@@ -48,7 +48,7 @@ def test_the_parameter_that_alone_decides_has_all_importance() -> None:
     found = measured(study)
     assert [p.name for p in found.params] == ["a", "b"]
     assert [p.important for p in found.params] == [True, False]
-    assert "5 % of cases: a." in found.note
+    assert "5 %): a." in found.note
     assert by_name(found)["a"] > 0.9
     assert by_name(found)["b"] < 0.05
     ped = {p.name: p.ped_anova for p in found.params}

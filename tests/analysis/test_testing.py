@@ -208,7 +208,7 @@ def test_a_retrieval_set_needs_no_slash(tmp_path: Path, monkeypatch: pytest.Monk
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n0\t1\t1\n")
     monkeypatch.chdir(tmp_path)
     (found,), missing = load_sets(["my_test"], "en")
-    assert (found.name, missing) == ("my_test", {})
+    assert (found.queries, missing) == (["text 0"], {})
 
 
 def test_missing_dev_file_takes_no_score_along(
