@@ -158,7 +158,7 @@ STORY = [
         'analysis test --reason "the untouched encoder" --set ./debian_test --untrained', "", "untrained_debian_ndcg10"
     ),
     Step("search run dcl.yaml --smoke", FEW, "study dcl-1 is finished"),
-    Step("search check own.yaml", "", "20 trials"),
+    Step("search check own.yaml", "", "up to 20 points"),
     Step("search run own.yaml --smoke", FEW, "study own_text-1 is finished"),
     Step(
         "search run spaces/league/league_$method.yaml --name $method --storage league"
