@@ -9,7 +9,6 @@ from dataclasses import asdict
 from operator import index
 from typing import Any, SupportsIndex
 
-from search.running.ray_session import check_storage, connected
 from search.running.result import StudyResult, address_option
 from search.running.session import SEARCH, Options, Session, Stage, as_recorded, write_space
 from search.schema import CONFIRMATION_TRIALS, DEFAULT_STORAGE
@@ -164,11 +163,8 @@ def confirming(trials: int | None, top: int | None, seeds: int | None) -> Stage:
 
 
 def _run_session(folder: StudyFolder, session: Session, before: Any = lambda _: None) -> StudyResult:
-    """Run a session. An interruption, even before the first trial, names the command that resumes the study. The nodes
-    of a Ray that was there before this call (a notebook after `ray.init()`) must reach the storage."""
+    """Run a session. An interruption, even before the first trial, names the command that resumes the study."""
     try:
-        if connected() and not session.options.address:  # else the session checks it
-            check_storage(folder.storage)
         return session.run(before)
     except KeyboardInterrupt as stop:
         options = f"{storage_option(folder.storage)}{address_option(session.options.address)}"

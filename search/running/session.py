@@ -19,7 +19,7 @@ from search.console.display import Display, Output, Phases, display_for, fitted,
 from search.remote.servers import out_of_reach
 from search.running.preflight import check_cards, check_files
 from search.running.private_ray import Interrupted, handled
-from search.running.ray_session import check_storage, ever_fits, gpus_now, nodes_now, ray_session
+from search.running.ray_session import check_storage, connected, ever_fits, gpus_now, nodes_now, ray_session
 from search.running.result import StudyResult
 from search.running.sharing import Sharing
 from search.schema import tracking_uri, unreachable
@@ -175,7 +175,7 @@ class Session:
                         self._close(driver, stage, journal)
                     continue
                 if self._capacity is None:
-                    running = self.options.address or os.environ.get("RAY_ADDRESS")
+                    running = self.options.address or os.environ.get("RAY_ADDRESS") or connected()
                     self.phases.begin("connecting to Ray" if running else "starting Ray")
                     session = ray_session(self.options.address, self.space.resources, self.space.search.concurrent)
                     with self._at_origin():  # which is then the current folder of the trials' processes

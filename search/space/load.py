@@ -49,19 +49,9 @@ def load_space(
     find_data: bool = False,
     run_code: bool = True,
 ) -> Space:
-    """Read and check a space.
-
-    Args:
-        given: a YAML file (`extends: other.yaml` in it is relative to it), the name of a ready space, or what such a
-            file holds as plain data.
-        overrides: `key.path=value` strings, applied in turn after `extends`.
-        find_data: also report named data sets that this machine would not find, what an encoder whose files are on
-            this machine would ignore, evaluations of a name that is taken, and points drawn of the space that the
-            method would refuse; a space that is only read, or will run elsewhere, does without. Of `search.load_space`,
-            which users call, this is the default.
-        run_code: import its plugins and find its script. Without it, a stored space is read as it stands and not
-            checked against them, because anyone who can write to a shared storage may have put anything there.
-    Raises: SpaceError listing every mistake as `file:line: key: message` or `--set key: message`.
+    """As `search.load_space`, which users call, but without `find_data` by default: for a space that is only read, or
+    will run elsewhere. Without `run_code` nothing of it is executed: anyone who can write to a shared storage may have
+    put anything there.
     """
     problems = Problems()
     if isinstance(given, Mapping):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,12 +14,12 @@ import yaml
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis.strategies import booleans, integers, sampled_from
+from toy_encoders import save
 
 from search.cli.main import main
-from search.space import check_spaces, from_data, load_space
+from search.space import check_spaces, load_space
 from search.space.from_data import space_from_data, with_values
 from trainables.contract.errors import DataError
-from trainables.encoders.facts import BUILTIN_FACTS
 from trainables.training import pace
 
 ENCODER = ["--encoder", "builtin:tiny"]
@@ -235,12 +234,16 @@ def test_evaluations_cost_no_more_than_training() -> None:
     assert (load_space(few).base["eval_examples"], load_space(many).base["eval_examples"]) == (100, 400)
 
 
-def test_the_pooling_of_the_encoders_own_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = replace(BUILTIN_FACTS, own_pooling="cls")
-    monkeypatch.setattr(from_data, "available_facts", lambda _: known)
+def test_the_pooling_of_the_encoders_own_is_written() -> None:
+    encoder = save("bert", Path("cls_encoder"))
+    modules = [{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}]
+    (encoder / "modules.json").write_text(json.dumps(modules))
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
     Path("questions.tsv").write_text(rows("query\tanswer", "what is #\tit is #"))
-    assert run("init", "questions.tsv", *ENCODER).exit_code == 0
-    assert load_space("questions.yaml").base["pooling"] == "cls"
+    done = run("init", "questions.tsv", "--encoder", "./cls_encoder")
+    assert "max_length is 128 by default: expected at most 40" in done.output  # the toy's; nothing else is wrong
+    assert yaml.safe_load(Path("questions.yaml").read_text())["params"]["pooling"] == "cls"
 
 
 def test_a_failed_start_names_what_it_wrote() -> None:

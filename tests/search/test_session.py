@@ -185,8 +185,8 @@ def test_nodes_of_a_notebooks_ray_must_reach_the_storage(tmp_path: Path, monkeyp
         probed.append(storage)
         raise UserError("node a: storage: not the driver's folder")
 
-    monkeypatch.setattr("search.running.runner.connected", lambda: True)
-    monkeypatch.setattr("search.running.runner.check_storage", unreached)
+    monkeypatch.setattr("search.running.session.connected", lambda: True)
+    monkeypatch.setattr("search.running.session.check_storage", unreached)
     with pytest.raises(UserError, match="node a"):
         run_study(make_space(), str(tmp_path), options=QUIET)
     assert probed == [str(tmp_path)]

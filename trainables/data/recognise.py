@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainables.contract.errors import DataError
 from trainables.contract.trial import whole_file
 from trainables.data.cells import has_score, score_of
-from trainables.data.columns import ALIASES, ROLES, header_fault, label_beside_pairs, labelled
+from trainables.data.columns import ALIASES, ROLES, header_fault, is_role, label_beside_pairs, labelled
 from trainables.data.files import kind_of, read_lines
 from trainables.data.sets import without_text
 from trainables.data.tables import read_table
@@ -125,7 +125,7 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
     """Role -> column of a table, role -> texts, and the columns that are not used."""
     roles: dict[str, str] = {}
     all_names: list[str] = []
-    if given and not any(needed <= given.keys() <= _allowed(needed) for needed in WANTED):
+    if given and not any(_fit(given, needed) for needed in WANTED):
         expected = "sentence; anchor and positive, with negatives or not; or first, second and score"
         raise DataError(f"--column: expected the roles {expected}; got {', '.join(given)}")
 
@@ -159,10 +159,11 @@ def _read(path: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[st
     return roles, table, tuple(name for name in all_names if name and name not in roles.values())
 
 
-def _allowed(needed: Collection[str]) -> Set[str]:
-    """The roles that may be given together with these."""
-    negatives = {"negative", *(f"negative_{k}" for k in range(1, 100))} if "anchor" in needed else set()
-    return {*needed, *negatives}
+def _fit(given: Collection[str], needed: Set[str]) -> bool:
+    """Whether the given roles are these; beside an anchor there may be negatives."""
+    others = {role for role in given if role not in needed}
+    negatives = all(role.startswith("negative") and is_role(role) for role in others)
+    return needed <= set(given) and (not others or ("anchor" in needed and negatives))
 
 
 def _named(header: Sequence[str]) -> dict[str, str]:
